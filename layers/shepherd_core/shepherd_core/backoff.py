@@ -1,0 +1,36 @@
+"""How long to leave a machine alone after a failure: pure arithmetic on whole seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """
+    A policy of growing pauses, in seconds.
+
+    The first failure waits *initial*; each further one waits the last interval
+    times *exponent*, rounded up to a whole second, at most *maximum*. What is
+    out of range is read as the nearest value that makes sense:
+
+    - *initial* below 1 counts as 1,
+    - *maximum* below *initial* (or None) counts as *initial*,
+    - *exponent* below 1 (or None) counts as 1, which waits *initial* every time.
+
+    ``Backoff(60, 120, 1.1)`` waits 60 66 73 81 90 99 109 120 120 seconds.
+    """
+
+    initial: float = 1
+    maximum: float | None = None
+    exponent: float | None = None
+
+    def next(self, last_interval: int | None) -> int:
+        """Return the seconds to wait, given the interval before it (None: no failure yet)."""
+        initial = max(1, math.ceil(self.initial))
+        maximum = max(initial, math.ceil(self.maximum or 0))
+        exponent = max(1.0, self.exponent or 1.0)
+        if last_interval is None or exponent == 1:
+            return initial
+        return min(max(1, math.ceil(round(last_interval * exponent, 9))), maximum)

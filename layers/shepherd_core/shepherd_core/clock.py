@@ -1,0 +1,74 @@
+"""Elapsed time, and the limits that are measured in it. Time of day comes from the database alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from shepherd_core.errors import SessionExpired, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock(Protocol):
+    """Elapsed seconds; an edge, so that tests can move it."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary moment; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*; does not wait when that is not positive."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary moment; never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*; does not wait when that is not positive."""
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+class Deadline:
+    """
+    The end of the time for one piece of work, and the fence in front of its effects.
+
+    Whoever does something outside (a request, an SSH step) bounds it by
+    ``left()`` and calls ``check()`` just before an effect that must not happen
+    in vain: creating, rebooting, running. Safe to use from any thread.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, session_left: Callable[[], float] | None = None) -> None:
+        """*session_left* tells how many seconds the BMDB session has left, if the work is done in one."""
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+        self._session_left = session_left
+
+    def left(self, at_most: float = float("inf")) -> float:
+        """
+        Return the seconds that may still be used, *at_most* so many, for use as a time limit.
+
+        Raises:
+            TimeLimitExceeded: no time is left.
+        """
+        left = self._end - self._clock.monotonic()
+        if left <= 0:
+            raise TimeLimitExceeded
+        return min(left, at_most)
+
+    def check(self) -> None:
+        """
+        Return if an effect may still begin.
+
+        Raises:
+            TimeLimitExceeded: no time is left.
+            SessionExpired: the BMDB session has no time left, so another may be at work on the machine.
+        """
+        self.left()
+        if self._session_left is not None and self._session_left() <= 0:
+            raise SessionExpired

@@ -1,0 +1,200 @@
+"""
+The settings: one type for each function, composed of small ones.
+
+Each field is read from the environment variable ``SHEPHERD_`` + its name in
+capitals; its description gives unit, meaning and range. ``load`` checks all
+types that it is given and reports every fault at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shepherd_core.backoff import Backoff
+from shepherd_core.errors import ConfigError
+
+PREFIX = "SHEPHERD_"
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1, le=1_000)]
+
+
+def _filled_in(value: str) -> str:
+    """Refuse what was never filled in: a wrong prefix would touch machines that are not ours."""
+    if "FIXME" in value:
+        msg = "still contains FIXME"
+        raise ValueError(msg)
+    return value
+
+
+FilledIn = Annotated[str, Field(min_length=1), AfterValidator(_filled_in)]
+
+
+class Settings(BaseSettings):
+    """What all settings types share: names in capitals behind the prefix, nothing but the environment."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
+
+
+class BmdbSettings(Settings):
+    """How to reach the BMDB."""
+
+    bmdb_host: str = Field(description="Host name of the database; a path is the folder of its Unix socket.")
+    bmdb_port: int = Field(5432, ge=1, le=65_535, description="Port of the database.")
+    bmdb_name: str = Field("shepherd", description="Name of the database.")
+    bmdb_user: str = Field("shepherd", description="User of the database.")
+    bmdb_password_parameter: str | None = Field(
+        None, description="Name of the SSM parameter that holds the database password; unset: none is sent."
+    )
+    bmdb_ca_file: str | None = Field(
+        None, description="PEM file of the CAs that may sign the database's certificate; unset: the system's."
+    )
+    bmdb_connect_timeout_seconds: Seconds = Field(5, description="Seconds to wait for a connection to the database.")
+    bmdb_statement_timeout_seconds: Seconds = Field(30, description="Seconds that one statement may take.")
+
+
+class ProviderChoice(Settings):
+    """Whose machines."""
+
+    provider: Literal["static", "equinix"] = Field(description="The provider whose machines this function works on.")
+
+
+class SessionSettings(Settings):
+    """How long a function may be silent before its work is given to others."""
+
+    session_seconds: Seconds = Field(
+        60, ge=2, description="Seconds after its last sign of life at which a session is dead and its work free."
+    )
+
+
+class ConcurrencySettings(SessionSettings):
+    """How much one invocation takes on."""
+
+    concurrency: Count = Field(10, description="Machines that one invocation works on at the same time.")
+    machine_seconds: Seconds = Field(120, description="Seconds that work on one machine may take in all.")
+
+
+class StaticSettings(Settings):
+    """The static list."""
+
+    static_list: str = Field(
+        description="Where the list is: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
+    )
+
+
+class EquinixSettings(Settings):
+    """Equinix Metal."""
+
+    equinix_project_id: str = Field(description="The project whose reservations and devices are managed.")
+    equinix_api_key_parameter: str = Field(description="Name of the SSM parameter that holds the API key.")
+    equinix_device_prefix: FilledIn = Field(
+        description="Host names of our devices begin with this; all others are ignored."
+    )
+    equinix_key_label: FilledIn = Field(description="Label of our SSH key in the project.")
+    equinix_os: str = Field("ubuntu_24_04", description="Operating system that new devices get.")
+    equinix_api_url: str = Field("https://api.equinix.com/metal/v1", description="Base URL of the API.")
+    equinix_max_calls: Count = Field(3, description="Calls to the API at the same time.")
+
+
+class SshKeySettings(Settings):
+    """Our SSH key."""
+
+    ssh_key_parameter: str = Field(
+        "/shepherd/ssh-key", description="Name of the SSM parameter that holds the SSH key; made at first use."
+    )
+
+
+class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
+    """The Provisioner."""
+
+    max_machines: int = Field(50, ge=0, description="Machines to manage at most; 0: no limit.")
+    chunk: Count = Field(20, description="Machines that one pass creates at most.")
+    creation_seconds: float = Field(5, ge=0, le=3_600, description="Seconds between two creations; 0: none.")
+    penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity that failed is left alone.")
+    max_disputed: int = Field(
+        3, ge=0, description="Unexplained differences that are set aside one by one; more stop the pass."
+    )
+    assimilate: bool = Field(
+        False,  # noqa: FBT003 - the default of a field
+        description="Take unknown machines of ours at the provider into the BMDB instead of disputing them.",
+    )
+
+
+class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
+    """The Initializer."""
+
+    agent_source: str = Field(description="Where the agent executable is: a path or s3://BUCKET/KEY.")
+    agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
+    agent_endpoint: str = Field(description="Where the agents report to; given to them at takeover.")
+    agent_ca_source: str | None = Field(
+        None,
+        description="PEM certificate that the agents trust for the endpoint, a path or s3://…; unset: the system's.",
+    )
+    ssh_user: str = Field("root", description="User that we log in as.")
+    ssh_port: int = Field(22, ge=1, le=65_535, description="Port where SSH answers on the machines.")
+    ssh_connect_timeout_seconds: Seconds = Field(2, description="Seconds to wait for an SSH connection.")
+    agent_timeout_seconds: Seconds = Field(60, description="Seconds that the agent may take to answer.")
+    backoff_initial_seconds: Seconds = Field(300, description="Seconds to leave a machine alone after a first failure.")
+    backoff_maximum_seconds: Seconds = Field(14_400, description="Seconds to leave a machine alone at most.")
+    backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return the policy for machines whose agent could not be started."""
+        return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
+
+
+class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
+    """The Recoverer."""
+
+    first_heartbeat_seconds: Seconds = Field(
+        1_800, description="Seconds that a started agent has for its first heartbeat."
+    )
+    silence_seconds: Seconds = Field(600, description="Seconds without a heartbeat after which a machine is recovered.")
+    settle_seconds: float = Field(
+        120, ge=0, le=86_400, description="Seconds after a reboot in which no agent start is tried."
+    )
+    backoff_initial_seconds: Seconds = Field(60, description="Seconds to leave a machine alone after a first failure.")
+    backoff_maximum_seconds: Seconds = Field(3_600, description="Seconds to leave a machine alone at most.")
+    backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return the policy for machines that could not be recovered."""
+        return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(*settings_types: type[S]) -> list[S]:
+    """
+    Return one object for each of *settings_types*, read from the environment of this process.
+
+    Raises:
+        ConfigError: something is missing or wrong; holds every fault of all the types.
+    """
+    loaded: list[S] = []
+    found: list[str] = []
+    for settings_type in settings_types:
+        try:
+            loaded.append(settings_type())
+        except ValidationError as error:
+            found += [fault for fault in _faults(settings_type, error) if fault not in found]
+    if found:
+        raise ConfigError(found)
+    return loaded
+
+
+def _faults(settings_type: type[Settings], error: ValidationError) -> list[str]:
+    """Return one line for each fault: variable, value, and what was wanted. No setting is a secret."""
+    lines = []
+    for item in error.errors(include_url=False):
+        name = str(item["loc"][0])
+        variable = PREFIX + name.upper()
+        got = "not set" if item["type"] == "missing" else f"{item['input']!r}: {item['msg']}"
+        lines.append(f"{variable} is {got}. {settings_type.model_fields[name].description}")
+    return lines

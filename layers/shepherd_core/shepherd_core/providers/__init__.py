@@ -1,0 +1,1 @@
+"""Adapters, one for each vendor. They know the vendor's words and never the BMDB."""
