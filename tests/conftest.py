@@ -1,0 +1,72 @@
+"""What every test stands on: an environment without our variables, and a clock that a test moves."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.clock import Deadline, SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OURS = ("SHEPHERD_", "AWS_", "POWERTOOLS_")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_FAKE_AWS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_SESSION_TOKEN": "testing",
+    "AWS_DEFAULT_REGION": "eu-central-1",
+    "AWS_REGION": "eu-central-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+# At import, before any test module is imported: nobody's real account, database or machines may be reached.
+for _name in list(os.environ):
+    if _name.upper().startswith(_OURS) or _name.upper() in _PROXIES:
+        del os.environ[_name]
+os.environ.update(_FAKE_AWS)
+
+# The contract suite is a plain module: without this its assertions would not say what they compared.
+pytest.register_assert_rewrite("tests.integration.provider_contract")
+
+
+class ManualClock:
+    """A Clock that only moves when it is told to, or when somebody sleeps on it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        """Return the seconds that the test has set."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let *seconds* pass at once, and remember that somebody waited for them."""
+        self.slept.append(seconds)
+        self.now += max(0.0, seconds)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return a clock that stands still until the test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def deadline() -> Deadline:
+    """Return a deadline that is far enough away for any test."""
+    return Deadline(SystemClock(), 60)
+
+
+@pytest.fixture
+def aws() -> Iterator[None]:
+    """Let every boto3 call of this test end in an empty AWS account inside this process."""
+    from moto import mock_aws  # noqa: PLC0415 - it takes a second to import, and most tests do without AWS
+
+    with mock_aws():
+        yield
