@@ -1,0 +1,83 @@
+"""AWS as Shepherd calls it: clients with short time limits, and what their errors mean."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+_CONNECT_SECONDS = 3
+_READ_SECONDS = 10
+_ATTEMPTS = 3
+_PASSING = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "RequestLimitExceeded", "TooManyUpdates"}
+_ABSENT = {"ParameterNotFound", "NoSuchKey", "NoSuchBucket", "404"}
+_FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 403, 429, 500
+
+
+class Fault(Enum):
+    """What an AWS error means to us."""
+
+    PASSING = auto()
+    """The same call may work later."""
+    ABSENT = auto()
+    """What was named is not there."""
+    DENIED = auto()
+    """This function may not do that."""
+    REFUSED = auto()
+    """Any other refusal: it will not work until somebody changes something."""
+
+
+def client(service: str) -> Any:
+    """
+    Return a new boto3 client; it may be used from any thread.
+
+    A call takes some 40 seconds at worst: three attempts at 3 seconds to connect and 10 for an answer.
+
+    Raises:
+        BotoCoreError: no region is set, or another setting of AWS's own is wrong.
+    """
+    import boto3.session  # noqa: PLC0415 - half a second, spent only by who needs it
+    from botocore.config import Config  # noqa: PLC0415 - the same
+
+    config = Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+    )
+    # A session of its own: the default session is not safe to share between threads.
+    return boto3.session.Session().client(service, config=config)
+
+
+def fault(error: BaseException | None) -> tuple[Fault, str]:
+    """
+    Return what *error* means, and a name for it that holds nothing of what was sent.
+
+    AWS's own sentences are left out, because some of them repeat the request; of a denial they
+    are kept, because there they say who lacks which permission on what.
+    """
+    from botocore.exceptions import (  # noqa: PLC0415 - loaded by now, if it is an error of botocore's
+        ClientError,
+        ConnectionError,  # noqa: A004 - the name that botocore gave it
+        CredentialRetrievalError,
+        FlexibleChecksumError,
+        HTTPClientError,
+        IncompleteReadError,
+    )
+
+    if not isinstance(error, ClientError):
+        passing = (
+            ConnectionError,
+            CredentialRetrievalError,
+            FlexibleChecksumError,
+            HTTPClientError,
+            IncompleteReadError,
+        )
+        return (Fault.PASSING if isinstance(error, passing) else Fault.REFUSED), type(error).__name__
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _PASSING or "throttl" in code.lower() or status == _TOO_MANY or status >= _SERVER_ERROR:
+        return Fault.PASSING, code
+    if code in _ABSENT:
+        return Fault.ABSENT, code
+    if "AccessDenied" in code or code == str(_FORBIDDEN):
+        return Fault.DENIED, f"{code}: {error.response['Error'].get('Message', '')}"
+    return Fault.REFUSED, code
