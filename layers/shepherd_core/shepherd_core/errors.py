@@ -13,6 +13,7 @@ Every error that Shepherd raises on purpose.
     │   ├── SchemaMismatch           database older or newer than this code
     │   ├── MigrationRefused         an applied migration file was edited
     │   ├── SessionExpired           the session's deadline passed
+    │   ├── MachineUnknown           the BMDB knows no such machine
     │   ├── WorkConflict             the machine is already being worked on
     │   └── WorkLost                 this work was no longer ours to end
     ├── ProviderError
@@ -122,6 +123,10 @@ class MigrationRefused(BmdbError):
 
 class SessionExpired(BmdbError):
     """The session is over: nothing that was begun in it can be committed. Abandon its work."""
+
+
+class MachineUnknown(BmdbError):
+    """The BMDB knows no such machine."""
 
 
 class WorkConflict(BmdbError):

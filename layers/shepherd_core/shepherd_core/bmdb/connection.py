@@ -1,0 +1,237 @@
+"""
+A connection to the BMDB: the only importer of pg8000.
+
+Connects when it is first needed, keeps the connection between invocations,
+drops it as soon as it looks broken, and turns every error of the driver into
+one of ours. Not safe for use from several threads: one thread talks to the
+database.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pg8000.native
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from shepherd_core.bmdb.statements import statements
+from shepherd_core.errors import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict, StatementFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.clock import Clock
+    from shepherd_core.config import BmdbSettings
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""How often a transaction is tried in all; each pause is jittered and at most twice as long as the one before."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
+_UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+class Connection:
+    """One connection to the BMDB, opened on demand."""
+
+    def __init__(self, settings: BmdbSettings, password: Callable[[], str] | None, clock: Clock) -> None:
+        """*password* is asked at every new connection; None: the server asks for none."""
+        self._settings = settings
+        self._password = password
+        self._clock = clock
+        self._driver: pg8000.native.Connection | None = None
+        self._prepared: dict[str, pg8000.native.PreparedStatement] = {}
+        self._in_transaction = False
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """
+        Run the statement *name* and return its rows.
+
+        Outside of ``transact`` the statement commits by itself. It is tried
+        again while the database asks for that, and when the connection turned
+        out to be dead before anything was sent over it; nothing else is.
+
+        Raises:
+            BmdbUnavailable: the database cannot be reached, or inside ``transact``: the connection broke.
+            CommitUnknown: the connection broke after the statement was sent; it may have been carried out.
+            SerializationConflict: still in conflict after all attempts.
+            StatementFailed: the database refused.
+        """
+        if self._in_transaction:
+            return self._send(name, parameters)
+
+        def once() -> list[list[Any]]:
+            self._connected()
+            try:
+                return self._send(name, parameters)
+            except BmdbUnavailable as error:
+                if isinstance(error.__cause__, DatabaseError):
+                    raise  # the server itself said that it did not do it
+                message = f"the connection to the BMDB broke while {name} was under way"
+                raise CommitUnknown(message) from error
+
+        return self._persist(once)
+
+    def transact(self, unit: Callable[[], T]) -> T:
+        """
+        Run *unit*, which calls ``run``, in one transaction, and return what it returns.
+
+        *unit* may run several times (serialization failures, connections lost
+        before the commit), so it must not do anything but read and write the
+        BMDB. If it raises, nothing of it is kept.
+
+        Raises:
+            CommitUnknown: the connection broke while committing.
+            BmdbUnavailable, SerializationConflict: still so after all attempts.
+        """
+
+        def once() -> T:
+            self._simple("BEGIN")
+            self._in_transaction = True
+            try:
+                result = unit()
+            except BaseException:
+                self._in_transaction = False
+                self.roll_back()
+                raise
+            self._in_transaction = False
+            try:
+                self._simple("COMMIT")
+            except BmdbUnavailable as error:
+                if isinstance(error.__cause__, DatabaseError):
+                    raise
+                raise CommitUnknown from error
+            return result
+
+        return self._persist(once)
+
+    def rehearse(self, unit: Callable[[], T]) -> T:
+        """Run *unit* in a transaction, undo everything that it did, and return what it returned: a dry run."""
+        self._simple("BEGIN")
+        self._in_transaction = True
+        try:
+            return unit()
+        finally:
+            self._in_transaction = False
+            self.roll_back()
+
+    def script(self, text: str) -> None:
+        """Run statements that take no parameters and are not named: migrations. Only inside ``transact``."""
+        self._simple(text)
+
+    def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
+        """Do the same as ``run``, and return each row as a dict by column name."""
+        rows = self.run(name, **parameters)
+        names = [column["name"] for column in self._prepared[name].columns]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def roll_back(self) -> None:
+        """Undo what is not committed; a connection that cannot even do that is dropped."""
+        with suppress(BmdbError):
+            self._simple("ROLLBACK")
+
+    def close(self) -> None:
+        """Drop the connection; the next use opens a new one."""
+        driver, self._driver, self._prepared = self._driver, None, {}
+        if driver is not None:
+            with suppress(InterfaceError, DatabaseError, OSError):
+                driver.close()
+
+    def _persist(self, once: Callable[[], T]) -> T:
+        """Call *once* until it succeeds, fails for good, or was tried often enough."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return once()
+            except (SerializationConflict, BmdbUnavailable):
+                longest = _FIRST_PAUSE_SECONDS * 2**attempt
+                self._clock.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - jitter, not cryptography
+        return once()
+
+    def _send(self, name: str, parameters: dict[str, Any]) -> list[list[Any]]:
+        try:
+            prepared = self._prepared.get(name)
+            if prepared is None:
+                prepared = self._prepared[name] = self._connected().prepare(statements()[name])
+            return prepared.run(**parameters) or []
+        except (InterfaceError, DatabaseError, OSError) as error:
+            raise self._translated(error, name) from error
+
+    def _simple(self, text: str) -> None:
+        try:
+            self._connected().run(text)
+        except (InterfaceError, DatabaseError, OSError) as error:
+            raise self._translated(error, text.split(maxsplit=1)[0]) from error
+
+    def _translated(self, error: Exception, what: str) -> BmdbError:
+        """Return our error for the driver's, and drop the connection unless the server answered over it."""
+        if not isinstance(error, DatabaseError):
+            self.close()
+            return BmdbUnavailable(f"the connection to the BMDB broke ({what}: {error})")
+        facts = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        sqlstate, message = str(facts.get("C", "")), str(facts.get("M", "no reason given"))
+        if sqlstate in _CONFLICTS:
+            return SerializationConflict(f"{what}: {message}")
+        stale = sqlstate == "0A000" and "cached plan" in message  # the schema changed under a warm connection
+        if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
+            self.close()
+            return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
+        return StatementFailed(f"{what}: {message} ({sqlstate})", sqlstate)
+
+    def _connected(self) -> pg8000.native.Connection:
+        if self._driver is None:
+            self._driver = self._open()
+        return self._driver
+
+    def _open(self) -> pg8000.native.Connection:
+        settings = self._settings
+        where = f"{settings.bmdb_host}:{settings.bmdb_port}"
+        try:
+            sock = self._socket()
+            return pg8000.native.Connection(
+                settings.bmdb_user,
+                host=settings.bmdb_host,
+                database=settings.bmdb_name,
+                password=None if self._password is None else self._password(),
+                sock=sock,
+                ssl_context=self._tls(),
+                application_name="shepherd",
+                startup_params={"statement_timeout": str(int(settings.bmdb_statement_timeout_seconds * 1000))},
+            )
+        except (InterfaceError, OSError) as error:
+            message = f"cannot connect to the BMDB at {where}: {error}"
+            raise BmdbUnavailable(message) from error
+        except DatabaseError as error:
+            raise self._translated(error, f"connecting to {where}") from error
+
+    def _socket(self) -> socket.socket:
+        settings = self._settings
+        if settings.bmdb_host.startswith("/"):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(settings.bmdb_connect_timeout_seconds)
+            sock.connect(f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}")
+        else:
+            address = (settings.bmdb_host, settings.bmdb_port)
+            sock = socket.create_connection(address, settings.bmdb_connect_timeout_seconds)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # a connection that died while the function was frozen shows soon
+                milliseconds = int(settings.bmdb_connect_timeout_seconds * 1000)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        # The server ends a statement that takes too long; this is for a server that cannot.
+        sock.settimeout(settings.bmdb_statement_timeout_seconds + 5)
+        return sock
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        """Return how to encrypt: a verified connection to any remote host, none on this machine."""
+        host = self._settings.bmdb_host
+        if host.startswith("/") or host in _LOOPBACK:
+            return False
+        # pg8000 verifies nothing unless it is given a context.
+        return ssl.create_default_context(cafile=self._settings.bmdb_ca_file)

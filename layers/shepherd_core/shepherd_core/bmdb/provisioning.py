@@ -1,0 +1,172 @@
+"""
+What the Provisioner keeps in the BMDB: the lock, intents, penalties, and the machines it provided.
+
+All writes need the provider's lock and a live session; the statements check
+both, so that a Provisioner that was taken for dead writes nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherd_core.errors import CommitUnknown, SessionExpired
+from shepherd_core.machine import ProviderId, ProviderStatus
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """A machine that the BMDB knows as the provider's."""
+
+    machine_id: UUID
+    provider_id: ProviderId
+    reservation_id: str | None
+    status: ProviderStatus | None
+    set_aside: bool = False
+    """The Provisioner paused it, because the provider did not list it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A creation that was decided and whose outcome is not recorded."""
+
+    machine_id: UUID
+    capacity_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All that the BMDB knows about one provider's machines and capacity."""
+
+    provided: tuple[Provided, ...] = ()
+    intents: tuple[Intent, ...] = ()
+    penalized: frozenset[str] = frozenset()
+    """Capacity ids to be left alone now."""
+
+
+def take_lock(session: Session, provider: str) -> float | None:
+    """
+    Become the one Provisioner of *provider* until the session ends, and return since when nothing was created.
+
+    That is seconds since the last creation, infinite if there was none. None:
+    another live session is the one. May run twice.
+    """
+
+    def unit() -> float | None:
+        connection = session.connection
+        held = connection.run("held_lock", provider=provider)
+        if not held:
+            connection.run("create_lock", provider=provider)
+            held = connection.run("held_lock", provider=provider)
+        holder = held[0][0]
+        if holder not in (None, session.session_id) and connection.run("living_session", session_id=holder):
+            return None
+        seconds = connection.run("take_lock", provider=provider, session_id=session.session_id)[0][0]
+        return float("inf") if seconds is None else float(seconds)
+
+    try:
+        return session.connection.transact(unit)
+    except CommitUnknown:
+        return session.connection.transact(unit)
+
+
+def ledger(session: Session, provider: str) -> Ledger:
+    """Return what the BMDB knows about *provider*, as it is while the lock is held."""
+    connection = session.connection
+
+    def unit() -> Ledger:
+        return Ledger(
+            provided=tuple(
+                Provided(machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), aside)
+                for machine_id, provider_id, reservation, status, aside in connection.run("provided", provider=provider)
+            ),
+            intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
+            penalized=frozenset(row[0] for row in connection.run("penalized", provider=provider)),
+        )
+
+    return connection.transact(unit)
+
+
+def paused(session: Session, provider: str) -> str | None:
+    """Return by whom and why the Provisioner of *provider* is on hold; None: it is not."""
+    rows = session.connection.run("creation_paused", provider=provider)
+    return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
+
+
+def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
+    """
+    Record that a machine is about to be created on the capacity, and return its id: the token at the provider.
+
+    Raises:
+        SessionExpired: the session or the lock is lost. Create nothing.
+        CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent is there.
+    """
+    return _fenced(session, "intend", provider=provider, capacity_id=capacity_id)
+
+
+def provide(session: Session, provider: str, machine_id: UUID, machine: Machine) -> None:
+    """
+    Record that *machine* exists at the provider: it is provided, and due for its agent.
+
+    Raises:
+        SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
+        StatementFailed: the BMDB has the provider id already, for another machine.
+    """
+    _fenced(
+        session,
+        "provide",
+        provider=provider,
+        machine_id=machine_id,
+        provider_id=machine.provider_id,
+        provider_reservation_id=machine.reservation_id,
+        provider_ip_address=None if machine.address is None else str(machine.address),
+        provider_location=machine.location,
+        provider_status=machine.status,
+        capacity_id=machine.capacity_id,
+    )
+
+
+def forget(session: Session, provider: str, intent: Intent) -> None:
+    """
+    Drop an intent, and the row of its machine, which never existed.
+
+    Raises:
+        SessionExpired: the session or the lock is lost.
+    """
+    _fenced(session, "forget_intent", provider=provider, machine_id=intent.machine_id)
+
+
+def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
+    """Leave the capacity alone for *seconds*. May run twice."""
+    session.connection.run("penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=cause)
+
+
+def set_aside(session: Session, machine_id: UUID, reason: str) -> None:
+    """Pause a machine that the provider does not list, for all loops. May run twice."""
+    session.connection.run("set_aside", machine_id=machine_id, reason=reason)
+
+
+def take_back(session: Session, machine_id: UUID) -> None:
+    """End that pause: the provider lists the machine again. May run twice."""
+    connection = session.connection
+
+    def unit() -> None:
+        connection.run("lock_due", machine_ids=[machine_id])
+        connection.run("take_back", machine_id=machine_id)
+        connection.run("rearm", machine_ids=[machine_id])
+
+    connection.transact(unit)
+
+
+def _fenced(session: Session, statement: str, **parameters: object) -> UUID:
+    rows = session.connection.run(statement, session_id=session.session_id, **parameters)
+    if not rows:
+        raise SessionExpired
+    machine_id: UUID = rows[0][0]
+    return machine_id

@@ -1,0 +1,103 @@
+"""What is asked and recorded about machines outside of work: heartbeats, pauses, and people's questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.errors import MachineUnknown
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.machine import Process
+
+
+def record_heartbeat(connection: Connection, machine_id: UUID) -> bool:
+    """Record that the agent is alive, now; False: the BMDB knows no started agent there. May run twice."""
+    return bool(connection.run("record_heartbeat", machine_id=machine_id))
+
+
+def machine_named(connection: Connection, name: str) -> UUID:
+    """
+    Return the id of the machine that people call *name*: the beginning of its id, or its provider id.
+
+    Raises:
+        MachineUnknown: none is called so, or more than one.
+    """
+    rows = connection.run("machines_named", name=name.lower(), provider_id=name) if name else []
+    if len(rows) != 1:
+        message = f"{'more than one machine is' if rows else 'no machine is'} called {name!r}"
+        raise MachineUnknown(message)
+    found: UUID = rows[0][0]
+    return found
+
+
+def list_machines(
+    connection: Connection, *, provider: str | None = None, after: UUID | None = None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """Return a page of machines with their state, by id; pass the last one's id as *after* for the next page."""
+    return connection.records("list_machines", provider=provider, after=after, limit=limit)
+
+
+def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
+    """Return everything that is known about one machine; ``backoffs`` is a list of records."""
+    found = connection.records("show_machine", machine_id=machine_id)[0]
+    return {**found, "backoffs": connection.records("backoffs", machine_id=machine_id)}
+
+
+def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[dict[str, Any]]:
+    """Return the audit trail of one machine, newest first."""
+    return connection.records("history", machine_id=machine_id, limit=limit)
+
+
+def pause(
+    connection: Connection,
+    *,
+    owner: str,
+    reason: str,
+    machine_id: UUID | None = None,
+    process: Process | None = None,
+    provider: str | None = None,
+    seconds: float | None = None,
+) -> UUID:
+    """
+    Put a machine, a process, a provider, or any combination of them on hold, and return the pause's id.
+
+    With none of them, everything is. Work that is under way goes on; nothing
+    new is claimed. Ends after *seconds*, or by ``resume``.
+    """
+    rows = connection.run(
+        "pause",
+        machine_id=machine_id,
+        process=process,
+        provider=provider,
+        owner=owner,
+        reason=reason,
+        seconds=seconds,
+    )
+    found: UUID = rows[0][0]
+    return found
+
+
+def pauses(connection: Connection) -> list[dict[str, Any]]:
+    """Return the pauses in force, oldest first."""
+    return connection.records("paused")
+
+
+def resume(connection: Connection, pause_id: UUID) -> bool:
+    """End a pause; its machine is looked at again at once. False: there is no such pause. May run twice."""
+
+    def unit() -> bool:
+        rows = connection.run("resume", pause_id=pause_id)
+        machine_ids = [row[0] for row in rows if row[0] is not None]
+        if machine_ids:
+            connection.run("rearm", machine_ids=machine_ids)
+        return bool(rows)
+
+    return connection.transact(unit)
+
+
+def forget_host_key(connection: Connection, machine_id: UUID) -> bool:
+    """Let the next SSH contact with the machine pin a new host key; False: none was pinned. May run twice."""
+    return bool(connection.run("forget_host_key", machine_id=machine_id))

@@ -1,0 +1,120 @@
+"""
+Sessions: what makes a worker alive to the others.
+
+Whatever a function does to machines it does in a session. A session is alive
+until its deadline, which ``poke`` moves ahead; when it dies, its work is free
+for others, and nothing that it began can be committed any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb.migrate import migrations, mismatch
+from shepherd_core.errors import CommitUnknown, SessionExpired, StatementFailed
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.clock import Clock
+    from shepherd_core.machine import Process
+
+_NO_SUCH_TABLE = "42P01"
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What was still due when a session closed."""
+
+    count: int = 0
+    """Machines, counted to 1,000 at most; some may turn out to need nothing when they are looked at."""
+    oldest_wait_seconds: float = 0.0
+
+
+class Session:
+    """A live session. Belongs to the thread that owns *connection*, but for ``left``."""
+
+    def __init__(self, connection: Connection, clock: Clock, session_id: UUID, seconds: float, began: float) -> None:
+        """Use ``open``."""
+        self.connection = connection
+        self.session_id = session_id
+        self._clock = clock
+        self._seconds = seconds
+        self._end = began + seconds
+
+    @classmethod
+    def open(cls, connection: Connection, clock: Clock, component: str, runtime_info: str, seconds: float) -> Session:
+        """
+        Open a session that dies *seconds* after its last sign of life.
+
+        Also ends the work of sessions that died, with history ``Expired``.
+        *component* and *runtime_info* tell people who it is. Close it; if that
+        never happens, its work is released when its deadline passes.
+
+        Raises:
+            SchemaMismatch: the BMDB is older or newer than this code.
+        """
+        for last_try in (False, True):
+            began = clock.monotonic()
+            try:
+                rows = connection.run(
+                    "open_session",
+                    component_name=component,
+                    runtime_info=runtime_info,
+                    seconds=seconds,
+                    schema_version=migrations()[-1].version,
+                )
+            except CommitUnknown:
+                # Usual for the first use of a connection that died while the function was frozen. A session that was
+                # opened all the same holds nothing and dies by itself.
+                if last_try:
+                    raise
+                continue
+            except StatementFailed as error:
+                if error.sqlstate == _NO_SUCH_TABLE:
+                    raise mismatch(connection) from error
+                raise
+            if not rows:
+                raise mismatch(connection)
+            return cls(connection, clock, rows[0][0], seconds, began)
+        raise AssertionError  # the second round returns or raises
+
+    @property
+    def poke_interval(self) -> float:
+        """Return the seconds after which the session should be poked: a third of its life."""
+        return self._seconds / 3
+
+    def left(self) -> float:
+        """Return the seconds of life that are left without a poke, never too many. Safe from any thread."""
+        return self._end - self._clock.monotonic()
+
+    def poke(self) -> None:
+        """
+        Give a sign of life. May run twice.
+
+        Raises:
+            SessionExpired: too late.
+        """
+        began = self._clock.monotonic()
+        try:
+            rows = self.connection.run("poke_session", session_id=self.session_id)
+        except CommitUnknown:
+            rows = self.connection.run("poke_session", session_id=self.session_id)
+        if not rows:
+            raise SessionExpired
+        self._end = began + self._seconds
+
+    def close(self, process: Process | None = None, provider: str | None = None) -> Backlog:
+        """
+        End the session, cancel what it left undone, and return what is still due for *process* at *provider*.
+
+        May run twice, and after the session died.
+        """
+        parameters = {"session_id": self.session_id, "process": process, "provider": provider}
+        try:
+            rows = self.connection.run("close_session", **parameters)
+        except CommitUnknown:
+            rows = self.connection.run("close_session", **parameters)
+        return Backlog(rows[0][0], rows[0][1] or 0.0)

@@ -1,0 +1,111 @@
+-- Facts about machines outside of work, and what people ask about them.
+
+-- name: rearm
+-- Bring due rows up to date after the tags of these machines changed. Run it in the transaction that changed them,
+-- after lock_due and as a statement of its own, so that it sees the change.
+INSERT INTO machine_due (machine_id, provider, process, not_before)
+SELECT machine_id, provider, process, least(since, clock_timestamp())
+FROM machine_need
+WHERE machine_id = ANY(:machine_ids::uuid[])
+ON CONFLICT (machine_id) DO UPDATE
+SET
+    provider = excluded.provider,
+    process = excluded.process,
+    not_before = excluded.not_before,
+    revision = machine_due.revision + 1;
+
+-- name: lock_due
+-- First statement of every transaction that changes tags which decide what a machine needs.
+SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE;
+
+-- name: record_heartbeat
+-- The agent is alive. Writes one row and no index; the due row is not touched (a claim compares). No row: the BMDB
+-- knows no started agent on that machine.
+INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
+SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id
+ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at
+RETURNING machine_id;
+
+-- name: forget_host_key
+-- Let the next SSH contact pin a new key.
+DELETE FROM machine_host_key WHERE machine_id = :machine_id RETURNING host_key;
+
+-- name: list_machines
+-- Machines with what they need, oldest first, a page at a time: pass the last row's values to get the next page.
+SELECT
+    m.machine_id,
+    m.machine_created_at,
+    p.provider,
+    p.provider_id,
+    p.provider_ip_address,
+    p.provider_location,
+    p.provider_status,
+    a.agent_started_at,
+    h.agent_heartbeat_at,
+    n.process,
+    n.backoff_until > clock_timestamp() AS backing_off,
+    n.locked_until IS NOT NULL AS being_worked_on,
+    n.paused_until IS NOT NULL AS paused
+FROM machines m
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
+LEFT JOIN machine_next n ON n.machine_id = m.machine_id
+WHERE (:provider::text IS NULL OR p.provider = :provider)
+    AND (:after::uuid IS NULL OR m.machine_id > :after)
+ORDER BY m.machine_id
+LIMIT :limit;
+
+-- name: show_machine
+-- Everything that is known about one machine.
+SELECT
+    m.machine_id,
+    m.machine_created_at,
+    p.provider,
+    p.provider_id,
+    p.provider_reservation_id,
+    p.provider_ip_address,
+    p.provider_location,
+    p.provider_status,
+    a.agent_started_at,
+    encode(a.agent_public_key, 'hex') AS agent_public_key,
+    h.agent_heartbeat_at,
+    k.host_key,
+    b.rebooted_at,
+    b.settled_at,
+    i.intended_at,
+    n.process AS needs,
+    n.since,
+    n.backoff_until,
+    n.locked_until,
+    n.paused_until
+FROM machines m
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id
+LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
+LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
+LEFT JOIN machine_next n ON n.machine_id = m.machine_id
+WHERE m.machine_id = :machine_id;
+
+-- name: backoffs
+-- What went wrong last with one machine, for each process.
+SELECT process, until, cause, last_interval_seconds FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
+
+-- name: history
+-- The audit trail of one machine, newest first.
+SELECT timestamp, process, event, failed_cause, session_id
+FROM work_history
+WHERE machine_id = :machine_id
+ORDER BY timestamp DESC
+LIMIT :limit;
+
+-- name: machines_named
+-- The machine ids that begin with a text, or that a provider knows by it; two are enough to see that it is ambiguous.
+SELECT m.machine_id
+FROM machines m
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+WHERE m.machine_id::text LIKE :name || '%' OR p.provider_id = :provider_id
+ORDER BY m.machine_id
+LIMIT 2;

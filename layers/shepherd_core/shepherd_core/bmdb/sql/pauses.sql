@@ -1,0 +1,31 @@
+-- Pauses: what operators put on hold. Honoured inside the claim statement itself.
+
+-- name: pause
+-- Put a machine, a process, a provider or (with none of them) everything on hold.
+INSERT INTO pauses (machine_id, process, provider, owner, reason, expires_at)
+VALUES (
+    :machine_id, :process, :provider, :owner, :reason,
+    clock_timestamp() + :seconds::float8 * interval '1 second'
+)
+RETURNING pause_id;
+
+-- name: paused
+-- The pauses in force, oldest first.
+SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expires_at
+FROM pauses
+WHERE expires_at IS NULL OR expires_at > clock_timestamp()
+ORDER BY created_at;
+
+-- name: resume
+-- End one pause.
+DELETE FROM pauses WHERE pause_id = :pause_id RETURNING machine_id;
+
+-- name: creation_paused
+-- Whether the Provisioner of this provider is on hold: a pause of everything, or of its provider, not of a process.
+SELECT owner, reason
+FROM pauses
+WHERE machine_id IS NULL
+    AND process IS NULL
+    AND (provider IS NULL OR provider = :provider)
+    AND (expires_at IS NULL OR expires_at > clock_timestamp())
+LIMIT 1;

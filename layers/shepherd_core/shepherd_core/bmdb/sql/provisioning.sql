@@ -1,0 +1,135 @@
+-- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session lives.
+
+-- name: held_lock
+-- Hold on to the provider's lock row while its holder is looked at; no row: nobody ever took it.
+SELECT session_id FROM provisioner_lock WHERE provider = :provider FOR UPDATE;
+
+-- name: create_lock
+-- Make the lock row of a provider that has none.
+INSERT INTO provisioner_lock (provider) VALUES (:provider) ON CONFLICT (provider) DO NOTHING;
+
+-- name: living_session
+-- Whether a session lives, holding its row so that it neither dies nor is kept alive meanwhile.
+SELECT session_id
+FROM sessions
+WHERE session_id = :session_id AND deadline > clock_timestamp()
+FOR UPDATE;
+
+-- name: take_lock
+-- Make the lock ours, and tell how many seconds ago the last machine was created (null: never).
+UPDATE provisioner_lock
+SET session_id = :session_id
+WHERE provider = :provider
+RETURNING extract(epoch FROM clock_timestamp() - last_creation_at)::float8;
+
+-- name: provided
+-- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
+-- provider did not list it.
+SELECT
+    p.machine_id,
+    p.provider_id,
+    p.provider_reservation_id,
+    p.provider_status,
+    EXISTS (
+        SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
+    ) AS set_aside
+FROM machine_provided p
+WHERE p.provider = :provider;
+
+-- name: intents
+-- Creations that were decided and whose outcome is not recorded.
+SELECT machine_id, capacity_id FROM machine_creation_intent WHERE provider = :provider ORDER BY intended_at, machine_id;
+
+-- name: penalized
+-- Capacity that is to be left alone now.
+SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until > clock_timestamp();
+
+-- name: intend
+-- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: the lock or
+-- the session is lost.
+WITH fence AS (
+    SELECT l.provider
+    FROM provisioner_lock l
+    JOIN sessions s ON s.session_id = l.session_id
+    WHERE l.provider = :provider AND s.session_id = :session_id AND s.deadline > clock_timestamp()
+    FOR UPDATE OF l, s
+),
+machine AS (
+    INSERT INTO machines (machine_created_at)
+    SELECT clock_timestamp() FROM fence
+    RETURNING machine_id
+)
+INSERT INTO machine_creation_intent (machine_id, provider, capacity_id)
+SELECT machine_id, :provider, :capacity_id FROM machine
+RETURNING machine_id;
+
+-- name: provide
+-- The machine exists at the provider: tag it, drop its intent and any penalty on its capacity, and make it due. No
+-- row: the lock or the session is lost, and the intent is still there for a later pass.
+WITH fence AS (
+    SELECT l.provider
+    FROM provisioner_lock l
+    JOIN sessions s ON s.session_id = l.session_id
+    WHERE l.provider = :provider AND s.session_id = :session_id AND s.deadline > clock_timestamp()
+    FOR UPDATE OF l, s
+),
+tagged AS (
+    INSERT INTO machine_provided (
+        machine_id, provider, provider_id, provider_reservation_id, provider_ip_address, provider_location,
+        provider_status
+    )
+    SELECT
+        :machine_id::uuid, f.provider, :provider_id, :provider_reservation_id, :provider_ip_address,
+        :provider_location, :provider_status
+    FROM fence f
+    RETURNING machine_id, provider
+),
+kept AS (
+    DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM tagged)
+),
+forgiven AS (
+    DELETE FROM capacity_penalties
+    WHERE provider = :provider AND capacity_id = :capacity_id AND EXISTS (SELECT 1 FROM tagged)
+),
+counted AS (
+    UPDATE provisioner_lock
+    SET last_creation_at = clock_timestamp()
+    WHERE provider IN (SELECT provider FROM tagged)
+)
+INSERT INTO machine_due (machine_id, provider, process, not_before)
+SELECT machine_id, provider, 'ShepherdAgentStart', clock_timestamp() FROM tagged
+RETURNING machine_id;
+
+-- name: forget_intent
+-- The machine was never created and never will be. No row: the lock or the session is lost.
+WITH fence AS (
+    SELECT l.provider
+    FROM provisioner_lock l
+    JOIN sessions s ON s.session_id = l.session_id
+    WHERE l.provider = :provider AND s.session_id = :session_id AND s.deadline > clock_timestamp()
+    FOR UPDATE OF l, s
+),
+dropped AS (
+    DELETE FROM machine_creation_intent
+    WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM fence)
+    RETURNING machine_id
+)
+DELETE FROM machines WHERE machine_id IN (SELECT machine_id FROM dropped) RETURNING machine_id;
+
+-- name: penalize
+-- Leave capacity alone for a while.
+INSERT INTO capacity_penalties (provider, capacity_id, until, cause)
+VALUES (:provider, :capacity_id, clock_timestamp() + :seconds::float8 * interval '1 second', :cause)
+ON CONFLICT (provider, capacity_id) DO UPDATE SET until = excluded.until, cause = excluded.cause;
+
+-- name: set_aside
+-- Keep every loop away from a machine that the provider does not list.
+INSERT INTO pauses (machine_id, owner, reason)
+SELECT p.machine_id, 'provisioner', :reason
+FROM machine_provided p
+WHERE p.machine_id = :machine_id
+    AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner');
+
+-- name: take_back
+-- The provider lists the machine again.
+DELETE FROM pauses WHERE machine_id = :machine_id AND owner = 'provisioner';

@@ -1,0 +1,405 @@
+-- Work: claim, and the ways to end it. Every statement that ends work locks the due rows first, in the order of
+-- the machine id (one lock order everywhere), holds the session's row and checks its deadline, deletes the work rows
+-- that are this session's, and does the rest for those that it deleted and no others. What comes back is what was
+-- ended; what is missing there was lost.
+
+-- name: claim
+-- Take up to :limit due machines, longest waiting first. A window of due rows is looked at without locks and judged
+-- by the tags; what is due in truth is locked and claimed, what is not is moved to the moment at which it may be.
+-- Rows that changed since they were judged (revision) or that another claim holds (SKIP LOCKED) are left alone. A
+-- claimed row moves to the session's deadline: should the session die, the machine falls due by itself. The window is
+-- wide enough that rows which only need a later date do not cost a round trip each, and that twins find something
+-- besides what the first of them is locking; it is a constant, and the judgement LATERAL, so that the planner expects
+-- few rows in any fleet.
+WITH session AS (
+    SELECT session_id, deadline
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+admitted AS (
+    SELECT session_id, deadline
+    FROM session
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM pauses
+        WHERE machine_id IS NULL
+            AND (process IS NULL OR process = :process)
+            AND (provider IS NULL OR provider = :provider)
+            AND (expires_at IS NULL OR expires_at > clock_timestamp())
+    )
+),
+looked AS (
+    SELECT d.machine_id, d.not_before, d.revision
+    FROM machine_due d
+    WHERE d.process = :process
+        AND d.provider = :provider
+        AND d.not_before <= statement_timestamp()
+        AND EXISTS (SELECT 1 FROM admitted)
+    ORDER BY d.not_before, d.machine_id
+    LIMIT 100
+),
+judged AS (
+    SELECT
+        l.machine_id,
+        l.not_before,
+        l.revision,
+        n.process,
+        n.last_interval_seconds,
+        CASE
+            WHEN n.process IS NULL THEN statement_timestamp()
+            WHEN n.locked_until IS NOT NULL
+                THEN greatest(n.locked_until, statement_timestamp() + interval '5 seconds')
+            ELSE greatest(
+                n.since + CASE
+                    WHEN n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
+                    WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
+                    ELSE :first_heartbeat_seconds::float8 * interval '1 second'
+                END,
+                coalesce(n.backoff_until, n.since),
+                CASE
+                    WHEN n.paused_until IS NULL THEN n.since
+                    ELSE least(n.paused_until, statement_timestamp() + interval '10 minutes')
+                END
+            )
+        END AS ready_at
+    FROM looked l
+    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id LIMIT 1) AS n
+),
+taken AS (
+    SELECT j.machine_id, j.not_before, j.last_interval_seconds
+    FROM machine_due d
+    JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
+    WHERE j.process = :process AND j.ready_at <= statement_timestamp()
+    ORDER BY j.not_before, j.machine_id
+    LIMIT :limit
+    FOR UPDATE OF d SKIP LOCKED
+),
+early AS (
+    SELECT j.machine_id, j.process, j.ready_at
+    FROM machine_due d
+    JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
+    WHERE j.process IS DISTINCT FROM :process OR j.ready_at > statement_timestamp()
+    ORDER BY j.machine_id
+    FOR UPDATE OF d SKIP LOCKED
+),
+moved AS (
+    UPDATE machine_due d
+    SET process = x.process, not_before = x.not_before, revision = d.revision + 1
+    FROM (
+        SELECT t.machine_id, :process AS process, a.deadline AS not_before
+        FROM taken t CROSS JOIN admitted a
+        UNION ALL
+        SELECT e.machine_id, e.process, e.ready_at FROM early e
+    ) AS x
+    WHERE d.machine_id = x.machine_id
+    RETURNING d.machine_id
+),
+locked AS (
+    INSERT INTO work (machine_id, process, session_id)
+    SELECT t.machine_id, :process, a.session_id FROM taken t CROSS JOIN admitted a
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT t.machine_id, :process, 'Started', a.session_id FROM taken t CROSS JOIN admitted a
+)
+SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    (SELECT count(*) FROM moved) AS examined,
+    t.machine_id,
+    p.provider_id,
+    k.host_key,
+    t.last_interval_seconds,
+    t.not_before
+FROM (SELECT 1) AS always
+LEFT JOIN taken t ON true
+LEFT JOIN machine_provided p ON p.machine_id = t.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = t.machine_id
+ORDER BY t.not_before, t.machine_id;
+
+-- name: start_work
+-- Take one named machine for a process that no loop schedules, due or not. No row: the session is dead. Fails with a
+-- unique violation when the machine already has such work.
+WITH session AS (
+    SELECT session_id, deadline
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+moved AS (
+    UPDATE machine_due
+    SET not_before = (SELECT deadline FROM session), revision = revision + 1
+    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM session)
+    RETURNING machine_id
+),
+locked AS (
+    INSERT INTO work (machine_id, process, session_id)
+    SELECT :machine_id::uuid, :process, session_id FROM session WHERE (SELECT count(*) FROM moved) >= 0
+    RETURNING machine_id
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT l.machine_id, :process, 'Started', s.session_id FROM locked l CROSS JOIN session s
+)
+SELECT
+    l.machine_id,
+    p.provider_id,
+    k.host_key,
+    b.last_interval_seconds,
+    clock_timestamp()
+FROM locked l
+LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
+LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process;
+
+-- name: claimed_unseen
+-- The work of this session that its owner does not know of, because the connection broke before the answer of a
+-- claim arrived. Same columns as claim.
+SELECT
+    1 AS sessions,
+    0 AS examined,
+    w.machine_id,
+    p.provider_id,
+    k.host_key,
+    b.last_interval_seconds,
+    d.not_before
+FROM work w
+JOIN machine_provided p ON p.machine_id = w.machine_id
+JOIN machine_due d ON d.machine_id = w.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
+LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
+WHERE w.session_id = :session_id
+    AND w.process = :process
+    AND NOT w.machine_id = ANY(:known::uuid[])
+ORDER BY w.machine_id;
+
+-- name: ended_unseen
+-- Which of the machines this session ended already, because the connection broke before the answer arrived.
+SELECT DISTINCT h.machine_id
+FROM work_history h
+WHERE h.machine_id = ANY(:machine_ids::uuid[])
+    AND h.session_id = :session_id
+    AND h.process = :process
+    AND h.event = :event
+    AND NOT EXISTS (SELECT 1 FROM work w WHERE w.machine_id = h.machine_id AND w.process = :process);
+
+-- name: finish_agent_start
+-- The agent runs: record its key (and the host key of a first contact), forget the backoff, and let the Recoverer
+-- look at the machine from now on.
+WITH session AS (
+    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
+),
+given AS (
+    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key
+    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[]) AS g (machine_id, public_key, host_key)
+),
+due AS (
+    SELECT d.machine_id
+    FROM machine_due d
+    JOIN given g ON g.machine_id = d.machine_id
+    ORDER BY d.machine_id
+    FOR UPDATE OF d
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = 'ShepherdAgentStart'
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM due)
+    RETURNING machine_id
+),
+started AS (
+    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
+    SELECT g.machine_id, clock_timestamp(), g.public_key
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    ON CONFLICT (machine_id) DO UPDATE
+    SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
+),
+pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
+    SELECT g.machine_id, g.host_key, clock_timestamp()
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    WHERE g.host_key IS NOT NULL
+    ON CONFLICT (machine_id) DO NOTHING
+),
+forgiven AS (
+    DELETE FROM work_backoff
+    WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM ended)
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT machine_id, 'ShepherdAgentStart', 'Finished', :session_id::uuid FROM ended
+),
+moved AS (
+    UPDATE machine_due
+    SET process = 'ShepherdRecovery', not_before = clock_timestamp(), revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM ended)
+)
+SELECT machine_id FROM ended;
+
+-- name: finish_recovery
+-- The machine was told to reboot: its agent is gone and with it what we knew of it. The next agent start waits until
+-- the machine should have come up.
+WITH session AS (
+    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
+),
+due AS (
+    SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = 'ShepherdRecovery'
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM due)
+    RETURNING machine_id
+),
+stopped AS (
+    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM ended)
+),
+silenced AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM ended)
+),
+rebooted AS (
+    INSERT INTO machine_rebooted (machine_id, rebooted_at, settled_at)
+    SELECT machine_id, clock_timestamp(), clock_timestamp() + :settle_seconds::float8 * interval '1 second' FROM ended
+    ON CONFLICT (machine_id) DO UPDATE
+    SET rebooted_at = excluded.rebooted_at, settled_at = excluded.settled_at
+),
+forgiven AS (
+    DELETE FROM work_backoff
+    WHERE process = 'ShepherdRecovery' AND machine_id IN (SELECT machine_id FROM ended)
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT machine_id, 'ShepherdRecovery', 'Finished', :session_id::uuid FROM ended
+),
+moved AS (
+    UPDATE machine_due
+    SET
+        process = 'ShepherdAgentStart',
+        not_before = clock_timestamp() + :settle_seconds::float8 * interval '1 second',
+        revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM ended)
+)
+SELECT machine_id FROM ended;
+
+-- name: finish
+-- The work is done and changed no tag.
+WITH session AS (
+    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
+),
+due AS (
+    SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = :process
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id = ANY(:machine_ids::uuid[])
+        AND (SELECT count(*) FROM due) >= 0
+    RETURNING machine_id
+),
+forgiven AS (
+    DELETE FROM work_backoff WHERE process = :process AND machine_id IN (SELECT machine_id FROM ended)
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT machine_id, :process, 'Finished', :session_id::uuid FROM ended
+),
+moved AS (
+    UPDATE machine_due
+    SET not_before = clock_timestamp(), revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM ended)
+)
+SELECT machine_id FROM ended;
+
+-- name: fail
+-- The work failed: leave each machine alone for its interval, and keep the cause. The host key of a first contact
+-- stays pinned although the rest went wrong.
+WITH session AS (
+    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
+),
+given AS (
+    SELECT g.machine_id, g.cause, g.seconds, g.host_key
+    FROM unnest(:machine_ids::uuid[], :causes::text[], :intervals::bigint[], :host_keys::text[])
+        AS g (machine_id, cause, seconds, host_key)
+),
+due AS (
+    SELECT d.machine_id
+    FROM machine_due d
+    JOIN given g ON g.machine_id = d.machine_id
+    ORDER BY d.machine_id
+    FOR UPDATE OF d
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = :process
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM given)
+        AND (SELECT count(*) FROM due) >= 0
+    RETURNING machine_id
+),
+backed_off AS (
+    INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds)
+    SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.cause, g.seconds
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    ON CONFLICT (machine_id, process) DO UPDATE
+    SET until = excluded.until, cause = excluded.cause, last_interval_seconds = excluded.last_interval_seconds
+),
+pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
+    SELECT g.machine_id, g.host_key, clock_timestamp()
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    WHERE g.host_key IS NOT NULL
+    ON CONFLICT (machine_id) DO NOTHING
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT g.machine_id, :process, 'Failed', g.cause, :session_id::uuid
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+),
+moved AS (
+    UPDATE machine_due d
+    SET
+        not_before = clock_timestamp()
+            + CASE WHEN d.process = :process THEN g.seconds ELSE 0 END * interval '1 second',
+        revision = d.revision + 1
+    FROM given g
+    JOIN ended e ON e.machine_id = g.machine_id
+    WHERE d.machine_id = g.machine_id
+)
+SELECT machine_id FROM ended;
+
+-- name: cancel
+-- The work was not done and nothing is held against the machine: it is as due as it was before.
+WITH session AS (
+    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
+),
+given AS (
+    SELECT g.machine_id, g.not_before
+    FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)
+),
+due AS (
+    SELECT d.machine_id
+    FROM machine_due d
+    JOIN given g ON g.machine_id = d.machine_id
+    ORDER BY d.machine_id
+    FOR UPDATE OF d
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = :process
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM given)
+        AND (SELECT count(*) FROM due) >= 0
+    RETURNING machine_id
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, session_id)
+    SELECT machine_id, :process, 'Canceled', :session_id::uuid FROM ended
+),
+moved AS (
+    UPDATE machine_due d
+    SET not_before = g.not_before, revision = d.revision + 1
+    FROM given g
+    JOIN ended e ON e.machine_id = g.machine_id
+    WHERE d.machine_id = g.machine_id
+)
+SELECT machine_id FROM ended;

