@@ -1,0 +1,109 @@
+# What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
+# .venv-sam, with the versions and hashes of the lock files.
+#
+# `make demo` takes PROVIDER=static|equinix and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
+# `make test` takes TEST_FLAGS="…" for pytest, `make lock` takes LOCK_FLAGS=--upgrade,
+# and PYTHON=… chooses the interpreter.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+SUPPORTED := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	if $$python -c '$(SUPPORTED)' 2>/dev/null; then echo $$python; break; fi; done)
+
+BIN := .venv/bin
+# The SAM command line pins libraries that ours needs in other versions.
+SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
+CFN_LINT := .venv-sam/bin/cfn-lint
+# The checks ask no AWS account; the region only says which rules apply.
+REGION := us-east-1
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
+
+LAYER := layers/shepherd_core
+PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/pb=proto \
+	shepherd_core/pb/agent.proto shepherd_core/pb/callback.proto
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(LOCK_FLAGS)
+
+.PHONY: help
+help: ## list what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
+	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
+
+# A file's tests stay in one process, because they share its database.
+.PHONY: test
+test: .venv/.ready ## run all tests
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
+
+.PHONY: check
+check: check-code check-proto check-template check-docs ## run every check that is not a test
+
+.PHONY: check-code
+check-code: .venv/.ready
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+# Generated again, the code for the wire contract must be what is in the repository.
+.PHONY: check-proto
+check-proto: .venv/.ready
+	@mkdir -p build && rm -rf build/proto && mkdir build/proto
+	@$(PROTOC) --python_out=build/proto --pyi_out=build/proto
+	@for file in build/proto/shepherd_core/pb/*; do diff -u "$(LAYER)/$${file#build/proto/}" "$$file" || \
+		{ echo "proto/ and the generated code differ: run make proto" >&2; exit 1; }; done
+
+.PHONY: check-template
+check-template: .venv-sam/.ready
+	@$(SAM) validate --lint --region $(REGION)
+	@$(CFN_LINT) --regions $(REGION) -- template.yaml
+
+.PHONY: check-docs
+check-docs: .venv/.ready
+	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
+
+.PHONY: format
+format: .venv/.ready ## format the code, and repair what the linter can
+	@$(BIN)/ruff check --fix --quiet
+	@$(BIN)/ruff format --quiet
+
+.PHONY: proto
+proto: .venv/.ready ## generate the code for the wire contract from proto/
+	@$(PROTOC) --python_out=$(LAYER) --pyi_out=$(LAYER)
+
+# The layer gets no version that the tests did not run with.
+.PHONY: lock
+lock: ## pin what requirements/*.in ask for (needs uv)
+	@$(COMPILE) --output-file requirements/dev.txt requirements/dev.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
+	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
+
+.PHONY: clean
+clean: ## remove everything that was made: environments, caches, build output
+	@rm -rf .venv .venv-sam .aws-sam build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+		.import_linter_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+# The lock files are complete, so that pip has nothing to resolve.
+.venv/.ready: requirements/dev.txt pyproject.toml
+	@$(call make-environment,.venv,requirements/dev.txt)
+	@$(BIN)/python $(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+.venv-sam/.ready: requirements/sam.txt
+	@$(call make-environment,.venv-sam,requirements/sam.txt)
+	@touch $@
+
+define make-environment
+if [ -z "$(PYTHON)" ]; then \
+	echo "Shepherd needs Python 3.11, 3.12 or 3.13 with its venv module, and finds none as python3, python3.13," \
+		"python3.12 or python3.11. Name one: make PYTHON=/path/to/python3.13" >&2; \
+	exit 1; \
+fi; \
+echo "installing $(2) into $(1)" >&2; \
+$(PYTHON) -m venv $(1) && $(1)/bin/python $(INSTALL) --require-hashes --requirement $(2)
+endef
