@@ -1,5 +1,6 @@
 -- Sessions: open, keep alive, close. A session is alive while its deadline lies ahead of clock_timestamp();
--- now() would be the start of the transaction, which may lie before the deadline long after it has passed.
+-- now() would be the start of the transaction, which may lie before the deadline long after it has passed. That it is
+-- dead is judged by statement_timestamp(), which is never later, and which an index can be searched by.
 
 -- name: open_session
 -- Open a session, and end the work of sessions that died: whoever comes next sweeps up. A dead session's row is
@@ -8,7 +9,7 @@
 WITH dead AS (
     SELECT s.session_id
     FROM sessions s
-    WHERE s.deadline <= clock_timestamp()
+    WHERE s.deadline <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
     ORDER BY s.deadline
     LIMIT 20
@@ -67,7 +68,7 @@ closed AS (
         OR session_id IN (
             SELECT s.session_id
             FROM sessions s
-            WHERE s.deadline <= clock_timestamp()
+            WHERE s.deadline <= statement_timestamp()
                 AND NOT EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
             ORDER BY s.deadline
             LIMIT 100
@@ -80,14 +81,14 @@ SELECT
         FROM (
             SELECT 1
             FROM machine_due
-            WHERE process = :process AND provider = :provider AND not_before <= clock_timestamp()
+            WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
             LIMIT 1000
         ) AS counted
     ) AS backlog,
     (
-        SELECT extract(epoch FROM clock_timestamp() - not_before)::float8
+        SELECT extract(epoch FROM statement_timestamp() - not_before)::float8
         FROM machine_due
-        WHERE process = :process AND provider = :provider AND not_before <= clock_timestamp()
+        WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
         ORDER BY not_before
         LIMIT 1
     ) AS oldest_wait_seconds;
