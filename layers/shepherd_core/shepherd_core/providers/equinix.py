@@ -1,0 +1,276 @@
+"""
+Equinix Metal: capacity is a hardware reservation, and a machine is the device on it.
+
+The operator retired the service on 2026-06-30. The adapter stays as the
+reference for providers whose capacity is reserved machines.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from shepherd_core.errors import (
+    CapacityTaken,
+    ListingInvalid,
+    MachineNotFound,
+    ProviderRefused,
+    ProviderUnavailable,
+    SecretError,
+    TimeLimitExceeded,
+)
+from shepherd_core.providers.equinix_objects import (
+    Device,
+    Page,
+    Reservation,
+    SshKeys,
+    machine,
+    machines,
+    parse,
+    token_tag,
+)
+from shepherd_core.providers.http import HttpApi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
+
+    from shepherd_core.clock import Clock, Deadline
+    from shepherd_core.config import EquinixSettings
+    from shepherd_core.machine import Machine, ProviderId
+
+PER_PAGE = 100
+RESERVATION_ID_LENGTH = 18
+"""How much of the reservation's id is part of a host name."""
+
+# Objects in objects are sent only when asked for; what is long and of no use is better left out.
+_DEVICE = {
+    "include": "hardware_reservation,facility,facility.metro,metro",
+    "exclude": "created_by,customdata,network_ports,operating_system,actions,plan,provisioning_events,ssh_keys,volumes",
+}
+_RESERVATION = {"include": "device,facility,facility.metro,plan"}
+
+
+class EquinixProvider:
+    """
+    The devices of one project whose host name begins with our prefix, and the free reservations of that project.
+
+    No other device is ever acted upon. A machine carries its token as a tag.
+    The SSH key of *ssh_public_key* (a line as in ``authorized_keys``) is put into
+    the project, under the label of the settings, before the first machine is created.
+    """
+
+    name = "equinix"
+
+    def __init__(
+        self, settings: EquinixSettings, api_key: Callable[[], str], ssh_public_key: Callable[[], str], clock: Clock
+    ) -> None:
+        self._prefix = settings.equinix_device_prefix
+        self._label = settings.equinix_key_label
+        self._os = settings.equinix_os
+        project = f"/projects/{_quoted(settings.equinix_project_id)}"
+        self._devices = f"{project}/devices"
+        self._reservations = f"{project}/hardware-reservations"
+        self._keys = f"{project}/ssh-keys"
+        self._ssh_public_key = ssh_public_key
+        self._key_id: str | None = None
+        self._key_lock = threading.Lock()
+        self._api = HttpApi(settings.equinix_api_url, "X-Auth-Token", api_key, clock, settings.equinix_max_calls)
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """
+        Return our devices and the free reservations; the two listings are read at the same time.
+
+        Raises:
+            ListingInvalid: twice in a row the pages did not fit together, or an entry was not understood.
+        """
+        with ThreadPoolExecutor(2, thread_name_prefix="equinix") as pool:
+            reservations = pool.submit(self._list, self._reservations, deadline, _RESERVATION)
+            devices = pool.submit(self._list, self._devices, deadline, {**_DEVICE, "sort_by": "hostname"})
+            return machines(self._prefix, devices.result(), reservations.result())
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """
+        Return the device as a machine.
+
+        Raises:
+            MachineNotFound: there is no such device, or its host name shows that it is not ours.
+        """
+        device = self._device(provider_id, deadline)
+        if not device.hostname.startswith(self._prefix):
+            raise MachineNotFound(
+                f"device {device.id}: the host name {device.hostname!r} does not begin with {self._prefix!r}"
+            )
+        return machine(device)
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """
+        Create a device on the reservation of *capacity*, or return the one that carries the token already.
+
+        Raises:
+            CapacityTaken: a device without the token is on the reservation.
+            ProviderRefused: nothing was created.
+            ProviderUnavailable: unknown whether it was created. Call again with the same token, or
+                find the token in a later listing.
+        """
+        if capacity.reservation_id is None:
+            raise ProviderRefused("capacity without a reservation id cannot be used")
+        reservation = self._reservation(capacity.reservation_id, deadline)
+        existing = self._existing(reservation, token, deadline)
+        if existing is not None:
+            return existing
+        body = {
+            "hostname": self._prefix + reservation.id[:RESERVATION_ID_LENGTH],
+            "plan": reservation.plan.slug if reservation.plan else None,
+            # A metro is obligatory although the reservation fixes the place.
+            "metro": reservation.metro or "any",
+            "operating_system": self._os,
+            "hardware_reservation_id": reservation.id,
+            # Without a key here, the API lets everybody of the organisation into the machine.
+            "project_ssh_keys": [self._ensure_key(deadline)],
+            "tags": [token_tag(token)],
+        }
+        try:
+            answer = self._api.post(self._devices, body, deadline, _DEVICE)
+        except ProviderRefused:
+            # Somebody was faster; an earlier call of ours, perhaps.
+            existing = self._existing(self._reservation(reservation.id, deadline), token, deadline)
+            if existing is None:
+                raise
+            return existing
+        return machine(parse(Device, answer, "the device that was created"), reservation)
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Ask for a restart of the device.
+
+        Raises:
+            MachineNotFound: there is no such device, or it is not ours.
+        """
+        self._act(provider_id, {"type": "reboot"}, deadline)
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Ask for a fresh operating system, the one of the settings. The disks are not wiped first: that takes hours.
+
+        Raises:
+            MachineNotFound: there is no such device, or it is not ours.
+        """
+        self._act(provider_id, {"type": "reinstall", "deprovision_fast": True, "operating_system": self._os}, deadline)
+
+    def _act(self, provider_id: ProviderId, action: Mapping[str, object], deadline: Deadline) -> None:
+        self.get_machine(provider_id, deadline)  # makes sure that it is ours
+        self._api.post(f"/devices/{_quoted(provider_id)}/actions", action, deadline, missing=MachineNotFound)
+
+    def _device(self, device_id: str, deadline: Deadline) -> Device:
+        answer = self._api.get(f"/devices/{_quoted(device_id)}", deadline, _DEVICE, missing=MachineNotFound)
+        return parse(Device, answer, f"device {device_id}")
+
+    def _reservation(self, reservation_id: str, deadline: Deadline) -> Reservation:
+        answer = self._api.get(f"/hardware-reservations/{_quoted(reservation_id)}", deadline, _RESERVATION)
+        return parse(Reservation, answer, f"reservation {reservation_id}")
+
+    def _existing(self, reservation: Reservation, token: UUID, deadline: Deadline) -> Machine | None:
+        """
+        Return the machine that was created with *token*, if there is one.
+
+        Raises:
+            CapacityTaken: another machine is on the reservation.
+        """
+        # By tag too: what is said of a reservation may be minutes older than the device on it.
+        answer = self._api.get(self._devices, deadline, {**_DEVICE, "tag": token_tag(token), "per_page": PER_PAGE})
+        for entry in parse(Page, answer, f"{self._devices} with the tag of {token}").entries:
+            device = parse(Device, entry, "a device with our tag")
+            if device.has(token):
+                return machine(device)
+        if reservation.device is None:
+            return None
+        try:
+            device = self._device(reservation.device.key, deadline)
+        except MachineNotFound as error:
+            raise ProviderUnavailable(f"reservation {reservation.id} still names a device that is gone") from error
+        if not device.has(token):
+            raise CapacityTaken(f"reservation {reservation.id} is used by device {device.id}")
+        return machine(device, reservation)
+
+    def _list(self, path: str, deadline: Deadline, params: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return all entries. What comes or goes while pages are turned spoils a listing, so it is tried twice."""
+        try:
+            return list(self._entries(path, deadline, params))
+        except ListingInvalid:
+            return list(self._entries(path, deadline, params))
+
+    def _entries(self, path: str, deadline: Deadline, params: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        seen: set[str] = set()
+        total: int | None = None
+        number = 1
+        while True:
+            answer = self._api.get(path, deadline, {**params, "page": number, "per_page": PER_PAGE})
+            page = parse(Page, answer, f"{path}, page {number},", ListingInvalid)
+            if page.meta.current_page != number:
+                raise ListingInvalid(f"{path}: page {page.meta.current_page} came instead of page {number}")
+            if total not in {None, page.meta.total}:
+                raise ListingInvalid(f"{path}: the total changed from {total} to {page.meta.total} on page {number}")
+            total = page.meta.total
+            for entry in page.entries:
+                entry_id = entry.get("id")
+                if not isinstance(entry_id, str) or entry_id in seen:
+                    raise ListingInvalid(f"{path}, page {number}: the id {entry_id!r} is not one, or came twice")
+                seen.add(entry_id)
+                yield entry
+            if page.meta.next is None or not page.entries:
+                break
+            number += 1
+        if len(seen) != total:
+            raise ListingInvalid(f"{path}: {len(seen)} entries came, but the total is {total}")
+
+    def _ensure_key(self, deadline: Deadline) -> str:
+        """
+        Return the id of our SSH key in the project, after putting it there if need be.
+
+        Raises:
+            ProviderRefused: another key bears our label.
+        """
+        if not self._key_lock.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
+            raise TimeLimitExceeded
+        try:
+            if self._key_id is None:
+                key = self._public_key()
+                self._key_id = self._find_key(key, deadline) or self._add_key(key, deadline)
+            return self._key_id
+        finally:
+            self._key_lock.release()
+
+    def _find_key(self, key: str, deadline: Deadline) -> str | None:
+        listed = parse(SshKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys
+        labelled = sorted((one for one in listed if one.label == self._label), key=lambda one: (one.created_at, one.id))
+        for one in labelled:
+            if one.key.split()[:2] == key.split()[:2]:  # the rest is a comment
+                return one.id
+        if labelled:
+            raise ProviderRefused(f"another SSH key of the project bears the label {self._label!r}: remove one of them")
+        return None
+
+    def _add_key(self, key: str, deadline: Deadline) -> str:
+        refused = None
+        try:
+            self._api.post(self._keys, {"label": self._label, "key": key}, deadline)
+        except ProviderRefused as error:
+            refused = error  # somebody else may have added it since we looked
+        # Looked up even after success: of those who added it at the same time, all use the oldest.
+        found = self._find_key(key, deadline)
+        if found is None:
+            raise refused or ProviderUnavailable(f"the SSH key {self._label!r} was added, but is not listed yet")
+        return found
+
+    def _public_key(self) -> str:
+        try:
+            return self._ssh_public_key()
+        except SecretError as error:
+            raise (ProviderUnavailable if error.retryable else ProviderRefused)(f"our SSH key: {error}") from error
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")

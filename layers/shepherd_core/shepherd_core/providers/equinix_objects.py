@@ -1,0 +1,208 @@
+"""What the Equinix Metal API answers with, and what that means as machines. No request is made here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from pydantic import AliasChoices, BaseModel, Field, IPvAnyAddress, ValidationError
+
+from shepherd_core.errors import ListingInvalid, ProviderError, ProviderUnavailable
+from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOKEN_TAG = "shepherd-token="  # noqa: S105 - what the tag begins with that holds the machine id
+
+_STATUS = {
+    "queued": ProviderStatus.PROVISIONING,
+    "provisioning": ProviderStatus.PROVISIONING,
+    "post_provisioning": ProviderStatus.PROVISIONING,
+    "reinstalling": ProviderStatus.PROVISIONING,
+    "active": ProviderStatus.RUNNING,
+    "inactive": ProviderStatus.STOPPED,
+    "powering_on": ProviderStatus.STOPPED,
+    "powering_off": ProviderStatus.STOPPED,
+    "failed": ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+    "deleted": ProviderStatus.MISSING,
+}
+
+
+class _Object(BaseModel, hide_input_in_errors=True):
+    """The fields of an object that matter here. Devices hold passwords, so no error may quote what came."""
+
+
+class Link(_Object):
+    """Another object, or only where it is to be found."""
+
+    id: str | None = None
+    href: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the id; it is also the end of the address."""
+        return self.id or (self.href or "").rstrip("/").rpartition("/")[2]
+
+
+class Place(_Object):
+    """A metro, or a facility in one."""
+
+    code: str | None = None
+    metro: Place | None = None
+
+
+class Address(_Object):
+    """One address of a device."""
+
+    address: IPvAnyAddress | None = None
+    public: bool = False
+
+
+class Plan(_Object):
+    """A kind of hardware."""
+
+    slug: str | None = None
+
+
+class Device(_Object):
+    """A machine."""
+
+    id: str
+    hostname: str = ""
+    state: str = ""
+    tags: list[str] | None = None
+    ip_addresses: list[Address] | None = None
+    hardware_reservation: Link | None = None
+    metro: Place | None = None
+    facility: Place | None = None
+
+    def has(self, token: UUID) -> bool:
+        """Return whether the device was created with *token*."""
+        return token_tag(token) in (self.tags or ())
+
+
+class Reservation(_Object):
+    """Hardware that is ours to put a device on."""
+
+    id: str
+    device: Link | None = None
+    facility: Place | None = None
+    plan: Plan | None = None
+    provisionable: bool = False
+
+    @property
+    def metro(self) -> str | None:
+        """Return the code of the metro."""
+        return self.facility.metro.code if self.facility and self.facility.metro else None
+
+
+class Meta(_Object):
+    """Where in a listing a page is."""
+
+    total: int
+    current_page: int
+    next: Link | None = None
+
+
+class Page(_Object):
+    """One page of a listing."""
+
+    meta: Meta
+    entries: list[dict[str, Any]] = Field(validation_alias=AliasChoices("devices", "hardware_reservations"))
+
+
+class SshKey(_Object):
+    """An SSH key that the project knows."""
+
+    id: str
+    label: str | None = None
+    key: str = ""
+    created_at: str = ""
+
+
+class SshKeys(_Object):
+    """All SSH keys that the project knows; they are not paged."""
+
+    ssh_keys: list[SshKey]
+
+
+ObjectT = TypeVar("ObjectT", bound=_Object)
+
+
+def parse(
+    kind: type[ObjectT], raw: object, what: str, error_type: type[ProviderError] = ProviderUnavailable
+) -> ObjectT:
+    """Return *raw*, decoded JSON that is called *what* in errors, as an object, or raise *error_type*."""
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
+        raise error_type(f"{what} was not understood: {'; '.join(faults[:3])}") from error
+
+
+def token_tag(token: UUID) -> str:
+    """Return the tag that a device created with *token* carries."""
+    return f"{TOKEN_TAG}{token}"
+
+
+def machine(device: Device, reservation: Reservation | None = None) -> Machine:
+    """Return what *device* means; *reservation* is the one that it is known to be on."""
+    public = [entry.address for entry in device.ip_addresses or () if entry.public and entry.address is not None]
+    tokens = [token for tag in device.tags or () if (token := _token(tag)) is not None]
+    link = device.hardware_reservation or (Link(id=reservation.id) if reservation else None)
+    return Machine(
+        provider_id=ProviderId(device.id),
+        availability=Availability.KNOWN_USED,
+        address=min(public, key=lambda address: address.version, default=None),
+        reservation_id=link.key if link else None,
+        location=_location(device.metro, device.facility, reservation.facility if reservation else None),
+        status=_STATUS.get(device.state, ProviderStatus.UNKNOWN),
+        failed=device.state == "failed",
+        token=tokens[0] if tokens else None,
+    )
+
+
+def machines(prefix: str, devices: Sequence[dict[str, Any]], reservations: Sequence[dict[str, Any]]) -> list[Machine]:
+    """
+    Return what two complete listings mean: the devices whose host name begins with *prefix*, and the free capacity.
+
+    Raises:
+        ListingInvalid: an entry that matters was not understood.
+    """
+    found = [
+        machine(parse(Device, entry, f"device {entry['id']}", ListingInvalid))
+        for entry in devices
+        if str(entry.get("hostname")).startswith(prefix)
+    ]
+    # What is said of a reservation is often older than what is said of the device on it.
+    occupied = {
+        parse(Link, entry["hardware_reservation"], f"device {entry['id']}", ListingInvalid).key
+        for entry in devices
+        if entry.get("hardware_reservation")
+    }
+    for entry in reservations:
+        reservation = parse(Reservation, entry, f"reservation {entry['id']}", ListingInvalid)
+        if reservation.provisionable and reservation.device is None and reservation.id not in occupied:
+            found.append(
+                Machine(
+                    provider_id=INVALID,
+                    availability=Availability.KNOWN_UNUSED,
+                    reservation_id=reservation.id,
+                    location=_location(reservation.facility),
+                )
+            )
+    return found
+
+
+def _token(tag: str) -> UUID | None:
+    try:
+        return UUID(tag.removeprefix(TOKEN_TAG)) if tag.startswith(TOKEN_TAG) else None
+    except ValueError:
+        return None
+
+
+def _location(*places: Place | None) -> str | None:
+    """Return the code of the first metro, else of the first facility; a metro alone counts as either."""
+    known = [place for place in places if place is not None]
+    return next((place.code for place in [*(p.metro for p in known if p.metro), *known] if place.code), None)

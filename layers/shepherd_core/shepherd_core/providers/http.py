@@ -1,0 +1,254 @@
+"""JSON over HTTP, for the adapters of providers that have such an API."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.cookiejar import DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
+
+from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, ShepherdError, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shepherd_core.clock import Clock, Deadline
+    from shepherd_core.errors import ProviderError
+
+    Params = Mapping[str, str | int]
+
+ANSWER_SECONDS = 10
+"""How long to wait for a connection, or for the next piece of an answer."""
+TRIES = 3
+"""How often a read is tried in all."""
+PAUSE_SECONDS = 0.5
+"""The longest pause after the first try; doubled after each further one."""
+LONGEST_PAUSE_SECONDS = 10
+"""Whoever would have to wait longer than this is told so instead: waiting costs money."""
+LONGEST_RETRY_AFTER_SECONDS = 86_400
+TEXT_LENGTH = 200
+"""How many characters of somebody else's words an error quotes."""
+
+_PIECE = 65_536
+_PASSING = (408, 425, 429)
+_WITHOUT_ANSWER = (202, 204)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+class HttpApi:
+    """
+    One API, with one credential, and at most *max_calls* requests at the same time.
+
+    *credential* is asked at the first request, and again when a read is
+    answered with 401, since it may have been replaced meanwhile. It is sent in
+    the header *credential_header*, to this API alone: redirections are not
+    followed. It is never part of an error. Safe to use from several threads.
+    """
+
+    def __init__(
+        self, url: str, credential_header: str, credential: Callable[[], str], clock: Clock, max_calls: int
+    ) -> None:
+        """*url* is what all paths are appended to."""
+        self._url = url.rstrip("/")
+        self._header = credential_header
+        self._credential = credential
+        self._known_credential: str | None = None
+        self._clock = clock
+        self._calls = threading.BoundedSemaphore(max_calls)
+        self._session = requests.Session()
+        # Cookies would be state that the threads share.
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        for scheme in ("http://", "https://"):
+            # What is repeated is decided in get: urllib3's Retry knows neither deadline nor clock.
+            self._session.mount(scheme, HTTPAdapter(max_retries=0, pool_maxsize=max_calls))
+
+    def get(
+        self,
+        path: str,
+        deadline: Deadline,
+        params: Params | None = None,
+        missing: type[ProviderError] = ProviderRefused,
+    ) -> Any:
+        """
+        Return the decoded answer. Tried up to three times, with pauses, while the deadline allows.
+
+        Raises:
+            ProviderUnavailable: no answer, no JSON, 429 or 5xx, also at the last try.
+            ProviderRefused: any other refusal, but a 404 is raised as *missing*.
+            TimeLimitExceeded: the deadline passed before a request could be sent.
+        """
+        credential = self._known_credential or self._ask_credential()
+        for tries in itertools.count(1):
+            try:
+                answer = self._exchange("GET", path, deadline, credential, params=params)
+                if answer.status == requests.codes.unauthorized and (newer := self._ask_credential()) != credential:
+                    credential = newer
+                    answer = self._exchange("GET", path, deadline, credential, params=params)
+                _refuse(f"GET {path}", answer, credential, missing)
+                return _decoded(f"GET {path}", answer.body)
+            except ProviderUnavailable as error:
+                pause = error.retry_after
+                if pause is None:
+                    # Chance keeps those apart that failed together.
+                    pause = PAUSE_SECONDS * 2 ** (tries - 1) * random.uniform(0.5, 1)  # noqa: S311 - not a secret
+                if tries == TRIES or not _may_wait(pause, deadline):
+                    raise
+            self._clock.sleep(pause)
+        raise AssertionError  # count never ends
+
+    def post(
+        self,
+        path: str,
+        body: object,
+        deadline: Deadline,
+        params: Params | None = None,
+        missing: type[ProviderError] = ProviderRefused,
+    ) -> Any:
+        """
+        Ask for a change, once, and return the decoded answer; None where the status promises none.
+
+        Raises:
+            ProviderUnavailable: unknown whether it was done, except after 429, when it was not.
+            ProviderRefused: it was not done. A 404 is raised as *missing*.
+            TimeLimitExceeded: the deadline passed before the request could be sent.
+            SessionExpired: the BMDB session ended before the request could be sent.
+        """
+        credential = self._known_credential or self._ask_credential()
+        answer = self._exchange("POST", path, deadline, credential, params=params, body=body)
+        _refuse(f"POST {path}", answer, credential, missing)
+        return None if answer.status in _WITHOUT_ANSWER else _decoded(f"POST {path}", answer.body)
+
+    def _ask_credential(self) -> str:
+        try:
+            credential = self._credential().strip()
+        except SecretError as error:
+            kind = ProviderUnavailable if error.retryable else ProviderRefused
+            raise kind(f"the credential for {self._url}: {error}") from error
+        if not credential or not credential.isascii() or not credential.isprintable():
+            # Looked at here, because the error that requests would raise quotes it.
+            raise ProviderRefused(f"the credential for {self._url} is empty or holds characters that cannot be sent")
+        self._known_credential = credential
+        return credential
+
+    def _exchange(
+        self, method: str, path: str, deadline: Deadline, credential: str, *, params: Params | None, body: object = None
+    ) -> _Answer:
+        def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            # As auth instead of a header: otherwise requests adds what it finds in ~/.netrc.
+            request.headers[self._header] = credential
+            return request
+
+        if not self._calls.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
+            raise TimeLimitExceeded
+        try:
+            if method == "POST":
+                deadline.check()
+            with self._session.request(
+                method,
+                self._url + path,
+                params=params,
+                json=body,
+                auth=authorize,
+                timeout=deadline.left(ANSWER_SECONDS),
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                content = _read(f"{method} {path}", response, deadline)
+        except (requests.RequestException, HTTPError) as error:
+            if isinstance(error, requests.RequestException):
+                error.request = None  # it holds the credential
+            if isinstance(error, ValueError):
+                raise ProviderRefused(f"{self._url!r} is not the http(s) URL of an API") from error
+            raise ProviderUnavailable(f"{method} {path}: no complete answer: {_innermost(error)}") from error
+        finally:
+            self._calls.release()
+        return _Answer(response.status_code, content, _retry_after(response.headers))
+
+
+def _read(request: str, response: requests.Response, deadline: Deadline) -> bytes:
+    """
+    Return the whole body; one that trickles in outlives the deadline by one piece at most.
+
+    Raises:
+        ProviderUnavailable: the deadline passed. Not TimeLimitExceeded: the request was sent.
+    """
+    content = bytearray()
+    while piece := response.raw.read1(_PIECE, decode_content=True):
+        content += piece
+        try:
+            deadline.left()
+        except TimeLimitExceeded as error:
+            raise ProviderUnavailable(f"{request}: the answer was still coming when the time was used up") from error
+    return bytes(content)
+
+
+def _refuse(request: str, answer: _Answer, credential: str, missing: type[ProviderError]) -> None:
+    """Return if the API did what was asked, else raise the error that fits."""
+    if requests.codes.ok <= answer.status < requests.codes.multiple_choices:
+        return
+    said = " ".join(_error_text(answer.body).replace(credential, "***").split())[:TEXT_LENGTH]
+    message = f"{request}: {answer.status}{': ' if said else ''}{said}"
+    if answer.status in _PASSING or answer.status >= requests.codes.server_error:
+        raise ProviderUnavailable(message, answer.retry_after)
+    raise (missing if answer.status == requests.codes.not_found else ProviderRefused)(message)
+
+
+def _decoded(request: str, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ProviderUnavailable(f"{request}: the answer is not JSON") from error
+
+
+def _error_text(body: bytes) -> str:
+    """Return what the API says about an error; a load balancer in front of it may have said nothing."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return ""
+    if not isinstance(said, dict):
+        return ""
+    errors = said.get("errors")
+    return "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(said.get("error") or "")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that the API wants to be left alone; a date is compared with the API's own clock."""
+    value = headers.get("Retry-After", "")
+    if value.isascii() and value.isdecimal():
+        seconds = float(value)
+    else:
+        try:
+            until, now = (parsedate_to_datetime(text) for text in (value, headers.get("Date", "")))
+            seconds = (until - now).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(seconds, 0), LONGEST_RETRY_AFTER_SECONDS)
+
+
+def _may_wait(seconds: float, deadline: Deadline) -> bool:
+    try:
+        return seconds <= LONGEST_PAUSE_SECONDS and seconds < deadline.left()
+    except TimeLimitExceeded:
+        return False
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the reason at the bottom: what is wrapped around it says the same at length."""
+    while (reason := error.__cause__ or error.__context__) is not None and not isinstance(reason, ShepherdError):
+        error = reason
+    return f"{type(error).__name__}: {error}"[:TEXT_LENGTH]
