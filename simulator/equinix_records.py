@@ -1,0 +1,117 @@
+"""What the simulated Equinix API keeps: reservations, devices and SSH keys."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+PENDING = ("queued", "provisioning", "reinstalling")
+"""The states in which a device is being made; it cannot be deleted meanwhile."""
+
+
+class Refused(Exception):
+    """The API answers an error: HTTP status and messages."""
+
+    def __init__(self, status: int, *messages: str) -> None:
+        self.status = status
+        self.messages = messages
+        super().__init__(f"{status}: {'; '.join(messages)}")
+
+
+def now() -> str:
+    """Return the time of day as the API writes it."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(kw_only=True)
+class Reservation:
+    """A server that the project has reserved: the capacity."""
+
+    id: str = ""
+    """Filled in when left empty."""
+    project_id: str = ""
+    """Filled in when left empty."""
+    plan: str = "c3.small.x86"
+    facility: str = "da11"
+    provisionable: bool = True
+    """What the operator set; the API shows false also while it is a spare or a device occupies it."""
+    spare: bool = False
+    need_of_service: bool = False
+    created_at: str = field(default_factory=now)
+
+    @property
+    def metro(self) -> str:
+        """Return the code of the metro where it stands."""
+        return metro_of(self.facility)
+
+
+@dataclass(kw_only=True)
+class Device:
+    """A deployed server."""
+
+    id: str
+    project_id: str
+    hostname: str
+    plan: str
+    facility: str
+    operating_system: str
+    reservation_id: str | None
+    tags: list[str] = field(default_factory=list)
+    state: str = "queued"
+    ssh_keys: list[SshKey] = field(default_factory=list)
+    """The keys that were put on the machine."""
+    address: str | None = None
+    """The public one; None until provisioning has begun."""
+    private_address: str | None = None
+    racked: bool = False
+    """Hardware stands behind it."""
+    actions_taken: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What can be set and has no meaning here: description, userdata, customdata, ..."""
+    locked: bool = False
+    events: list[dict[str, Any]] = field(default_factory=list)
+    created_at: str = field(default_factory=now)
+    updated_at: str = field(default_factory=now)
+    queued_at: float = field(default_factory=time.monotonic)
+    life: int = 0
+    """Counts what ends the plans made before: a plan of an older life is not carried out."""
+
+
+@dataclass(kw_only=True)
+class SshKey:
+    """An SSH public key of a project or a user."""
+
+    id: str
+    label: str
+    key: str
+    entity: str
+    """Path of the project or user that it belongs to."""
+    tags: list[str] = field(default_factory=list)
+    created_at: str = field(default_factory=now)
+    updated_at: str = field(default_factory=now)
+
+
+def metro_of(facility: str) -> str:
+    """Return the metro of a facility: ``da`` for ``da11``."""
+    return facility.rstrip("0123456789")
+
+
+def fingerprint(key: str) -> str | None:
+    """Return the MD5 fingerprint of a public key in OpenSSH's format, None if it is none."""
+    parts = key.split()
+    if len(parts) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", parts[0]):  # noqa: PLR2004 - type, key
+        return None
+    try:
+        blob = base64.b64decode(parts[1], validate=True)
+    except binascii.Error:
+        return None
+    if blob[4 : 4 + len(parts[0])] != parts[0].encode():
+        return None
+    digest = hashlib.md5(blob, usedforsecurity=False).hexdigest()
+    return ":".join(digest[at : at + 2] for at in range(0, len(digest), 2))
