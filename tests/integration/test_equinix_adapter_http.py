@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.clock import Deadline, SystemClock
@@ -25,8 +23,11 @@ from shepherd_core.errors import (
 )
 from shepherd_core.providers.http import TEXT_LENGTH, TRIES, HttpApi
 
+from tests.integration.equinix_script import Cut, Drop, Reply, Script, said, serving
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
     from tests.conftest import ManualClock
@@ -34,112 +35,10 @@ if TYPE_CHECKING:
 KEY = "the-api-key"
 
 
-@dataclass
-class Reply:
-    """What the scripted server answers with."""
-
-    status: int = 200
-    body: bytes = b'{"fine": true}'
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def send(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer."""
-        handler.send_response_only(self.status)
-        for name, value in {"Content-Length": str(len(self.body)), **self.headers}.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        handler.wfile.write(self.body)
-
-
-class Drop(Reply):
-    """Closes the connection without a word."""
-
-    def send(self, handler: BaseHTTPRequestHandler) -> None:
-        """Do not answer."""
-        handler.close_connection = True
-
-
-class Cut(Reply):
-    """Promises more than it sends."""
-
-    def send(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer in part."""
-        self.headers["Content-Length"] = str(len(self.body) + 100)
-        super().send(handler)
-        handler.close_connection = True
-
-
-def said(status: int, **body: Any) -> Reply:
-    """Return a reply with a JSON body."""
-    return Reply(status, json.dumps(body).encode())
-
-
-class Script(ThreadingHTTPServer):
-    """Answers each request with the next reply; the last one answers all further ones."""
-
-    block_on_close = True
-
-    def __init__(self) -> None:
-        self.replies: list[Reply | Callable[[BaseHTTPRequestHandler], None]] = [Reply()]
-        self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self.leave = threading.Event()
-        """Set at the end of the test, so that what waits does not wait longer."""
-        self.lock = threading.Lock()
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        """Return the base URL."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def take(self, handler: BaseHTTPRequestHandler) -> Reply | Callable[[BaseHTTPRequestHandler], None]:
-        """Record the request and return what to do with it."""
-        with self.lock:
-            self.requests.append((handler.command, handler.path, {k.lower(): v for k, v in handler.headers.items()}))
-            return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
-    server: Script
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self) -> None:
-        """Answer by the script."""
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        reply = self.server.take(self)
-        if isinstance(reply, Reply):
-            reply.send(self)
-        else:
-            reply(self)
-
-    do_POST = do_GET  # noqa: N815 - the name that http.server calls
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the overridden method
-        """Stay silent."""
-
-
-@contextmanager
-def serving() -> Iterator[Script]:
-    """Run a scripted server."""
-    with Script() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.leave.set()
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def script() -> Iterator[Script]:
-    """Return a server that answers as the test says; its threads end when the client's connections do."""
+    """Return a server that answers as the test says."""
     with serving() as server:
-        server.daemon_threads = True  # idle connections must not hold up the end of the test
         yield server
 
 
@@ -327,7 +226,7 @@ def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> No
     script.replies = [hold]
     api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="no complete answer"):
-        api.get("/things", Deadline(SystemClock(), 0.2))
+        api.get("/things", Deadline(SystemClock(), 0.3))
     assert not script.leave.is_set()
 
 
@@ -342,8 +241,8 @@ def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> N
 
     script.replies = [trickle]
     api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
-    with pytest.raises(ProviderUnavailable, match="still coming"):
-        api.post("/things", {}, Deadline(SystemClock(), 0.3))
+    with pytest.raises(ProviderUnavailable, match="POST /things"):
+        api.post("/things", {}, Deadline(SystemClock(), 0.4))
     script.leave.set()
 
 

@@ -70,7 +70,7 @@ class EquinixProvider:
         self._prefix = settings.equinix_device_prefix
         self._label = settings.equinix_key_label
         self._os = settings.equinix_os
-        project = f"/projects/{_quoted(settings.equinix_project_id)}"
+        project = f"/projects/{quote(settings.equinix_project_id, '')}"
         self._devices = f"{project}/devices"
         self._reservations = f"{project}/hardware-reservations"
         self._keys = f"{project}/ssh-keys"
@@ -162,14 +162,16 @@ class EquinixProvider:
 
     def _act(self, provider_id: ProviderId, action: Mapping[str, object], deadline: Deadline) -> None:
         self.get_machine(provider_id, deadline)  # makes sure that it is ours
-        self._api.post(f"/devices/{_quoted(provider_id)}/actions", action, deadline, missing=MachineNotFound)
+        self._api.post(f"/devices/{quote(provider_id, '')}/actions", action, deadline, missing=MachineNotFound)
 
     def _device(self, device_id: str, deadline: Deadline) -> Device:
-        answer = self._api.get(f"/devices/{_quoted(device_id)}", deadline, _DEVICE, missing=MachineNotFound)
+        if device_id in {"", ".", ".."}:  # no quoting keeps these from being taken for another path
+            raise MachineNotFound(f"{device_id!r} is not the id of a device")
+        answer = self._api.get(f"/devices/{quote(device_id, '')}", deadline, _DEVICE, missing=MachineNotFound)
         return parse(Device, answer, f"device {device_id}")
 
     def _reservation(self, reservation_id: str, deadline: Deadline) -> Reservation:
-        answer = self._api.get(f"/hardware-reservations/{_quoted(reservation_id)}", deadline, _RESERVATION)
+        answer = self._api.get(f"/hardware-reservations/{quote(reservation_id, '')}", deadline, _RESERVATION)
         return parse(Reservation, answer, f"reservation {reservation_id}")
 
     def _existing(self, reservation: Reservation, token: UUID, deadline: Deadline) -> Machine | None:
@@ -270,7 +272,3 @@ class EquinixProvider:
             return self._ssh_public_key()
         except SecretError as error:
             raise (ProviderUnavailable if error.retryable else ProviderRefused)(f"our SSH key: {error}") from error
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
