@@ -1,0 +1,54 @@
+"""
+Build the agent: one executable file that needs nothing but Python 3.9 or newer.
+
+    python agent/build.py OUTPUT
+
+The same sources give the same bytes, on any machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent / "shepherd_agent"
+_START = b"import sys\nfrom shepherd_agent.__main__ import main\nsys.exit(main())\n"
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def build(output: Path) -> None:
+    """Write the executable to *output*, all at once: it is never seen half written."""
+    archive = BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:  # compression differs between versions of zlib
+        _add(zipped, "__main__.py", _START)
+        for source in sorted(_PACKAGE.glob("*.py")):
+            _add(zipped, f"{_PACKAGE.name}/{source.name}", source.read_bytes())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    unfinished.write_bytes(_SHEBANG + archive.getvalue())
+    unfinished.chmod(0o755)
+    unfinished.replace(output)
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.create_system = 3  # Unix, whatever system builds it
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, content)
+
+
+def main() -> int:
+    """Build to the path that the command line names."""
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004 - the program and OUTPUT
+        print("usage: python agent/build.py OUTPUT", file=sys.stderr)
+        return 2
+    build(Path(sys.argv[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The messages that the agent reads and writes; the field numbers are those of ``proto/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .refusal import Refusal
+from .wire import field, fields
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TEXT = {1: "machine_id", 2: "bmaas_endpoint"}
+_CA_CERTIFICATE = 3
+
+
+@dataclass(frozen=True)
+class TakeoverInit:
+    """What the agent is told when it is started."""
+
+    machine_id: str
+    bmaas_endpoint: str
+    ca_certificate: bytes
+    """The only CA to trust for the endpoint, in DER; empty: those of the system."""
+    received: bytes
+    """The message as it came in, to be sent back unchanged."""
+
+    @classmethod
+    def decode(cls, message: bytes) -> TakeoverInit:
+        """
+        Return what *message* says; fields that this agent does not know are left alone.
+
+        Raises:
+            Refusal: *message* is not a TakeoverInit, or names no machine or no endpoint.
+        """
+        text = dict.fromkeys(_TEXT.values(), "")
+        ca_certificate = b""
+        try:
+            for number, value in fields(message):
+                if number in _TEXT:
+                    text[_TEXT[number]] = value.decode()
+                elif number == _CA_CERTIFICATE:
+                    ca_certificate = value
+        except ValueError as error:
+            raise Refusal(f"the standard input is not a TakeoverInit: {error}") from error
+        for name, content in text.items():
+            if not content:
+                raise Refusal(f"the TakeoverInit has no {name}")
+        return cls(text["machine_id"], text["bmaas_endpoint"], ca_certificate, message)
+
+
+def takeover_success(init: TakeoverInit, key: bytes, warnings: Sequence[str]) -> bytes:
+    """Return the TakeoverResponse that reports success; *key* is the public key."""
+    success = field(1, init.received) + field(2, key)
+    return field(1, success + b"".join(field(3, warning.encode()) for warning in warnings))
+
+
+def takeover_error(message: str) -> bytes:
+    """Return the TakeoverResponse that reports a failure."""
+    return field(2, field(1, message.encode(errors="replace")))
+
+
+def heartbeat_request(machine_id: str) -> bytes:
+    """Return the HeartbeatRequest of the machine."""
+    return field(1, machine_id.encode())

@@ -1,0 +1,205 @@
+"""One simulated machine: its life, its harms and its SSH server. Everything here runs in the park's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from simulator import machine_processes as processes
+from simulator.machine_shell import HOME, PATH, Sftp, execute, locate
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+    from pathlib import Path
+
+_BACKLOG = 128
+
+
+class MachineState(StrEnum):
+    """What a machine is doing."""
+
+    PROVISIONING = "Provisioning"
+    BOOTING = "Booting"
+    UP = "Up"
+    OFF = "Off"
+    WEDGED = "Wedged"
+
+
+class MachineServer:
+    """A machine with a disk, an address, a host key, and processes."""
+
+    def __init__(
+        self, park: str, name: str, *, disk: Path, address: tuple[str, int], key: str, environment: Mapping[str, str]
+    ) -> None:
+        self.park = park
+        self.name = name
+        self.disk = disk
+        self.address = address
+        self.authorized_key = asyncssh.import_public_key(key)
+        self.environment = {
+            "HOME": str(locate(disk, HOME)),
+            "PATH": PATH,
+            "USER": "root",
+            "LANG": "C.UTF-8",
+            **environment,
+            processes.MARK: f"{park}/{name}",
+        }
+        self.state = MachineState.OFF
+        self.disk_full = False
+        self.logins_refused = False
+        self.reboots = 0
+        self.runs = 0
+        self.connections: set[asyncssh.SSHServerConnection] = set()
+        self.executions: set[asyncio.Task[None]] = set()
+        self.lock = asyncio.Lock()
+        """Held by whoever changes the machine's power or disk."""
+        self._listener: socket.socket | None = None
+        self._options: asyncssh.SSHServerConnectionOptions | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    def provision(self, seconds: float, boot_seconds: float) -> None:
+        """Begin to provision the machine, which takes *seconds* until it boots."""
+        self.state = MachineState.PROVISIONING
+        self._life = asyncio.create_task(self._install_and_boot(seconds, boot_seconds))
+
+    def start(self, boot_seconds: float) -> None:
+        """Begin to boot the machine."""
+        self.state = MachineState.BOOTING
+        self._life = asyncio.create_task(self._boot(boot_seconds))
+
+    async def stop(self) -> None:
+        """Switch the machine off: no process and no connection is left."""
+        await self.disconnect()
+        await processes.kill_all(self.park, self.name, lambda: self.executions)
+
+    async def disconnect(self) -> None:
+        """End the listener and all connections, but not the processes."""
+        self.state = MachineState.OFF
+        ending = {*self._serving} | {task for task in (self._life, self._accepting) if task is not None}
+        for task in ending:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        self._life = self._accepting = self._listener = None
+        for connection in list(self.connections):
+            connection.abort()
+        if ending:
+            await asyncio.wait(ending)
+
+    async def format(self) -> None:
+        """Give the machine, which is off, an empty disk and a new host key."""
+        await self.erase()
+        self.disk_full = self.logins_refused = False
+        self._install()
+
+    async def erase(self) -> None:
+        """Delete the disk of the machine, which is off."""
+        if self.disk.exists():
+            await asyncio.to_thread(shutil.rmtree, self.disk)
+
+    def wedge(self) -> None:
+        """Let everything hang: connections are still accepted by the kernel, but nobody answers."""
+        if self.state is not MachineState.UP:
+            return
+        self.state = MachineState.WEDGED
+        if self._accepting is not None:
+            self._accepting.cancel()
+        for connection in self.connections:
+            _hang(connection)
+
+    def new_host_key(self) -> None:
+        """Use another host key for the connections to come."""
+        self._options = asyncssh.SSHServerConnectionOptions(
+            server_factory=lambda: _Login(self),
+            server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
+            process_factory=self._execute,
+            sftp_factory=lambda channel: Sftp(channel, self),
+            encoding=None,
+        )
+
+    async def _install_and_boot(self, seconds: float, boot_seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._install()
+        self.state = MachineState.BOOTING
+        await self._boot(boot_seconds)
+
+    def _install(self) -> None:
+        for folder in (HOME, "/tmp"):  # noqa: S108 - a folder on the machine's own disk
+            locate(self.disk, folder).mkdir(parents=True, exist_ok=True)
+        self.new_host_key()
+
+    async def _boot(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._listener = listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(self.address)
+        listener.listen(_BACKLOG)
+        listener.settimeout(0)
+        self._accepting = asyncio.create_task(self._accept(listener))
+        self.state = MachineState.UP
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            connected, _ = await asyncio.get_running_loop().sock_accept(listener)
+            self._keep(self._serving, self._serve(connected))
+
+    async def _serve(self, connected: socket.socket) -> None:
+        # Clients that leave, are refused or are cut off are the everyday life of a machine.
+        with contextlib.suppress(OSError, asyncssh.Error):
+            try:
+                connection = await asyncssh.run_server(connected, config=None, options=self._options)
+            except BaseException:
+                connected.close()
+                raise
+            await connection.wait_closed()
+
+    def _execute(self, client: asyncssh.SSHServerProcess[bytes]) -> None:
+        # A task of its own: unlike one of the connection it survives the client, as a process under sshd does.
+        self._keep(self.executions, execute(self, client))
+
+    @staticmethod
+    def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+class _Login(asyncssh.SSHServer):
+    """Who may log in: root, with the machine's authorized key."""
+
+    def __init__(self, machine: MachineServer) -> None:
+        self._machine = machine
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._machine.connections.add(conn)
+        if self._machine.state is MachineState.WEDGED:
+            _hang(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's signature
+        if self._connection is not None:
+            self._machine.connections.discard(self._connection)
+
+    def begin_auth(self, username: str) -> bool:  # noqa: ARG002 - the same
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        return username == "root" and key == self._machine.authorized_key and not self._machine.logins_refused
+
+
+def _hang(connection: asyncssh.SSHServerConnection) -> None:
+    transport = connection._transport  # noqa: SLF001 - asyncssh has no public way to stop listening to a client
+    if transport is not None:
+        transport.pause_reading()

@@ -1,0 +1,64 @@
+"""Where the agent reports to."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.shepherd_agent.endpoint import Endpoint
+from agent.shepherd_agent.refusal import Refusal
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port", "path", "encrypted"),
+    [
+        ("api.example.com:8443", "api.example.com", 8443, "", True),
+        ("api.example.com", "api.example.com", None, "", True),
+        ("10.0.0.1:443", "10.0.0.1", 443, "", True),
+        ("[::1]:443", "::1", 443, "", True),
+        ("https://api.example.com/agents/", "api.example.com", None, "/agents", True),
+        ("http://127.0.0.1:8080", "127.0.0.1", 8080, "", False),
+    ],
+)
+def test_an_endpoint_is_an_address_or_a_url(
+    address: str, host: str, port: int | None, path: str, encrypted: bool
+) -> None:
+    """Without a scheme it is encrypted."""
+    endpoint = Endpoint(address, b"")
+    assert (endpoint._host, endpoint._port, endpoint._path, endpoint.encrypted) == (host, port, path, encrypted)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ftp://example.com",
+        "https://",
+        ":443",
+        "host:port",
+        "host:99999",
+        "[::1",
+        "a b.example.com",
+        "example.com/\r\nHost: evil",
+        "ex\u00e4mple.com/\u00e4",
+        "a..b",
+        f"{'a' * 64}.com",
+        "https://example.com/?query",
+        "https://example.com/#fragment",
+    ],
+)
+def test_an_endpoint_that_can_never_work_is_refused(address: str) -> None:
+    """Now somebody listens; after the takeover nobody would learn of it."""
+    with pytest.raises(Refusal, match="bmaas_endpoint"):
+        Endpoint(address, b"")
+
+
+def test_a_password_in_the_endpoint_is_refused_and_not_repeated() -> None:
+    """The reason goes into logs and the history."""
+    with pytest.raises(Refusal) as refusal:
+        Endpoint("https://user:secret@example.com", b"")
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_ca_certificate_that_is_none_is_refused() -> None:
+    """Else the agent would trust nobody for ever."""
+    with pytest.raises(Refusal, match="ca_certificate"):
+        Endpoint("example.com:443", b"no certificate")
