@@ -56,10 +56,24 @@ class Deadline:
         Raises:
             TimeLimitExceeded: no time is left.
         """
-        left = self._end - self._clock.monotonic()
+        left = self.remaining()
         if left <= 0:
             raise TimeLimitExceeded
         return min(left, at_most)
+
+    def remaining(self) -> float:
+        """Return the seconds that are left; negative after the end."""
+        return self._end - self._clock.monotonic()
+
+    def overdue(self, seconds: float) -> bool:
+        """Return whether the end was *seconds* ago, or longer."""
+        return self.remaining() <= -seconds
+
+    def within(self, seconds: float, session_left: Callable[[], float] | None = None) -> Deadline:
+        """Return a deadline *seconds* from now, at most this one's end; behind the fence given, else behind this one's."""
+        part = Deadline(self._clock, seconds, session_left or self._session_left)
+        part._end = min(part._end, self._end)
+        return part
 
     def check(self) -> None:
         """

@@ -136,14 +136,15 @@ def take_over(
     machine_id: str,
     endpoint: str,
     ca_certificate: bytes,
+    answer_seconds: float = 60,
     deadline: Deadline,
 ) -> Takeover:
     """
     Make sure that *binary* is at *path*, run it there for *machine_id*, and return its checked answer.
 
-    *ca_certificate* is DER, or empty. May be repeated for the same machine: the
-    agent that answered last is the one that counts, so the caller records its
-    key. When this raises after the program was run, an agent may be running
+    *ca_certificate* is DER, or empty; *answer_seconds* is what the agent may
+    take to answer. May be repeated for the same machine: the agent that answered
+    last is the one that counts, so the caller records its key. When this raises after the program was run, an agent may be running
     that nobody knows; the next takeover makes another.
 
     Errors hold the agent's own words, shortened and made printable, and what it
@@ -162,7 +163,7 @@ def take_over(
         connection.upload(binary, path, deadline)
     init = TakeoverInit(machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=ca_certificate)
     deadline.check()
-    result = connection.run(path, init.SerializeToString(), deadline)
+    result = connection.run(path, init.SerializeToString(), deadline.within(answer_seconds))
     stderr = result.stderr[-STDERR_BYTES:].decode(errors="replace")
     try:
         success = _success(result, stderr, init)

@@ -16,6 +16,7 @@ from shepherd_core.machine import ProviderId, ProviderStatus
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.machine import Machine
 
@@ -38,6 +39,7 @@ class Intent:
 
     machine_id: UUID
     capacity_id: str | None
+    age_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,8 @@ def take_lock(session: Session, provider: str) -> float | None:
         return session.connection.transact(unit)
 
 
-def ledger(session: Session, provider: str) -> Ledger:
-    """Return what the BMDB knows about *provider*, as it is while the lock is held."""
-    connection = session.connection
+def ledger(connection: Connection, provider: str) -> Ledger:
+    """Return what the BMDB knows about *provider*. While the lock is held, nobody else changes it."""
 
     def unit() -> Ledger:
         return Ledger(
@@ -93,9 +94,9 @@ def ledger(session: Session, provider: str) -> Ledger:
     return connection.transact(unit)
 
 
-def paused(session: Session, provider: str) -> str | None:
+def paused(connection: Connection, provider: str) -> str | None:
     """Return by whom and why the Provisioner of *provider* is on hold; None: it is not."""
-    rows = session.connection.run("creation_paused", provider=provider)
+    rows = connection.run("creation_paused", provider=provider)
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 

@@ -8,18 +8,23 @@ for others, and nothing that it began can be committed any more.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
 
 from shepherd_core.bmdb.migrate import migrations, mismatch
 from shepherd_core.errors import CommitUnknown, SessionExpired, StatementFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.clock import Clock
     from shepherd_core.machine import Process
+
+T = TypeVar("T")
 
 _NO_SUCH_TABLE = "42P01"
 
@@ -105,6 +110,42 @@ class Session:
         if not rows:
             raise SessionExpired
         self._end = began + self._seconds
+
+    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
+        """
+        Start *call* in a thread of its own, and return what waits for its result and keeps the session alive meanwhile.
+
+        *call* must not touch the BMDB and must end by a deadline of its own. The
+        waiting raises what *call* raised, or:
+
+        Raises:
+            SessionExpired: the session was lost; *call* is abandoned.
+        """
+        outcome: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+
+        def target() -> None:
+            try:
+                outcome.put((call(), None))
+            except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
+                outcome.put((None, error))
+
+        def wait() -> T:
+            while True:
+                try:
+                    result, error = outcome.get(timeout=self.poke_interval)
+                except Empty:
+                    self.poke()
+                    continue
+                if error is not None:
+                    raise error
+                return result  # type: ignore[return-value]  # there is no error, so there is a result
+
+        threading.Thread(target=target, daemon=True).start()
+        return wait
+
+    def keep_alive(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns, and keep the session alive meanwhile; as ``begin``."""
+        return self.begin(call)()
 
     def close(self, process: Process | None = None, provider: str | None = None) -> Backlog:
         """

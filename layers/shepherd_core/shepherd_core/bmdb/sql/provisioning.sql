@@ -38,7 +38,10 @@ WHERE p.provider = :provider;
 
 -- name: intents
 -- Creations that were decided and whose outcome is not recorded.
-SELECT machine_id, capacity_id FROM machine_creation_intent WHERE provider = :provider ORDER BY intended_at, machine_id;
+SELECT machine_id, capacity_id, extract(epoch FROM clock_timestamp() - intended_at)::float8
+FROM machine_creation_intent
+WHERE provider = :provider
+ORDER BY intended_at, machine_id;
 
 -- name: penalized
 -- Capacity that is to be left alone now.

@@ -1,0 +1,264 @@
+"""
+The runner of the loops that work on machines.
+
+One call is one invocation: it opens a session, claims a bounded batch of due
+machines, works on them in threads, commits each result as soon as it is there
+(those that are there together, together), claims again while time allows, and
+closes the session. Only the calling thread talks to the BMDB; while it waits
+it keeps the session alive. A slow machine holds up nobody: the others' results
+are committed, and their places given to new machines, while it goes on.
+
+A new loop is a class with the methods of ``Loop``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb import work as bmdb_work
+from shepherd_core.bmdb.session import Session
+from shepherd_core.clock import Deadline
+from shepherd_core.errors import ConfigError, ShepherdError
+from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from shepherd_core.backoff import Backoff
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.work import Silence, Work
+    from shepherd_core.clock import Clock
+    from shepherd_core.machine import Process
+
+F = TypeVar("F")
+
+MARGIN_SECONDS = 5.0
+"""Left at the end of an invocation for committing, closing and whoever is slow to notice its deadline."""
+
+_CAUSE_LENGTH = 1000
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One machine in work."""
+
+    work: Work
+    deadline: Deadline
+    """Ends the work; its ``check`` is the fence before every effect."""
+    host_key: str | None = None
+    """Set by the loop when it has seen the machine's SSH host key; pinned however the work ends."""
+
+
+class Loop(Protocol[F]):
+    """What one loop does with a machine. F is what it finds out."""
+
+    @property
+    def process(self) -> Process:
+        """Return the process that this loop's work is."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return how long to leave a machine alone after a failure."""
+
+    @property
+    def silence(self) -> Silence | None:
+        """Return when an agent counts as silent, for the loop that looks for that."""
+
+    def prepare(self, deadline: Deadline) -> None:
+        """
+        Get what all machines need, once per invocation and only when there is a machine to work on.
+
+        What it raises fails the invocation and is held against no machine.
+        """
+
+    def work_on(self, attempt: Attempt) -> F:
+        """
+        Work on one machine and return what is to be committed.
+
+        Runs in a thread of its own, must not touch the BMDB, must end by the
+        attempt's deadline, and calls its ``check`` before every effect. May run
+        again for the same machine although it has had its effect.
+
+        Raises:
+            ShepherdError: the machine failed; the text becomes the cause in its history.
+        """
+
+    def finish(self, session: Session, done: Mapping[Work, F]) -> set[UUID]:
+        """Commit what ``work_on`` returned for each, and return the machines whose work that ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one invocation takes on."""
+
+    concurrency: int
+    machine_seconds: float
+    session_seconds: float
+
+
+@dataclass(slots=True)
+class _Run(Generic[F]):
+    """The state of one invocation."""
+
+    loop: Loop[F]
+    session: Session
+    clock: Clock
+    limits: Limits
+    counts: Counter[Metric] = field(default_factory=Counter)
+    running: dict[Work, Attempt] = field(default_factory=dict)
+    results: SimpleQueue[tuple[Work, F | None, Exception | None]] = field(default_factory=SimpleQueue)
+    next_poke: float = 0.0
+
+    def begin(self, work: Work) -> None:
+        attempt = Attempt(work, Deadline(self.clock, self.limits.machine_seconds, self.session.left))
+        self.running[work] = attempt
+        threading.Thread(target=self._work_on, args=(attempt,), daemon=True).start()
+
+    def _work_on(self, attempt: Attempt) -> None:
+        try:
+            self.results.put((attempt.work, self.loop.work_on(attempt), None))
+        except Exception as error:  # noqa: BLE001 - carried to the thread that commits and logs
+            self.results.put((attempt.work, None, error))
+
+    def settle(self) -> None:
+        """Wait for results, at most until the next poke is due, and commit all that have come."""
+        if self.clock.monotonic() >= self.next_poke:
+            self.session.poke()
+            self.next_poke = self.clock.monotonic() + self.session.poke_interval
+        done: dict[Work, F] = {}
+        failed: dict[Work, Exception] = {}
+        for work, facts, error in self._collected():
+            if work not in self.running:
+                continue  # given up before; the result comes too late
+            if error is None:
+                done[work] = facts  # type: ignore[assignment]  # there is no error, so there are facts
+            else:
+                failed[work] = error
+        for work, attempt in self.running.items():
+            if work not in done and work not in failed and attempt.deadline.overdue(MARGIN_SECONDS / 2):
+                failed[work] = ShepherdError(f"did not end within its {self.limits.machine_seconds:g} seconds")
+        if done:
+            self._count(Metric.FINISHED, list(done), self.loop.finish(self.session, done))
+        if failed:
+            failures = {work: self._failure(work, error) for work, error in failed.items()}
+            self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
+
+    def _collected(self) -> list[tuple[Work, F | None, Exception | None]]:
+        collected = []
+        wait = max(0.01, min(1.0, self.next_poke - self.clock.monotonic()))
+        try:
+            collected.append(self.results.get(timeout=wait))
+            while True:
+                collected.append(self.results.get_nowait())
+        except Empty:
+            return collected
+
+    def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
+        cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
+        interval = self.loop.backoff.next(work.last_interval_seconds)
+        facts = {"machine_id": work.machine_id, "process": work.process, "cause": cause, "retry_in_seconds": interval}
+        if isinstance(error, ShepherdError):
+            telemetry.warning("work failed", **facts)
+        else:
+            telemetry.error("work failed for a reason that nobody thought of", exc=error, **facts)
+        return bmdb_work.Failure(cause, interval, self.running[work].host_key)
+
+    def _count(self, metric: Metric, works: list[Work], ended: set[UUID]) -> None:
+        for work in works:
+            del self.running[work]
+            if work.machine_id in ended:
+                self.counts[metric] += 1
+            else:
+                telemetry.warning("work lost: it was no longer ours to end", machine_id=work.machine_id)
+
+    def cancel_rest(self) -> None:
+        """Give back what is still running; its deadline keeps it from having further effects."""
+        if self.running:
+            works = list(self.running)
+            self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
+
+
+def run(
+    loop: Loop[F],
+    provider: str,
+    connection: Connection,
+    clock: Clock,
+    limits: Limits,
+    *,
+    deadline: Deadline,
+    runtime_info: str,
+) -> dict[Metric, float]:
+    """
+    Work on due machines of *provider* until there are no more or *deadline* comes near, and return the counts.
+
+    Raises:
+        ConfigError: the invocation is shorter than the time that one machine may take.
+        SessionExpired: the session was lost; its machines fall due again.
+        BmdbError: the BMDB failed.
+        ShepherdError: what ``prepare`` raised.
+    """
+    needed = limits.machine_seconds + MARGIN_SECONDS
+    if deadline.left() < needed:
+        raise ConfigError(
+            [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
+        )
+    session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
+    state = _Run(loop, session, clock, limits, next_poke=clock.monotonic() + session.poke_interval)
+    more, prepared, backlog = True, False, None
+    try:
+        while more or state.running:
+            free = limits.concurrency - len(state.running)
+            in_time = deadline.remaining() >= needed
+            # Not for every single place that falls free: claims cost a round trip, whatever they bring.
+            if more and in_time and free >= max(1, limits.concurrency // 2):
+                claim = bmdb_work.claim(
+                    session,
+                    loop.process,
+                    provider,
+                    free,
+                    silence=loop.silence,
+                    known=[work.machine_id for work in state.running],
+                )
+                more = claim.examined > len(claim.work) or len(claim.work) == free
+                state.counts[Metric.CLAIMED] += len(claim.work)
+                if claim.work and not prepared:
+                    session.keep_alive(lambda: loop.prepare(deadline))
+                    prepared = True
+                for work in claim.work:
+                    state.begin(work)
+            elif state.running and deadline.remaining() > 0:
+                state.settle()
+            else:
+                break
+        state.cancel_rest()
+    finally:
+        backlog = session.close(loop.process, provider)
+    return {
+        **{
+            metric: state.counts[metric] for metric in (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
+        },
+        Metric.BACKLOG: backlog.count,
+        Metric.OLDEST_WAIT: round(backlog.oldest_wait_seconds, 3),
+        Metric.INCOMPLETE: int(more or state.counts[Metric.CANCELED] > 0),
+    }
+
+
+def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: Limits) -> list[Work]:
+    """Return what an invocation would claim first, by claiming it and undoing that: nothing is changed."""
+
+    def unit() -> list[Work]:
+        session = Session.open(connection, clock, f"{loop.process}/{provider}", "dry run", limits.session_seconds)
+        found: list[Work] = []
+        while True:
+            claim = bmdb_work.claim(session, loop.process, provider, limits.concurrency, silence=loop.silence)
+            found += claim.work
+            if found or not claim.examined:
+                return found
+
+    return connection.rehearse(unit)

@@ -1,0 +1,184 @@
+"""
+The Provisioner: turns unused capacity at the provider into machines of the BMDB.
+
+A pass takes the provider's lock, lists both sides at the same time, lets
+``reconcile`` decide, and carries the plan out step by step. Before the provider
+is asked for a machine, an intent is written whose machine id is the token of
+the creation; so whenever a pass dies, the next one finds the intent, and with
+it either the machine that came of it or the capacity to try again on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb import provisioning
+from shepherd_core.bmdb.session import Session
+from shepherd_core.errors import (
+    CapacityTaken,
+    Discrepancy,
+    ProviderError,
+    ProviderRefused,
+    TimeLimitExceeded,
+)
+from shepherd_core.reconcile import reconcile
+from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.provisioning import Intent
+    from shepherd_core.clock import Clock, Deadline
+    from shepherd_core.machine import Machine
+    from shepherd_core.provider import Provider
+    from shepherd_core.reconcile import Creation, Limits, Plan
+
+CREATE_SECONDS = 60.0
+"""What one creation at the provider may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast, in seconds."""
+
+    session_seconds: float
+    creation_seconds: float
+    """Between two creations, also across passes; 0: none."""
+    penalty_seconds: float
+    """For which capacity that failed is left alone."""
+
+
+class Provisioner:
+    """One provider's Provisioner. As many may be started as like: one works, the others leave."""
+
+    def __init__(self, provider: Provider, connection: Connection, clock: Clock, limits: Limits, pace: Pace) -> None:
+        self._provider = provider
+        self._connection = connection
+        self._clock = clock
+        self._limits = limits
+        self._pace = pace
+        self._counts: Counter[Metric] = Counter()
+
+    def plan(self, deadline: Deadline) -> Plan:
+        """Return what a pass would do now, and change nothing. Raises what ``run`` raises."""
+        listing = self._provider.list_machines(deadline)
+        return reconcile(listing, provisioning.ledger(self._connection, self._provider.name), self._limits)
+
+    def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
+        """
+        Make one pass, until the plan is carried out or *deadline* comes near, and return the counts.
+
+        Raises:
+            Discrepancy: provider and BMDB disagree in bulk; nothing was done. Counted by the caller.
+            ProviderError: the provider's listing failed; nothing was done.
+            SessionExpired: the session was lost; the next pass goes on.
+            BmdbError: the BMDB failed; the next pass goes on.
+        """
+        name = self._provider.name
+        session = Session.open(
+            self._connection, self._clock, f"Provisioner/{name}", runtime_info, self._pace.session_seconds
+        )
+        try:
+            idle_seconds = provisioning.take_lock(session, name)
+            if idle_seconds is None:
+                telemetry.info("another Provisioner is at work")
+                return {}
+            if reason := provisioning.paused(self._connection, name):
+                telemetry.info("nothing is provisioned", reason=reason)
+                return {}
+            plan = self._read(session, deadline)
+            self._settle_differences(plan, session)
+            self._create_machines(plan, session, deadline, idle_seconds)
+        finally:
+            session.close()
+        counted = (
+            Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED, Metric.PENALIZED,
+            Metric.MANAGED, Metric.DISCREPANCY, Metric.INCOMPLETE,
+        )  # fmt: skip
+        return {metric: self._counts[metric] for metric in counted}
+
+    def _read(self, session: Session, deadline: Deadline) -> Plan:
+        """Read both sides at the same time: the provider in a thread, the BMDB here."""
+        listing = session.begin(lambda: self._provider.list_machines(deadline))
+        ledger = provisioning.ledger(self._connection, self._provider.name)
+        try:
+            return reconcile(listing(), ledger, self._limits)
+        except Discrepancy as error:
+            for difference in error.differences:
+                telemetry.error("discrepancy", difference=difference)
+            raise
+
+    def _settle_differences(self, plan: Plan, session: Session) -> None:
+        self._counts[Metric.MANAGED] = plan.managed
+        self._counts[Metric.DISPUTED] = len(plan.differences)
+        for difference in plan.differences:
+            telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
+        for provided in plan.take_back:
+            provisioning.take_back(session, provided.machine_id)
+        for provided in plan.set_aside:
+            provisioning.set_aside(session, provided.machine_id, "the provider does not list it")
+        for intent, machine in plan.adopt:
+            self._record(session, intent.machine_id, machine, Metric.ADOPTED)
+        for intent in plan.forget:
+            self._forget(session, intent)
+        for machine in plan.assimilate:
+            machine_id = provisioning.intend(session, self._provider.name, machine.capacity_id)
+            self._record(session, machine_id, machine, Metric.ASSIMILATED)
+
+    def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
+        next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds
+        for creation in plan.create:
+            wait = max(0.0, next_at - self._clock.monotonic())
+            if deadline.remaining() < wait + CREATE_SECONDS:
+                self._counts[Metric.INCOMPLETE] = 1
+                return
+            if wait:
+                session.keep_alive(partial(self._clock.sleep, wait))
+            next_at = self._clock.monotonic() + self._pace.creation_seconds
+            if not self._create(session, creation, deadline):
+                return
+
+    def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
+        """Create one machine; False: the provider is not well, so leave it at that for this pass."""
+        name, capacity = self._provider.name, creation.capacity
+        session.poke()
+        intent = creation.intent or provisioning.Intent(
+            provisioning.intend(session, name, capacity.capacity_id), capacity.capacity_id
+        )
+        limit = deadline.within(CREATE_SECONDS, session.left)
+        try:
+            machine = session.keep_alive(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
+        except (CapacityTaken, ProviderRefused) as error:
+            # Nothing was created under this token, and nothing will be.
+            self._penalize(session, intent, error)
+            self._forget(session, intent)
+            return True
+        except (ProviderError, TimeLimitExceeded) as error:
+            # Perhaps it was created. The intent stays; the machine is adopted, or its creation repeated, later.
+            self._penalize(session, intent, error)
+            self._counts[Metric.INCOMPLETE] = 1
+            return False
+        self._record(session, intent.machine_id, machine, Metric.CREATED)
+        return True
+
+    def _record(self, session: Session, machine_id: UUID, machine: Machine, metric: Metric) -> None:
+        provisioning.provide(session, self._provider.name, machine_id, machine)
+        self._counts[metric] += 1
+        telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
+
+    def _forget(self, session: Session, intent: Intent) -> None:
+        provisioning.forget(session, self._provider.name, intent)
+        self._counts[Metric.FORGOTTEN] += 1
+
+    def _penalize(self, session: Session, intent: Intent, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        telemetry.warning("capacity penalized", capacity_id=intent.capacity_id, cause=cause)
+        if intent.capacity_id is not None:
+            seconds = self._pace.penalty_seconds
+            provisioning.penalize(session, self._provider.name, intent.capacity_id, seconds, cause)
+            self._counts[Metric.PENALIZED] += 1

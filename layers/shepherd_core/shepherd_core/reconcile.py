@@ -1,0 +1,211 @@
+"""What the Provisioner should do: a pure function of what the provider lists and what the BMDB knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherd_core.errors import Discrepancy, ListingInvalid
+from shepherd_core.machine import INVALID, Availability, ProviderStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from shepherd_core.bmdb.provisioning import Intent, Ledger, Provided
+    from shepherd_core.machine import Machine, ProviderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far one pass may go."""
+
+    max_machines: int
+    """Machines to manage at most; 0: no limit."""
+    chunk: int
+    """Machines to create in one pass at most."""
+    max_disputed: int
+    """Unexplained differences that are set aside one by one; more than that, and than a hundredth of the fleet, stop
+    the pass. 0: every difference does."""
+    assimilate: bool
+    """Take unknown machines at the provider into the BMDB."""
+    forget_seconds: float
+    """Age at which an intent whose machine never appeared, and whose capacity is not offered, is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """A machine to create on a piece of capacity; with an intent: the creation that was begun for it before."""
+
+    capacity: Machine
+    intent: Intent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in this order; every step stands for itself."""
+
+    take_back: tuple[Provided, ...] = ()
+    """Machines that were set aside, and that the provider lists again."""
+    set_aside: tuple[Provided, ...] = ()
+    """Machines that the provider does not list."""
+    adopt: tuple[tuple[Intent, Machine], ...] = ()
+    """Creations whose machine exists by now."""
+    forget: tuple[Intent, ...] = ()
+    """Creations that never happened."""
+    assimilate: tuple[Machine, ...] = ()
+    create: tuple[Creation, ...] = ()
+    managed: int = 0
+    """Machines that count towards the limit before anything is created."""
+    differences: tuple[str, ...] = ()
+    """One line for each machine about which the two sides disagree; nothing but ``set_aside`` is done about it."""
+
+
+def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Plan:
+    """
+    Compare the provider's complete *listing* with the *ledger* and return what to do.
+
+    Raises:
+        ListingInvalid: the listing contradicts itself.
+        Discrepancy: the two disagree about too many machines to trust either; names them all.
+    """
+    known = {provided.provider_id: provided for provided in ledger.provided}
+    used, unused = _resolve(listing, known)
+    adopt, differences = _adoptions(used, known, ledger)
+    adopted = {machine.provider_id for _, machine in adopt}
+
+    unknown = [
+        machine
+        for provider_id, machine in used.items()
+        if provider_id not in known
+        and provider_id not in adopted
+        and not machine.failed
+        and not differences.get(provider_id)
+    ]
+    if not limits.assimilate:
+        for machine in unknown:
+            differences[machine.provider_id] = f"{machine.provider_id} is in use at the provider and not in the BMDB"
+    missing = [
+        provided
+        for provider_id, provided in known.items()
+        if provider_id not in used and provided.status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT
+    ]
+    for provided in missing:
+        differences[provided.provider_id] = (
+            f"{provided.provider_id} (machine {provided.machine_id}) is in the BMDB and not in use at the provider"
+        )
+    tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
+    if len(differences) > tolerated:
+        raise Discrepancy(sorted(differences.values()))
+
+    assimilate = unknown if limits.assimilate else []
+    open_intents = [intent for intent in ledger.intents if intent not in {intent for intent, _ in adopt}]
+    resume, forget = _unfinished(open_intents, unused, used, ledger, limits)
+    managed = len(known) + len(adopt) + len(assimilate) + len(open_intents) - len(forget)
+    fresh = _fresh(unused, ledger, limits.chunk - len(resume), limits.max_machines, managed)
+    return Plan(
+        take_back=tuple(
+            provided for provider_id, provided in known.items() if provided.set_aside and provider_id in used
+        ),
+        set_aside=tuple(provided for provided in missing if not provided.set_aside),
+        adopt=tuple(adopt),
+        forget=tuple(forget),
+        assimilate=tuple(assimilate),
+        create=tuple((resume + fresh)[: limits.chunk]),
+        managed=managed,
+        differences=tuple(sorted(differences.values())),
+    )
+
+
+def _resolve(
+    listing: Sequence[Machine], known: Collection[ProviderId]
+) -> tuple[dict[ProviderId, Machine], list[Machine]]:
+    """Return the machines in use by id, and the capacity in a stable order."""
+    used: dict[ProviderId, Machine] = {}
+    unused: list[Machine] = []
+    seen: set[ProviderId] = set()
+    for machine in listing:
+        named = machine.provider_id != INVALID
+        if named and machine.provider_id in seen:
+            message = f"the provider lists {machine.provider_id} twice"
+            raise ListingInvalid(message)
+        seen.add(machine.provider_id)
+        match machine.availability:
+            case Availability.KNOWN_UNUSED:
+                unused.append(machine)
+            case Availability.POSSIBLY_USED if not named or machine.provider_id not in known:
+                unused.append(machine)
+            case Availability.POSSIBLY_USED:
+                used[machine.provider_id] = machine
+            case Availability.KNOWN_USED if named:
+                used[machine.provider_id] = machine
+            case _:
+                message = (
+                    f"the provider lists {machine.provider_id} at {machine.address} with availability "
+                    f"{machine.availability!r}, which it cannot have"
+                )
+                raise ListingInvalid(message)
+    return used, sorted(unused, key=lambda machine: machine.capacity_id or "")
+
+
+def _adoptions(
+    used: dict[ProviderId, Machine], known: Collection[ProviderId], ledger: Ledger
+) -> tuple[list[tuple[Intent, Machine]], dict[ProviderId, str]]:
+    """Return which machines are what which intents wanted, and a difference for each machine that claims too much."""
+    intents = {intent.machine_id: intent for intent in ledger.intents}
+    owners = {provided.machine_id: provided.provider_id for provided in ledger.provided}
+    by_token: dict[UUID, list[Machine]] = {}
+    for machine in used.values():
+        if machine.token is not None and machine.provider_id not in known:
+            by_token.setdefault(machine.token, []).append(machine)
+    adopt: list[tuple[Intent, Machine]] = []
+    differences: dict[ProviderId, str] = {}
+    for token, machines in by_token.items():
+        claimants = [machine.provider_id for machine in machines] + ([owners[token]] if token in owners else [])
+        if len(claimants) > 1:
+            for machine in machines:
+                others = ", ".join(claimant for claimant in claimants if claimant != machine.provider_id)
+                differences[machine.provider_id] = (
+                    f"{machine.provider_id} carries the token {token}, and so does {others}"
+                )
+        elif token in intents:
+            adopt.append((intents[token], machines[0]))
+    return adopt, differences
+
+
+def _unfinished(
+    intents: Sequence[Intent],
+    unused: Sequence[Machine],
+    used: dict[ProviderId, Machine],
+    ledger: Ledger,
+    limits: Limits,
+) -> tuple[list[Creation], list[Intent]]:
+    """Return which interrupted creations to repeat, with their old token, and which to give up."""
+    offered = {machine.capacity_id: machine for machine in unused if machine.capacity_id is not None}
+    occupied = {machine.capacity_id for machine in used.values()}
+    resume: list[Creation] = []
+    forget: list[Intent] = []
+    for intent in intents:
+        if intent.capacity_id in ledger.penalized:
+            continue
+        if intent.capacity_id in offered:
+            resume.append(Creation(offered[intent.capacity_id], intent))
+        elif intent.age_seconds > limits.forget_seconds or intent.capacity_id in occupied:
+            forget.append(intent)
+    return resume, forget
+
+
+def _fresh(unused: Sequence[Machine], ledger: Ledger, chunk: int, max_machines: int, managed: int) -> list[Creation]:
+    """Return creations on capacity that nothing was begun for, as many as the limits allow."""
+    room = len(unused) if max_machines == 0 else max(0, max_machines - managed)
+    begun = {intent.capacity_id for intent in ledger.intents}
+    free = [
+        machine
+        for machine in unused
+        if not machine.failed
+        and (
+            machine.capacity_id is None
+            or (machine.capacity_id not in ledger.penalized and machine.capacity_id not in begun)
+        )
+    ]
+    return [Creation(machine, None) for machine in free[: max(0, min(room, chunk))]]

@@ -1,0 +1,288 @@
+"""
+The composition root: builds what a function needs from its settings, and runs one invocation of it.
+
+What is built is kept for the life of the process, so that a warm invocation
+starts with an open database connection. Libraries that only one function or one
+provider needs are imported when that one is built.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shepherd_core import config, telemetry
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.errors import ConfigError, Discrepancy, EventInvalid, NotSupported, ShepherdError
+from shepherd_core.provider import RecoveringProvider
+from shepherd_core.secret_store import SsmSecretStore
+from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from shepherd_core.provider import Provider
+    from shepherd_core.takeover import AgentBinary
+
+CLOSING_SECONDS = 2.0
+"""Left of an invocation's time for closing the session and writing the metrics."""
+
+_clock = SystemClock()
+
+
+class Tick(BaseModel):
+    """What a schedule sends; see ``events/``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    loop: str
+    scheduled_time: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A loop that is ready to run."""
+
+    provider: str
+    run: Callable[[Deadline, str], dict[Metric, float]]
+    """Carries out one invocation, by a deadline, on behalf of the one named."""
+    plan: Callable[[Deadline], object]
+    """Returns what an invocation would do, and changes nothing."""
+
+
+def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
+    """
+    Run one invocation of *loop* as a Lambda function, and return its counts, or its plan if the event asks for that.
+
+    May run twice and beside itself. An invocation that could not do its work
+    raises, so that Lambda counts an error.
+
+    Raises:
+        EventInvalid: the event is not for this function.
+        ConfigError: the settings are wrong; holds every fault.
+        ShepherdError: what went wrong.
+    """
+    telemetry.bind(request_id=context.aws_request_id, loop=loop)
+    try:
+        tick = _tick(loop, event)
+        seconds = context.get_remaining_time_in_millis() / 1000 - CLOSING_SECONDS
+        return run(loop, seconds, context.aws_request_id, dry_run=tick.dry_run)
+    except ShepherdError as error:
+        telemetry.error("the invocation failed", exc=error)
+        raise
+    finally:
+        telemetry.unbind()
+
+
+def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) -> dict[str, object]:
+    """Run *loop* once for at most *seconds*, on behalf of *runtime_info*; otherwise as ``invoke``."""
+    function = _BUILDERS[loop]()
+    telemetry.bind(provider=function.provider)
+    head: dict[str, object] = {"loop": loop, "provider": function.provider, "dry_run": dry_run}
+    deadline = Deadline(_clock, seconds)
+    if dry_run:
+        return {**head, "plan": _plain(function.plan(deadline))}
+    try:
+        counts = function.run(deadline, runtime_info)
+    except Discrepancy as error:
+        telemetry.emit(loop, function.provider, {Metric.DISCREPANCY: 1, Metric.DISPUTED: len(error.differences)})
+        raise
+    telemetry.emit(loop, function.provider, counts)
+    telemetry.info("done", **{metric.value: count for metric, count in counts.items()})
+    return {**head, **{metric.value: count for metric, count in counts.items()}}
+
+
+def bmdb(settings: config.BmdbSettings | None = None) -> Connection:
+    """
+    Return a connection to the BMDB that the environment names, or *settings*; connects when it is first used.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+    chosen = settings or config.load(config.BmdbSettings)[0]
+    parameter = chosen.bmdb_password_parameter
+    return Connection(chosen, None if parameter is None else partial(_secrets().get, parameter), _clock)
+
+
+def _tick(loop: str, event: Mapping[str, object]) -> Tick:
+    try:
+        tick = Tick.model_validate(event)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        message = f"the event is not what a schedule sends: {faults}"
+        raise EventInvalid(message) from error
+    if tick.loop != loop:
+        message = f"the event is for the loop {tick.loop!r}, this is the {loop}"
+        raise EventInvalid(message)
+    return tick
+
+
+@cache
+def _secrets() -> SsmSecretStore:
+    return SsmSecretStore()
+
+
+@cache
+def _provisioner() -> Function:
+    from shepherd_core.provisioner import Pace, Provisioner  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.reconcile import Limits  # noqa: PLC0415
+
+    settings, provider = _load(config.ProvisionerSettings)
+    limits = Limits(
+        max_machines=settings.max_machines,
+        chunk=settings.chunk,
+        max_disputed=settings.max_disputed,
+        assimilate=settings.assimilate,
+        forget_seconds=settings.penalty_seconds,
+    )
+    pace = Pace(
+        session_seconds=settings.session_seconds,
+        creation_seconds=settings.creation_seconds,
+        penalty_seconds=settings.penalty_seconds,
+    )
+    connection = bmdb(settings)
+
+    def provisioner() -> Provisioner:
+        return Provisioner(provider, connection, _clock, limits, pace)
+
+    return Function(
+        provider.name,
+        lambda deadline, runtime_info: provisioner().run(deadline, runtime_info),
+        lambda deadline: provisioner().plan(deadline),
+    )
+
+
+@cache
+def _initializer() -> Function:
+    from shepherd_core import object_source, ssh_key  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.initializer import Initializer  # noqa: PLC0415
+    from shepherd_core.ssh import SshDialer  # noqa: PLC0415
+
+    settings, provider = _load(config.InitializerSettings)
+    agents = object_source.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
+
+    def fetch() -> tuple[AgentBinary, bytes]:
+        source = settings.agent_ca_source
+        return agents.fetch(settings.agent_source), b"" if source is None else _der(source, object_source.read(source))
+
+    dialer = SshDialer(
+        _secrets().create_once(settings.ssh_key_parameter, ssh_key.generate),
+        settings.ssh_user,
+        settings.ssh_port,
+        settings.ssh_connect_timeout_seconds,
+    )
+    loop = Initializer(
+        provider,
+        dialer,
+        fetch,
+        path=settings.agent_path,
+        endpoint=settings.agent_endpoint,
+        answer_seconds=settings.agent_timeout_seconds,
+        backoff=settings.backoff,
+    )
+    return _machine_loop(loop, provider, settings)
+
+
+@cache
+def _recoverer() -> Function:
+    from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
+
+    settings, provider = _load(config.RecovererSettings)
+    if not isinstance(provider, RecoveringProvider):
+        message = f"the provider {provider.name} cannot reboot machines, so there is no use in a Recoverer for it"
+        raise NotSupported(message)
+    silence = Silence(
+        first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
+    )
+    loop = Recoverer(provider, silence=silence, settle_seconds=settings.settle_seconds, backoff=settings.backoff)
+    return _machine_loop(loop, provider, settings)
+
+
+_BUILDERS: dict[str, Callable[[], Function]] = {
+    "provisioner": _provisioner,
+    "initializer": _initializer,
+    "recoverer": _recoverer,
+}
+
+LOOPS = tuple(_BUILDERS)
+"""The names of the loops."""
+
+
+def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
+    from shepherd_core import control_loop  # noqa: PLC0415 - see the module's docstring
+
+    limits = control_loop.Limits(settings.concurrency, settings.machine_seconds, settings.session_seconds)
+    connection = bmdb(settings)
+    return Function(
+        provider.name,
+        lambda deadline, runtime_info: control_loop.run(
+            loop, provider.name, connection, _clock, limits, deadline=deadline, runtime_info=runtime_info
+        ),
+        lambda _: control_loop.rehearse(loop, provider.name, connection, _clock, limits),
+    )
+
+
+def _load(settings_type: type[Any]) -> tuple[Any, Provider]:
+    """Return the settings of a function and the provider that they choose; reports the faults of both at once."""
+    try:
+        choice = config.load(config.ProviderChoice)[0].provider
+    except ConfigError:
+        config.load(settings_type)  # raises this fault with all the others
+        raise
+    provider_type, build = _PROVIDERS[choice]
+    settings, provider_settings = config.load(settings_type, provider_type)
+    return settings, build(settings, provider_settings)
+
+
+def _static(_: Any, settings: config.StaticSettings) -> Provider:
+    from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.static import StaticProvider  # noqa: PLC0415
+
+    return StaticProvider(partial(object_source.read, settings.static_list))
+
+
+def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) -> Provider:
+    from shepherd_core import ssh_key  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415
+
+    def public_key() -> str:
+        return ssh_key.public_line(_secrets().create_once(common.ssh_key_parameter, ssh_key.generate))
+
+    def api_key() -> str:
+        return _secrets().get(settings.equinix_api_key_parameter)
+
+    return EquinixProvider(settings, api_key, public_key, _clock)
+
+
+_PROVIDERS: dict[str, tuple[type[config.Settings], Callable[[Any, Any], Provider]]] = {
+    "static": (config.StaticSettings, _static),
+    "equinix": (config.EquinixSettings, _equinix),
+}
+
+
+def _der(source: str, pem: bytes) -> bytes:
+    try:
+        return ssl.PEM_cert_to_DER_cert(pem.decode("ascii").strip())
+    except ValueError as error:
+        raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
+
+
+def _plain(plan: object) -> object:
+    """Return a plan in terms that JSON has."""
+    if is_dataclass(plan) and not isinstance(plan, type):
+        return _plain(asdict(plan))
+    if isinstance(plan, Mapping):
+        return {str(key): _plain(value) for key, value in plan.items()}
+    if isinstance(plan, list | tuple):
+        return [_plain(item) for item in plan]
+    return plan if plan is None or isinstance(plan, bool | int | float) else str(plan)
