@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from enum import Enum, auto
 from typing import Any
 
@@ -10,6 +11,7 @@ _READ_SECONDS = 10
 _ATTEMPTS = 3
 _PASSING = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "RequestLimitExceeded", "TooManyUpdates"}
 _ABSENT = {"ParameterNotFound", "NoSuchKey", "NoSuchBucket", "404"}
+_making = threading.Lock()  # boto3 makes clients in one thread at a time; to use them is safe in any
 _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 403, 429, 500
 
 
@@ -35,7 +37,7 @@ def client(service: str) -> Any:
     Raises:
         BotoCoreError: no region is set, or another setting of AWS's own is wrong.
     """
-    import boto3.session  # noqa: PLC0415 - half a second, spent only by who needs it
+    import boto3  # noqa: PLC0415 - half a second, spent only by who needs it
     from botocore.config import Config  # noqa: PLC0415 - the same
 
     config = Config(
@@ -43,8 +45,8 @@ def client(service: str) -> Any:
         read_timeout=_READ_SECONDS,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
     )
-    # A session of its own: the default session is not safe to share between threads.
-    return boto3.session.Session().client(service, config=config)
+    with _making:
+        return boto3.client(service, config=config)
 
 
 def fault(error: BaseException | None) -> tuple[Fault, str]:
@@ -55,6 +57,7 @@ def fault(error: BaseException | None) -> tuple[Fault, str]:
     are kept, because there they say who lacks which permission on what.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - loaded by now, if it is an error of botocore's
+        BotoCoreError,
         ClientError,
         ConnectionError,  # noqa: A004 - the name that botocore gave it
         CredentialRetrievalError,
@@ -71,7 +74,9 @@ def fault(error: BaseException | None) -> tuple[Fault, str]:
             HTTPClientError,
             IncompleteReadError,
         )
-        return (Fault.PASSING if isinstance(error, passing) else Fault.REFUSED), type(error).__name__
+        # What is not botocore's own comes of an answer of which it made nothing, as when one broke off.
+        wrong = isinstance(error, BotoCoreError) and not isinstance(error, passing)
+        return (Fault.REFUSED if wrong else Fault.PASSING), type(error).__name__
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _PASSING or "throttl" in code.lower() or status == _TOO_MANY or status >= _SERVER_ERROR:

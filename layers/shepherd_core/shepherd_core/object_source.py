@@ -237,13 +237,13 @@ def _get_object(s3: Any, url: str, known_etag: str | None = None) -> Any:
 def _read_http(url: str, limit_bytes: int) -> bytes:
     import requests  # noqa: PLC0415 - a third of a second, spent only by who needs it
 
-    loopback = _is_loopback(url)
-    if not loopback and url.lower().startswith("http:"):
+    plain = url.lower().startswith("http:")
+    if plain and not _is_loopback(url):
         raise SourceError(f"{url!r} is refused: https:// was wanted, http:// only for a loopback address")
     content = bytearray()
     try:
         with requests.Session() as session:
-            session.trust_env = not loopback  # a proxy's loopback is another machine's
+            session.trust_env = not plain  # through a proxy, loopback would be the proxy's
             time_limits = (_CONNECT_SECONDS, _READ_SECONDS)
             with session.get(url, timeout=time_limits, stream=True, allow_redirects=False) as answer:
                 if answer.status_code in _PASSING or answer.status_code >= _SERVER_ERROR:

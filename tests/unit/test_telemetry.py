@@ -1,0 +1,224 @@
+"""What operators are told, as it arrives on standard output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from shepherd_core import telemetry
+from shepherd_core.errors import SecretUnavailable, SshRefused
+from shepherd_core.machine import Process
+from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MACHINE = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
+
+
+@pytest.fixture(autouse=True)
+def _unbound() -> Iterator[None]:
+    """Leave no bound key behind for the next test."""
+    yield
+    telemetry.unbind()
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """CloudWatch takes one line for one event, and finds by key."""
+    telemetry.info("agent started", machine=MACHINE, attempt=2)
+    (line,) = _lines(capsys)
+    stamp = datetime.fromisoformat(line.pop("timestamp"))
+    assert stamp.tzinfo is not None
+    assert line.pop("location").startswith("test_a_line_is_one_json_object:")
+    assert line == {
+        "level": "INFO",
+        "message": "agent started",
+        "service": "shepherd",
+        "machine": str(MACHINE),
+        "attempt": 2,
+    }
+
+
+def test_levels_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alarms and people filter by level."""
+    telemetry.info("a")
+    telemetry.warning("b")
+    telemetry.error("c")
+    assert [(line["level"], line["message"]) for line in _lines(capsys)] == [
+        ("INFO", "a"),
+        ("WARNING", "b"),
+        ("ERROR", "c"),
+    ]
+
+
+def test_an_error_is_told_with_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    """What went wrong first is often the only useful part."""
+    try:
+        try:
+            raise ConnectionRefusedError(111, "Connection refused")
+        except OSError as error:
+            raise SshRefused("nothing listens on 192.0.2.1") from error
+    except SshRefused as error:
+        telemetry.error("work failed", exc=error, machine=MACHINE)
+    (line,) = _lines(capsys)
+    assert line["exception_name"] == "SshRefused"
+    assert "nothing listens on 192.0.2.1" in line["exception"]
+    assert "Connection refused" in line["exception"]
+    assert line["machine"] == str(MACHINE)
+
+
+def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """An exception of somewhere else would mislead."""
+    try:
+        int("x")
+    except ValueError:
+        telemetry.error("discrepancy")
+    (line,) = _lines(capsys)
+    assert "exception" not in line
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (MACHINE, str(MACHINE)),
+        (Process.RECOVERY, "ShepherdRecovery"),
+        (SecretUnavailable("no answer"), "SecretUnavailable: no answer"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05+00:00"),
+        (b"disk full\n", "disk full\n"),
+        (b"\xff\x00", "\\xff\x00"),
+        ("\ud800", "\ud800"),
+        (ip_address("2001:db8::1"), "2001:db8::1"),
+        (float("inf"), "inf"),
+        (1.5, 1.5),
+        (True, True),
+        (None, None),
+        ({MACHINE: [b"x", {Process.RECOVERY}]}, {str(MACHINE): ["x", ["ShepherdRecovery"]]}),
+        ((1, "a"), [1, "a"]),
+    ],
+)
+def test_any_value_can_be_told(capsys: pytest.CaptureFixture[str], value: object, shown: object) -> None:
+    """A log line must not fail over what it tells, and must stay JSON."""
+    telemetry.info("a", value=value)
+    (line,) = _lines(capsys)
+    assert line["value"] == shown
+
+
+@pytest.mark.parametrize("name", ["process", "name", "module", "args", "msg", "thread", "exc_info"])
+def test_no_key_is_forbidden(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Python's logging refuses these, among them a word of our domain."""
+    telemetry.info("a", **{name: "x"})
+    (line,) = _lines(capsys)
+    assert line[name] == "x"
+
+
+@pytest.mark.parametrize("name", ["message", "level", "timestamp", "location", "service"])
+def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Neither of the two may be lost."""
+    telemetry.warning("a", **{name: "x"})
+    (line,) = _lines(capsys)
+    assert line[f"{name}_"] == "x"
+    assert line["message"] == "a"
+    assert line["level"] == "WARNING"
+
+
+@pytest.mark.parametrize("message", ["null", "12", '{"level": "x"}', "100 %s %d"])
+def test_a_message_is_told_as_it_is(capsys: pytest.CaptureFixture[str], message: str) -> None:
+    """Text that looks like JSON or a pattern is still text."""
+    telemetry.info(message)
+    (line,) = _lines(capsys)
+    assert line["message"] == message
+
+
+def test_bound_keys_are_on_every_line_until_unbound(capsys: pytest.CaptureFixture[str]) -> None:
+    """The lines of one invocation are found by its request id, and the next invocation must not inherit it."""
+    telemetry.bind(request_id="r1", loop="initializer")
+    telemetry.bind(provider="static")
+    telemetry.info("a")
+    telemetry.info("b", loop="other")
+    telemetry.unbind()
+    telemetry.info("c")
+    first, second, third = _lines(capsys)
+    assert (first["request_id"], first["loop"], first["provider"]) == ("r1", "initializer", "static")
+    assert (second["request_id"], second["loop"]) == ("r1", "other")
+    assert not {"request_id", "loop", "provider"} & set(third)
+
+
+def test_bound_keys_are_on_the_lines_of_other_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    """The machines of a batch are worked on in threads."""
+    telemetry.bind(request_id="r1")
+    thread = threading.Thread(target=telemetry.info, args=("a",))
+    thread.start()
+    thread.join()
+    (line,) = _lines(capsys)
+    assert line["request_id"] == "r1"
+
+
+def test_counts_are_one_metric_record_with_two_dimensions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alarms name their dimensions: with one more or one fewer they would see nothing."""
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "other")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "Other")
+    telemetry.emit("initializer", "static", {Metric.CLAIMED: 3, Metric.OLDEST_WAIT: 12.5})
+    (record,) = _lines(capsys)
+    (definition,) = record["_aws"]["CloudWatchMetrics"]
+    assert definition == {
+        "Namespace": "Shepherd",
+        "Dimensions": [["loop", "provider"]],
+        "Metrics": [{"Name": "claimed", "Unit": "Count"}, {"Name": "oldest_wait_seconds", "Unit": "Seconds"}],
+    }
+    del record["_aws"]
+    assert record == {"loop": "initializer", "provider": "static", "claimed": [3], "oldest_wait_seconds": [12.5]}
+
+
+def test_a_record_holds_only_its_own_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """A warm function must not report the counts of its last invocation again."""
+    telemetry.emit("initializer", "static", {Metric.CLAIMED: 3})
+    telemetry.emit("recoverer", "equinix", {Metric.FAILED: 1})
+    record = _lines(capsys)[1]
+    assert (record["loop"], record["provider"], record["failed"]) == ("recoverer", "equinix", [1])
+    assert "claimed" not in record
+
+
+def test_every_metric_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
+    """CloudWatch drops records with a unit that it does not know."""
+    telemetry.emit("provisioner", "static", dict.fromkeys(Metric, 0))
+    (record,) = _lines(capsys)
+    assert {metric.value: record[metric.value] for metric in Metric} == {metric.value: [0] for metric in Metric}
+
+
+def test_no_counts_are_no_record(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty record is refused by CloudWatch."""
+    telemetry.emit("initializer", "static", {})
+    assert capsys.readouterr().out == ""
+
+
+def _python(code: str, **environment: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    return run.stdout
+
+
+def test_nothing_is_loaded_before_the_first_line() -> None:
+    """A cold start pays for every import."""
+    assert _python("import sys, shepherd_core.telemetry; print('aws_lambda_powertools' in sys.modules)") == "False\n"
+
+
+@pytest.mark.parametrize("variable", ["AWS_LAMBDA_LOG_LEVEL", "POWERTOOLS_LOG_LEVEL"])
+def test_the_platform_sets_the_level(variable: str) -> None:
+    """The deployment decides how much is told; the code has no say in it."""
+    code = "from shepherd_core import telemetry as t; t.info('a'); t.error('b')"
+    (line,) = _python(code, **{variable: "ERROR"}).splitlines()
+    assert json.loads(line)["message"] == "b"
