@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -246,13 +247,22 @@ def test_a_path_is_matched_by_segments(pattern: str, path: str, expected: bool) 
     assert faults.Drop(path=pattern).matches("GET", path) is expected
 
 
-def test_only_one_of_many_gets_a_reservation(make: Callable[..., Client]) -> None:
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Let threads take turns so often that a missing lock shows."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_only_one_of_many_gets_a_reservation(make: Callable[..., Client], hasty_threads: None) -> None:
     """The race that the adapter must survive is decided by the API."""
-    client = make()
-    with ThreadPoolExecutor(16) as pool:
-        statuses = list(pool.map(lambda _: client.create().status_code, range(16)))
-    assert sorted(statuses) == [201] + 15 * [422]
-    assert len(client.api.devices()) == 1
+    client = make(reservations=30)
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda number: client.create(number // 8).status_code, range(240)))
+    assert sorted(statuses) == 30 * [201] + 210 * [422]
+    assert len(client.api.devices()) == 30
 
 
 def test_it_stays_whole_with_many_clients(make: Callable[..., Client]) -> None:
