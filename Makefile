@@ -18,7 +18,8 @@ SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
 CFN_LINT := .venv-sam/bin/cfn-lint
 # The checks ask no AWS account; the region only says which rules apply.
 REGION := us-east-1
-INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
+# Quiet enough to show errors and nothing else.
+INSTALL := -m pip install -qq --disable-pip-version-check --no-deps
 
 LAYER := layers/shepherd_core
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/pb=proto \
@@ -47,7 +48,7 @@ check-code: .venv/.ready
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 # Generated again, the code for the wire contract must be what is in the repository.
 .PHONY: check-proto
@@ -84,8 +85,7 @@ lock: ## pin what requirements/*.in ask for (needs uv)
 
 .PHONY: clean
 clean: ## remove everything that was made: environments, caches, build output
-	@rm -rf .venv .venv-sam .aws-sam build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache \
-		.import_linter_cache
+	@rm -rf .venv .venv-sam .aws-sam build *.egg-info .hypothesis .*_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The lock files are complete, so that pip has nothing to resolve.

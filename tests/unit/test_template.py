@@ -20,6 +20,11 @@ from shepherd_core.config import (
     StaticSettings,
     load,
 )
+from shepherd_core.control_loop import MARGIN_SECONDS
+from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.provisioner import CREATE_SECONDS
+from shepherd_core.runtime import CLOSING_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,18 +235,30 @@ def test_reserved_concurrency_can_be_left_unset(loop: str) -> None:
     assert PARAMETERS[parameter]["Default"] == ""
 
 
+def test_no_recoverer_is_started_for_machines_that_nobody_can_reboot() -> None:
+    """It would fail at every tick, and hide in its alarms whatever else fails."""
+    condition, chosen, otherwise = _schedule("recoverer")["State"]["Fn::If"]
+    assert (chosen, otherwise) == ({"Ref": "RecovererScheduleState"}, "DISABLED")
+    assert TEMPLATE["Conditions"][condition] == {
+        "Fn::Not": [{"Fn::Equals": [{"Ref": "Provider"}, StaticProvider.name]}]
+    }
+    assert not hasattr(StaticProvider, "reboot")
+    assert hasattr(EquinixProvider, "reboot")
+
+
 @pytest.mark.parametrize("loop", ["initializer", "recoverer"])
 def test_a_function_outlives_the_work_that_it_takes_on(loop: str) -> None:
     """The runner claims only while one machine's time is left, so less would mean that nothing is ever claimed."""
-    variables = _environment(loop)
-    machine, session = (float(variables[PREFIX + name]) for name in ("MACHINE_SECONDS", "SESSION_SECONDS"))
-    assert _function_properties(loop)["Timeout"] >= machine + session
+    machine = float(_environment(loop)[PREFIX + "MACHINE_SECONDS"])
+    half_a_minute_for_claims = 30
+    needed = machine + MARGIN_SECONDS + CLOSING_SECONDS + half_a_minute_for_claims
+    assert _function_properties(loop)["Timeout"] >= needed
 
 
 def test_the_provisioner_outlives_a_chunk() -> None:
     """What is created slowly on purpose must still be created in one pass."""
     seconds = PARAMETERS["Chunk"]["Default"] * PARAMETERS["CreationSeconds"]["Default"]
-    assert _function_properties("provisioner")["Timeout"] >= 2 * seconds
+    assert _function_properties("provisioner")["Timeout"] >= seconds + CREATE_SECONDS + CLOSING_SECONDS
 
 
 @EVERY_LOOP
