@@ -147,13 +147,18 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
 
 
-class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
-    """The Recoverer."""
+class SilenceSettings(Settings):
+    """When an agent counts as silent."""
 
     first_heartbeat_seconds: Seconds = Field(
         1_800, description="Seconds that a started agent has for its first heartbeat."
     )
     silence_seconds: Seconds = Field(600, description="Seconds without a heartbeat after which a machine is recovered.")
+
+
+class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings):
+    """The Recoverer."""
+
     settle_seconds: float = Field(
         120, ge=0, le=86_400, description="Seconds after a reboot in which no agent start is tried."
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.errors import MachineUnknown
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -41,9 +42,13 @@ def list_machines(
 
 
 def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
-    """Return everything that is known about one machine; ``backoffs`` is a list of records."""
+    """Return everything that is known about one machine; ``backoffs`` and ``work`` are lists of records."""
     found = connection.records("show_machine", machine_id=machine_id)[0]
-    return {**found, "backoffs": connection.records("backoffs", machine_id=machine_id)}
+    return {
+        **found,
+        "backoffs": connection.records("backoffs", machine_id=machine_id),
+        "work": connection.records("work_on_machine", machine_id=machine_id),
+    }
 
 
 def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[dict[str, Any]]:
@@ -101,3 +106,9 @@ def resume(connection: Connection, pause_id: UUID) -> bool:
 def forget_host_key(connection: Connection, machine_id: UUID) -> bool:
     """Let the next SSH contact with the machine pin a new host key; False: none was pinned. May run twice."""
     return bool(connection.run("forget_host_key", machine_id=machine_id))
+
+
+def now(connection: Connection) -> datetime:
+    """Return the time of day at the database: what all times in the BMDB are compared with."""
+    found: datetime = connection.run("now")[0][0]
+    return found

@@ -44,6 +44,7 @@ SELECT
     h.agent_heartbeat_at,
     n.process,
     n.backoff_until > clock_timestamp() AS backing_off,
+    n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
     n.paused_until IS NOT NULL AS paused
 FROM machines m
@@ -89,6 +90,14 @@ LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
 LEFT JOIN machine_next n ON n.machine_id = m.machine_id
 WHERE m.machine_id = :machine_id;
 
+-- name: work_on_machine
+-- Who works on one machine, and until when that counts.
+SELECT w.process, s.component_name, s.runtime_info, s.deadline
+FROM work w
+JOIN sessions s ON s.session_id = w.session_id
+WHERE w.machine_id = :machine_id
+ORDER BY w.process;
+
 -- name: backoffs
 -- What went wrong last with one machine, for each process.
 SELECT process, until, cause, last_interval_seconds FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
@@ -109,3 +118,7 @@ LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
 WHERE m.machine_id::text LIKE :name || '%' OR p.provider_id = :provider_id
 ORDER BY m.machine_id
 LIMIT 2;
+
+-- name: now
+-- The time of day, for people: how long ago something was.
+SELECT clock_timestamp();
