@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 5
-"""How often a transaction is tried in all; each pause is jittered and at most twice as long as the one before."""
+"""How often a transaction is tried in all; each pause is jittered, and may last twice as long as the one before."""
 
 _FIRST_PAUSE_SECONDS = 0.05
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock

@@ -31,31 +31,45 @@ RETURNING machine_id;
 DELETE FROM machine_host_key WHERE machine_id = :machine_id RETURNING host_key;
 
 -- name: list_machines
--- Machines with what they need, oldest first, a page at a time: pass the last row's values to get the next page.
+-- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. What a machine
+-- needs is looked up for the page alone.
+WITH page AS (
+    SELECT
+        m.machine_id,
+        m.machine_created_at,
+        p.provider,
+        p.provider_id,
+        p.provider_ip_address,
+        p.provider_location,
+        p.provider_status,
+        a.agent_started_at,
+        h.agent_heartbeat_at
+    FROM machines m
+    LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+    LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
+    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
+    WHERE (:provider::text IS NULL OR p.provider = :provider)
+        AND m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+    ORDER BY m.machine_id
+    LIMIT :limit
+)
 SELECT
-    m.machine_id,
-    m.machine_created_at,
-    p.provider,
-    p.provider_id,
-    p.provider_ip_address,
-    p.provider_location,
-    p.provider_status,
-    a.agent_started_at,
-    h.agent_heartbeat_at,
+    g.machine_id,
+    g.machine_created_at,
+    g.provider,
+    g.provider_id,
+    g.provider_ip_address,
+    g.provider_location,
+    g.provider_status,
+    g.agent_started_at,
+    g.agent_heartbeat_at,
     n.process,
     n.backoff_until > clock_timestamp() AS backing_off,
-    n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
     n.paused_until IS NOT NULL AS paused
-FROM machines m
-LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
-LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
-LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
-LEFT JOIN machine_next n ON n.machine_id = m.machine_id
-WHERE (:provider::text IS NULL OR p.provider = :provider)
-    AND (:after::uuid IS NULL OR m.machine_id > :after)
-ORDER BY m.machine_id
-LIMIT :limit;
+FROM page g
+LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = g.machine_id LIMIT 1) AS n ON true
+ORDER BY g.machine_id;
 
 -- name: show_machine
 -- Everything that is known about one machine.

@@ -82,6 +82,7 @@ SELECT
             SELECT 1
             FROM machine_due
             WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
+            ORDER BY not_before -- or else, where many seem to be due, the fleet is scanned for the first 1,000
             LIMIT 1000
         ) AS counted
     ) AS backlog,

@@ -9,8 +9,8 @@
 -- Rows that changed since they were judged (revision) or that another claim holds (SKIP LOCKED) are left alone. A
 -- claimed row moves to the session's deadline: should the session die, the machine falls due by itself. The window is
 -- wide enough that rows which only need a later date do not cost a round trip each, and that twins find something
--- besides what the first of them is locking; it is a constant, and the judgement LATERAL, so that the planner expects
--- few rows in any fleet.
+-- besides what the first of them is locking; it is a constant, the judgement LATERAL, and the window an array, so that
+-- the planner expects few rows in any fleet and never scans it.
 WITH session AS (
     SELECT session_id, deadline
     FROM sessions
@@ -44,6 +44,7 @@ judged AS (
         l.not_before,
         l.revision,
         n.process,
+        n.reported,
         n.last_interval_seconds,
         CASE
             WHEN n.process IS NULL THEN statement_timestamp()
@@ -69,16 +70,27 @@ taken AS (
     SELECT j.machine_id, j.not_before, j.last_interval_seconds
     FROM machine_due d
     JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
-    WHERE j.process = :process AND j.ready_at <= statement_timestamp()
+    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked))
+        AND j.process = :process
+        AND j.ready_at <= statement_timestamp()
     ORDER BY j.not_before, j.machine_id
     LIMIT :limit
     FOR UPDATE OF d SKIP LOCKED
 ),
+-- A first heartbeat ends the longer patience with a fresh agent and leaves the due row as it is, so that row waits no
+-- longer than an agent may be silent.
 early AS (
-    SELECT j.machine_id, j.process, j.ready_at
+    SELECT
+        j.machine_id,
+        j.process,
+        CASE
+            WHEN j.process <> 'ShepherdRecovery' OR j.reported THEN j.ready_at
+            ELSE least(j.ready_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
+        END AS ready_at
     FROM machine_due d
     JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
-    WHERE j.process IS DISTINCT FROM :process OR j.ready_at > statement_timestamp()
+    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked))
+        AND (j.process IS DISTINCT FROM :process OR j.ready_at > statement_timestamp())
     ORDER BY j.machine_id
     FOR UPDATE OF d SKIP LOCKED
 ),
@@ -152,7 +164,7 @@ LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process
 
 -- name: claimed_unseen
 -- The work of this session that its owner does not know of, because the connection broke before the answer of a
--- claim arrived. Same columns as claim.
+-- claim arrived. Same columns as claim; since when the machine was due is lost, so it is due since now.
 SELECT
     1 AS sessions,
     0 AS examined,
@@ -160,10 +172,9 @@ SELECT
     p.provider_id,
     k.host_key,
     b.last_interval_seconds,
-    d.not_before
+    clock_timestamp() AS not_before
 FROM work w
 JOIN machine_provided p ON p.machine_id = w.machine_id
-JOIN machine_due d ON d.machine_id = w.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
 WHERE w.session_id = :session_id
@@ -172,14 +183,22 @@ WHERE w.session_id = :session_id
 ORDER BY w.machine_id;
 
 -- name: ended_unseen
--- Which of the machines this session ended already, because the connection broke before the answer arrived.
-SELECT DISTINCT h.machine_id
+-- Which of the machines this session ended already, because the connection broke before the answer arrived: those
+-- where that is the last that it did. It may have ended work on the same machine before.
+SELECT h.machine_id
 FROM work_history h
 WHERE h.machine_id = ANY(:machine_ids::uuid[])
     AND h.session_id = :session_id
     AND h.process = :process
     AND h.event = :event
-    AND NOT EXISTS (SELECT 1 FROM work w WHERE w.machine_id = h.machine_id AND w.process = :process);
+    AND NOT EXISTS (
+        SELECT 1
+        FROM work_history l
+        WHERE l.machine_id = h.machine_id
+            AND l.session_id = h.session_id
+            AND l.process = h.process
+            AND l.timestamp > h.timestamp
+    );
 
 -- name: finish_agent_start
 -- The agent runs: record its key (and the host key of a first contact), forget the backoff, and let the Recoverer
