@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+import urllib3
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from shepherd_core import object_source
 from shepherd_core.errors import SourceError, SourceMissing, SourceUnavailable
 from shepherd_core.object_source import AgentCache, AgentFile, read
 
@@ -397,6 +399,12 @@ def test_a_refusal_of_s3_is_ours(
         AgentCache(tmp_path).fetch(URL)
     assert raised.value.retryable is (kind is SourceUnavailable)
     assert raised.value.__cause__ is not None
+
+
+def test_an_error_that_passes_botocore_by_is_ours() -> None:
+    """Botocore lets a broken TLS record through as urllib3 found it; no server can be made to send one at will."""
+    with pytest.raises(SourceUnavailable, match="broke off: SSLError"), object_source._s3_errors(URL):
+        raise urllib3.exceptions.SSLError
 
 
 def test_a_folder_that_cannot_be_written_is_named(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
