@@ -65,6 +65,7 @@ SELECT
     g.agent_heartbeat_at,
     n.process,
     n.backoff_until > clock_timestamp() AS backing_off,
+    n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
     n.paused_until IS NOT NULL AS paused
 FROM page g
