@@ -38,7 +38,7 @@ and with ``do`` what happens to them. ``when`` is ``before`` (default) or ``afte
 Every rule counts the calls that match it, also those that another rule spoils.
 Of several that hit one call, all delays and the first other one happen.
 
-**machines**: harm to machines. ``at_seconds`` after the start of the world, the
+**machines**: harm to machines. ``at_seconds`` of the fleet's time after the start of the world, the
 ``machine`` with this index (from 0, in the order in which they were created)
 suffers ``harm``: silence, wedge, fill_disk or change_host_key.
 """

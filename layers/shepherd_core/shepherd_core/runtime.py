@@ -97,7 +97,6 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
         telemetry.emit(loop, function.provider, {Metric.DISCREPANCY: 1, Metric.DISPUTED: len(error.differences)})
         raise
     telemetry.emit(loop, function.provider, counts)
-    telemetry.info("done", **{metric.value: count for metric, count in counts.items()})
     return {**head, **{metric.value: count for metric, count in counts.items()}}
 
 

@@ -1,0 +1,226 @@
+"""`shepherdctl demo` and `shepherdctl simulate`: Shepherd in a world of its own, on this computer."""
+
+from __future__ import annotations
+
+import json
+import queue
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from shepherd_core.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulator.lambda_service import Invocation
+    from simulator.observation import Sight
+    from simulator.world import World
+
+_LOOK_SECONDS = 0.25
+_ROWS = 20
+_LINES = 8
+_TOLD = ("created", "adopted", "forgotten", "finished", "failed", "canceled", "disputed")
+_STYLES = {"agent running": "green", "agent silent": "red", "waits to try again": "yellow", "being worked on": "cyan"}
+
+
+@dataclass
+class _Show:
+    """What a person sees while a world runs: a live table on a terminal, else a line for everything that happens."""
+
+    console: Console
+    live: Live | None
+    lines: list[str] = field(default_factory=list)
+    events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
+
+    def say(self, world: World, text: str) -> None:
+        self.lines.append(f"{world.elapsed:5.1f} s  {text}")
+        if self.live is None:
+            self.console.print(self.lines[-1], highlight=False, soft_wrap=True)
+
+    def refresh(self, world: World, sights: list[Sight]) -> None:
+        """Tell what the functions did since the last time, and show the machines."""
+        while not self.events.empty():
+            event = self.events.get()
+            did = [f"{count} {what}" for what in _TOLD if (count := (event.result or {}).get(what))]
+            did += [event.error.splitlines()[0]] if event.error is not None else []
+            if did:
+                self.say(world, f"{event.function:<11}  {', '.join(did)}")
+        if self.live is not None:
+            self.live.update(Group(_table(world, sights), *self.lines[-_LINES:]))
+
+
+def _table(world: World, sights: list[Sight]) -> Table:
+    occupied = {device.reservation_id for device in world.api.devices()}
+    unused = sum(reservation.id not in occupied for reservation in world.api.reservations())
+    running = sum(sight.running for sight in sights)
+    table = Table(
+        title=f"minute {world.minutes:.0f} of the fleet: {unused} unused, {len(sights)} machines, {running} running"
+    )
+    for column in ("machine", "provider id", "the machine is", "the BMDB says"):
+        table.add_column(column)
+    table.add_column("heartbeat", justify="right")
+    for sight in sights[:_ROWS]:
+        harm = world.harmed.get(sight.provider_id)
+        style = _STYLES.get(sight.state)
+        table.add_row(
+            str(sight.machine_id)[:8],
+            sight.provider_id[:8],
+            sight.power + (f" ({harm})" if harm else ""),
+            f"[{style}]{sight.state}[/]" if style else sight.state,
+            "" if sight.heartbeat_age is None else f"{sight.heartbeat_age / 60:.0f} min ago",
+        )
+    if len(sights) > _ROWS:
+        table.add_row("…", "", "", f"{len(sights) - _ROWS} more", "")
+    return table
+
+
+def _until(world: World, show: _Show, condition: Callable[[list[Sight]], bool], seconds: float) -> bool:
+    """Watch the world until *condition* holds; False: it did not within *seconds*."""
+    from simulator.observation import look  # noqa: PLC0415 - a world takes seconds to import
+
+    end = world.elapsed + seconds
+    while world.elapsed < end:
+        for provider_id, harm in world.harm_due():
+            show.say(world, f"{'':<11}  harm: {harm} on {provider_id[:8]}")
+        sights = look(world)
+        show.refresh(world, sights)
+        if condition(sights):
+            return True
+        SystemClock().sleep(_LOOK_SECONDS)
+    return False
+
+
+def demo(
+    machines: Annotated[
+        int, typer.Option(min=3, max=50, help="Machines to take from capacity to running agents.")
+    ] = 10,
+    speed: Annotated[float, typer.Option(min=1, max=120, help="Minutes of the fleet that pass in a minute.")] = 60,
+    seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
+) -> None:
+    """
+    Watch machines go from capacity to running agents, and two of them be harmed and brought back.
+
+    The real functions run against a simulated provider, simulated machines with real SSH, and a real PostgreSQL, all
+    on this computer. Takes about a minute. Exit status 1: something is not as it should be, and it says what.
+    """
+    from simulator.observation import problems, report  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.world import Settings, World  # noqa: PLC0415
+
+    console = Console()
+    console.print(
+        f"{machines} reservations at a simulated provider; a second here is {speed / 60:g} min of the fleet.",
+        highlight=False,
+    )
+    live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+    show = _Show(console, live)
+    found: list[str] = []
+    with World(Settings(machines=machines, speed=speed, seed=seed), told=show.events.put) as world:
+        patience = world.scaled(3600) + 30
+        with live or nullcontext():
+            if not _until(world, show, lambda s: len(s) == machines and all(each.running for each in s), patience):
+                found.append(f"not all machines ran their agents after {patience:.0f} s")
+            else:
+                show.say(world, f"{'':<11}  all {machines} machines run their agents")
+                for victim, harm in zip(world.park.names(), ("silence", "wedge"), strict=False):
+                    world.harm(victim, harm)
+                    show.say(world, f"{'':<11}  harm: {harm} on {victim[:8]}")
+                rebooted = {"silence": False, "wedge": False}
+
+                def recovered(sights: list[Sight]) -> bool:
+                    rebooted.update({harm: world.park.reboots(name) > 0 for name, harm in world.harmed.items()})
+                    return all(rebooted.values()) and all(sight.running for sight in sights)
+
+                if _until(world, show, recovered, patience):
+                    show.say(world, f"{'':<11}  both are back")
+                else:
+                    found.append(f"not all machines were back after {patience:.0f} s")
+            world.schedules.close()
+        found += problems(world)
+        summary = report(world)
+        found += [
+            f"{name} failed {counts['failed']} times"
+            for name, counts in summary["functions"].items()
+            if "failed" in counts
+        ]
+        _summarize(console, summary)
+        if world.harmed:
+            _tell_history(console, world, next(iter(world.harmed)))
+        _conclude(console, found, world.folder / "functions.log")
+
+
+def simulate(
+    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Reservations at the provider.")] = 20,
+    minutes: Annotated[float, typer.Option(min=1, help="Minutes of the fleet to simulate.")] = 60,
+    faults: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="What is to go wrong; see docs/simulator.md.")
+    ] = None,
+    speed: Annotated[float, typer.Option(min=1, max=120, help="Minutes of the fleet that pass in a minute.")] = 60,
+    seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """
+    Run a world of any size for a while, with faults, and report what came of it.
+
+    Exit status 1: a promise was broken (a machine lost or doubled, a healthy machine rebooted, work that never
+    ended). Machines that are not running in the end are reported, and are no reason for it: look at the faults.
+    """
+    from simulator.faults import Faults, load  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.observation import problems, report  # noqa: PLC0415
+    from simulator.world import Settings, World  # noqa: PLC0415
+
+    script = Faults() if faults is None else load(faults)
+    console = Console(stderr=as_json)
+    live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+    show = _Show(console, live)
+    settings = Settings(machines=machines, speed=speed, seed=seed, faults=script)
+    with World(settings, told=show.events.put) as world:
+        with live or nullcontext():
+            _until(world, show, lambda _: False, world.scaled(minutes * 60))
+            world.schedules.close()
+        found = problems(world)
+        summary = {**report(world), "problems": found}
+        if as_json:
+            typer.echo(json.dumps(summary, indent=2))
+        else:
+            _summarize(console, summary)
+        _conclude(console, found, world.folder / "functions.log")
+
+
+def _summarize(console: Console, summary: dict[str, object]) -> None:
+    console.print()
+    for key, value in summary.items():
+        if key != "problems":
+            text = ", ".join(f"{k} {_flat(v)}" for k, v in value.items()) if isinstance(value, dict) else value
+            console.print(f"{key.replace('_', ' '):>22}  {text}", highlight=False, soft_wrap=True)
+
+
+def _flat(value: object) -> str:
+    return "(" + ", ".join(f"{k} {v}" for k, v in value.items()) + ")" if isinstance(value, dict) else str(value)
+
+
+def _tell_history(console: Console, world: World, provider_id: str) -> None:
+    machine_id = next(row["machine_id"] for row in world.machines() if row["provider_id"] == provider_id)
+    console.print(f"\nhistory of machine {machine_id} ({world.harmed[provider_id]}):", highlight=False)
+    for entry in reversed(world.history(machine_id)):
+        cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
+        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {entry['event']}{cause}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _conclude(console: Console, found: list[str], log: Path) -> None:
+    if not found:
+        console.print("\nEverything is as it should be.", style="green")
+        return
+    console.print("\nNot as it should be:", style="red")
+    for problem in found:
+        console.print(f"  - {problem}", highlight=False, markup=False, soft_wrap=True)
+    errors = [line for line in log.read_text().splitlines() if '"level":"ERROR"' in line or "Traceback" in line]
+    for line in errors[-3:]:
+        console.print(line[:2000], highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(1)

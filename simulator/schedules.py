@@ -1,0 +1,79 @@
+"""Schedules, as EventBridge would fire them: on time, whoever is still at work, and now and then twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from simulator.lambda_service import Invocation, LambdaService
+
+
+class Schedules:
+    """
+    Fires an event for each function every *interval* seconds, until closed.
+
+    An event is delivered *twice* with the given probability, both at the same
+    time; nothing is retried. *done* is told what came of each, from a thread of
+    its own.
+    """
+
+    def __init__(
+        self,
+        service: LambdaService,
+        functions: Sequence[str],
+        interval: float,
+        *,
+        done: Callable[[Invocation], None],
+        twice: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        """Start at once."""
+        self._service = service
+        self._done = done
+        self._twice = twice
+        self._chance = random.Random(seed)
+        self._closing = threading.Event()
+        self._deliveries: list[threading.Thread] = []
+        self.duplicates = 0
+        """Events that were delivered twice."""
+        self._thread = threading.Thread(target=self._fire, args=(functions, interval), name="schedules", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Fire nothing more, and wait for what is under way."""
+        self._closing.set()
+        self._thread.join()
+        for delivery in self._deliveries:
+            delivery.join()
+
+    def _fire(self, functions: Sequence[str], interval: float) -> None:
+        # Spread over the interval, as schedules that were made one after the other are.
+        while not self._closing.is_set():
+            for function in functions:
+                event = {"loop": function, "scheduled_time": datetime.now(UTC).isoformat(), "dry_run": False}
+                copies = 2 if self._chance.random() < self._twice else 1
+                self.duplicates += copies - 1
+                for _ in range(copies):
+                    delivery = threading.Thread(target=self._deliver, args=(function, event), daemon=True)
+                    delivery.start()
+                    self._deliveries.append(delivery)
+                if self._closing.wait(interval / len(functions)):
+                    break
+            self._deliveries = [delivery for delivery in self._deliveries if delivery.is_alive()]
+
+    def _deliver(self, function: str, event: dict[str, object]) -> None:
+        self._done(self._service.invoke(function, event))

@@ -1,0 +1,257 @@
+"""
+A whole world: a provider's API, machines, agents, AWS, a database, the functions and their schedules.
+
+Everything is real but the four edges: the provider is a local server of its
+API, the machines are SSH servers with folders for disks, AWS is moto, and the
+fleet's time runs faster: what takes a minute in a fleet takes
+``60 / speed`` seconds here. The functions run unchanged, in processes of their
+own, configured by nothing but their environment variables.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+import boto3
+from moto.server import ThreadedMotoServer
+from shepherd_core.bmdb import queries
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.clock import SystemClock
+
+from simulator.agent_endpoint import AgentEndpoint
+from simulator.equinix_api import EquinixApi
+from simulator.faults import Faults
+from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaService
+from simulator.machines import MachinePark
+from simulator.postgres import Postgres
+from simulator.schedules import Schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+LOOPS = ("provisioner", "initializer", "recoverer")
+
+_PROJECT = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10"
+_API_KEY = "made-up-key-of-the-simulated-project"
+_API_KEY_PARAMETER = "/shepherd/equinix-api-key"
+_BUCKET = "shepherd-agents"
+_REGION = "eu-central-1"
+_AWS = {
+    "AWS_ACCESS_KEY_ID": "made-up",
+    "AWS_SECRET_ACCESS_KEY": "made-up",
+    "AWS_REGION": _REGION,
+    "AWS_DEFAULT_REGION": _REGION,
+}
+_PREFIX = "fleet-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What world to make."""
+
+    machines: int = 10
+    """Reservations at the provider; all of them become machines."""
+    speed: float = 60
+    """How many times faster than in a fleet time runs."""
+    faults: Faults = field(default_factory=Faults)
+    twice: float = 0.05
+    """Probability that a schedule's event is delivered twice."""
+    seed: int = 0
+
+
+class World:
+    """A world that runs as soon as it is entered. Its attributes are there to be looked at and interfered with."""
+
+    def __init__(self, settings: Settings, told: Callable[[Invocation], None] = lambda _: None) -> None:
+        """*told* hears of every invocation, from several threads."""
+        self.settings = settings
+        self._told = told
+        self._stack = ExitStack()
+        self._lock = threading.Lock()
+        self._harm = list(settings.faults.machines)
+        self.harmed: dict[str, str] = {}
+        """What was done to which machine, by provider id."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def elapsed(self) -> float:
+        """Return the real seconds since the schedules started."""
+        return time.monotonic() - self._began
+
+    @property
+    def minutes(self) -> float:
+        """Return the minutes of the fleet that have passed."""
+        return self.elapsed * self.settings.speed / 60
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Return the machines of the BMDB, as ``shepherdctl machine list`` does."""
+        with self._lock:
+            return queries.list_machines(self._bmdb, limit=1_000_000)
+
+    def history(self, machine_id: UUID) -> list[dict[str, Any]]:
+        """Return the audit trail of one machine, newest first."""
+        with self._lock:
+            return queries.history(self._bmdb, machine_id)
+
+    def harm(self, provider_id: str, what: str) -> None:
+        """Do to a machine what ``MachinePark`` calls *what*, and remember it."""
+        self.harmed[provider_id] = what
+        getattr(self.park, what)(provider_id)
+
+    def harm_due(self) -> list[tuple[str, str]]:
+        """Do the harm of the faults file whose time has come; return which machines suffered what."""
+        done: list[tuple[str, str]] = []
+        for fault in list(self._harm):
+            names = self.park.names()
+            if fault.at_seconds <= self.minutes * 60 and fault.machine < len(names):
+                self._harm.remove(fault)
+                self.harm(names[fault.machine], fault.harm)
+                done.append((names[fault.machine], fault.harm))
+        return done
+
+    def scaled(self, seconds: float) -> float:
+        """Return how long here takes what takes *seconds* in a fleet."""
+        return seconds / self.settings.speed
+
+    def _make(self) -> None:
+        enter = self._stack.enter_context
+        self.folder = Path(enter(tempfile.TemporaryDirectory(prefix="shepherd-", ignore_cleanup_errors=True)))
+        self.postgres = enter(Postgres())
+        self.bmdb_settings = self.postgres.new_database()
+        self._bmdb = Connection(self.bmdb_settings, None, SystemClock())
+        self._stack.callback(self._bmdb.close)
+        heartbeats = Connection(self.bmdb_settings, None, SystemClock())
+        self._stack.callback(heartbeats.close)
+
+        def record(machine_id: str) -> None:
+            queries.record_heartbeat(heartbeats, UUID(machine_id))
+
+        self.endpoint = enter(AgentEndpoint(record))
+        self.park = enter(
+            MachinePark(
+                self.folder / "machines",
+                0,
+                boot_seconds=self.scaled(60),
+                agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
+            )
+        )
+        self.api = enter(
+            EquinixApi(
+                self.park,
+                project_id=_PROJECT,
+                api_key=_API_KEY,
+                reservations=self.settings.machines,
+                provision_seconds=self.scaled(180),
+                action_seconds=self.scaled(15),
+                faults=self.settings.faults.api,
+                seed=self.settings.seed,
+            )
+        )
+        aws = self._make_aws()
+        self.functions = enter(LambdaService(self._functions(aws), self.folder / "functions.log"))
+        self._began = time.monotonic()
+        self.schedules = enter(
+            Schedules(
+                self.functions,
+                LOOPS,
+                self.scaled(60),
+                done=self._told,
+                twice=self.settings.twice,
+                seed=self.settings.seed,
+            )
+        )
+
+    def _make_aws(self) -> str:
+        """Start moto, store what an operator stores before a deployment, and return its URL."""
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server tells of every request
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        self._stack.callback(server.stop)
+        url = "http://{}:{}".format(*server.get_host_and_port())
+        session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
+        session.client("ssm", endpoint_url=url).put_parameter(
+            Name=_API_KEY_PARAMETER, Value=_API_KEY, Type="SecureString"
+        )
+        agent = self.folder / "agent"
+        subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
+        s3 = session.client("s3", endpoint_url=url)
+        s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
+        s3.upload_file(str(agent), _BUCKET, "agent")
+        return url
+
+    def _functions(self, aws: str) -> Mapping[str, FunctionConfig]:
+        """Return the functions with the seeds' settings, in the time of this world."""
+        bmdb = self.bmdb_settings
+        common = {
+            **_AWS,
+            "AWS_ENDPOINT_URL": aws,
+            "TMPDIR": str(self.folder),
+            "SHEPHERD_PROVIDER": "equinix",
+            "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
+            "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
+            "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
+            "SHEPHERD_SESSION_SECONDS": "10",
+            "SHEPHERD_EQUINIX_PROJECT_ID": _PROJECT,
+            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _API_KEY_PARAMETER,
+            "SHEPHERD_EQUINIX_API_URL": self.api.url,
+            "SHEPHERD_EQUINIX_DEVICE_PREFIX": _PREFIX,
+            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
+        }
+        return {
+            "provisioner": FunctionConfig(
+                {
+                    **common,
+                    "SHEPHERD_MAX_MACHINES": "0",
+                    "SHEPHERD_CREATION_SECONDS": str(self.scaled(5)),
+                    "SHEPHERD_PENALTY_SECONDS": str(self.scaled(3600)),
+                },
+                timeout_seconds=90,
+            ),
+            "initializer": FunctionConfig(
+                {
+                    **common,
+                    "SHEPHERD_MACHINE_SECONDS": "20",
+                    "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
+                    "SHEPHERD_AGENT_ENDPOINT": self.endpoint.url,
+                    "SHEPHERD_SSH_PORT": str(self.park.port),
+                    "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(300)),
+                    "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(14_400)),
+                },
+                timeout_seconds=60,
+            ),
+            "recoverer": FunctionConfig(
+                {
+                    **common,
+                    "SHEPHERD_MACHINE_SECONDS": "20",
+                    "SHEPHERD_FIRST_HEARTBEAT_SECONDS": str(self.scaled(1800)),
+                    "SHEPHERD_SILENCE_SECONDS": str(self.scaled(600)),
+                    "SHEPHERD_SETTLE_SECONDS": str(self.scaled(120)),
+                    "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(60)),
+                    "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(3600)),
+                },
+                timeout_seconds=60,
+            ),
+        }
