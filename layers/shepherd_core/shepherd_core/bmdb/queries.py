@@ -42,10 +42,18 @@ def list_machines(
 
 
 def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
-    """Return everything that is known about one machine; ``backoffs`` and ``work`` are lists of records."""
-    found = connection.records("show_machine", machine_id=machine_id)[0]
+    """
+    Return everything that is known about one machine; ``backoffs`` and ``work`` are lists of records.
+
+    Raises:
+        MachineUnknown: the BMDB knows no such machine.
+    """
+    found = connection.records("show_machine", machine_id=machine_id)
+    if not found:
+        message = f"the BMDB knows no machine {machine_id}"
+        raise MachineUnknown(message)
     return {
-        **found,
+        **found[0],
         "backoffs": connection.records("backoffs", machine_id=machine_id),
         "work": connection.records("work_on_machine", machine_id=machine_id),
     }
