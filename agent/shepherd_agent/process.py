@@ -42,14 +42,14 @@ class PidFile:
                 raise Refusal(f"the agent that locks {path} cannot be killed")
             time.sleep(0.02)
         try:
-            self.write()
+            self.name(os.getpid())
         except OSError:
             os.close(self._file)  # a lock without a name would keep every later agent out
             raise
 
-    def write(self) -> None:
-        """Name this process; over the name before, so that it needs no space on a disk that is full by now."""
-        os.pwrite(self._file, b"%-20d\n" % os.getpid(), 0)
+    def name(self, pid: int) -> None:
+        """Name process *pid*; over the name before, so that it needs no space on a disk that is full by now."""
+        os.pwrite(self._file, b"%-20d\n" % pid, 0)
 
     def _lock(self) -> bool:
         try:
@@ -75,19 +75,23 @@ class PidFile:
             return False
 
 
-def detach() -> None:
+def detach(pid_file: PidFile | None) -> None:
     """
     Go on in a process of its own, without terminal, session or standard streams.
 
     Returns in that process only; the one that called exits, with status 0 once
-    the other is on its way.
+    the other is on its way and named in *pid_file*.
     """
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
         os._exit(0 if status == 0 else 1)
     os.setsid()
-    if os.fork():
+    agent = os.fork()
+    if agent:
+        # Not left to the agent itself: it may be stopped before it comes to that, and then nobody could replace it.
+        if pid_file is not None:
+            pid_file.name(agent)
         os._exit(0)
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)

@@ -44,9 +44,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, pid_path: str) -> NoReturn:
     private_key = os.urandom(SEED_LENGTH)  # never leaves the memory of this process
     answer.write(takeover_success(init, public_key(private_key), warnings))
     answer.flush()
-    detach()
-    if pid_file is not None:
-        pid_file.write()
+    detach(pid_file)
     send_heartbeats(endpoint, init.machine_id, seconds)
 
 
