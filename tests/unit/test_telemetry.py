@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -206,7 +207,12 @@ def test_no_counts_are_no_record(capsys: pytest.CaptureFixture[str]) -> None:
 
 def _python(code: str, **environment: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return run.stdout
 
