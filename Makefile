@@ -25,7 +25,7 @@ LAYER := layers/shepherd_core
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/pb=proto \
 	shepherd_core/pb/agent.proto shepherd_core/pb/callback.proto
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(LOCK_FLAGS)
+	--no-emit-index-url --no-emit-find-links $(LOCK_FLAGS)
 
 .PHONY: help
 help: ## list what there is
@@ -61,7 +61,8 @@ check-proto: .venv/.ready
 .PHONY: check-template
 check-template: .venv-sam/.ready
 	@$(SAM) validate --lint --region $(REGION)
-	@$(CFN_LINT) --regions $(REGION) -- template.yaml
+	@mkdir -p build && .venv-sam/bin/python .ci/transform.py >build/template.yaml
+	@$(CFN_LINT) --regions $(REGION) -- template.yaml build/template.yaml
 
 .PHONY: check-docs
 check-docs: .venv/.ready
