@@ -1,0 +1,93 @@
+"""The documentation says of the code what the code says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from shepherd_core import config, errors
+from shepherd_core.telemetry import Metric
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+FUNCTIONS = {
+    "Provisioner": config.ProvisionerSettings,
+    "Initializer": config.InitializerSettings,
+    "Recoverer": config.RecovererSettings,
+}
+PROVIDERS = {"static": config.StaticSettings, "equinix": config.EquinixSettings}
+
+
+def default(field: FieldInfo) -> str:
+    """Return a default as the page shows it."""
+    if field.default is PydanticUndefined:
+        return "required"
+    return "unset" if field.default is None else f"`{str(field.default).lower()}`"
+
+
+def settings_rows() -> list[str]:
+    """Return one table row for each setting and default: variable, where it is read, default, meaning."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for reader, settings_type in {**FUNCTIONS, **PROVIDERS}.items():
+        for name, field in settings_type.model_fields.items():
+            key = (f"`{config.PREFIX}{name.upper()}`", default(field), str(field.description))
+            rows.setdefault(key, []).append(reader)
+    return [
+        f"| {variable} | {'all' if set(readers) == set(FUNCTIONS) else ', '.join(readers)} | {shown} | {meaning} |"
+        for (variable, shown, meaning), readers in rows.items()
+    ]
+
+
+@pytest.mark.parametrize("row", settings_rows())
+def test_every_setting_is_documented_with_its_default(row: str) -> None:
+    """A setting that nobody can find might as well not be there; the row below belongs into the table."""
+    assert row in OPERATIONS
+
+
+def test_no_setting_is_documented_that_does_not_exist() -> None:
+    """An operator who sets a variable that nobody reads believes something that is not so."""
+    documented = set(re.findall(rf"{config.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
+    fields = {f"{config.PREFIX}{name.upper()}" for each in (*FUNCTIONS.values(), *PROVIDERS.values()) for name in each.model_fields}
+    elsewhere = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS", "SHEPHERD_TEST_POSTGRES"}  # the agent's, the tests'
+    assert documented <= fields | elsewhere
+
+
+@pytest.mark.parametrize("metric", Metric)
+def test_every_metric_is_documented(metric: Metric) -> None:
+    """A graph that nobody can read helps nobody."""
+    assert f"| `{metric.value}` |" in OPERATIONS
+
+
+@pytest.mark.parametrize(
+    "error",
+    [name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__],
+)
+def test_every_failure_is_documented(error: str) -> None:
+    """Whoever finds a name in the history or the log finds there what to do."""
+    assert f"`{error}`" in OPERATIONS
+
+
+def test_every_failure_stands_in_the_tree_of_errors() -> None:
+    """The tree at the top of errors.py is what people read instead of the file."""
+    classes = {name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__}
+    assert classes == set(re.findall(r"[A-Z]\w+", re.sub(r"  +[a-z(].*", "", (errors.__doc__ or "").split("\n\n")[1])))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """A reader who follows a link to nothing stops trusting the page."""
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_make_target_named_exists() -> None:
+    """The commands of the README are there to be typed."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"`make ([a-z-]+)", "\n".join(page.read_text() for page in PAGES)))
+    assert {target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()
