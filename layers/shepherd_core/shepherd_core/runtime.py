@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ssl
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache, partial
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 CLOSING_SECONDS = 2.0
 """Left of an invocation's time for closing the session and writing the metrics."""
+
+LIST_SECONDS = 30.0
+"""How old a static list may be."""
 
 _clock = SystemClock()
 
@@ -247,7 +251,7 @@ def _static(_: Any, settings: config.StaticSettings) -> Provider:
     from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.providers.static import StaticProvider  # noqa: PLC0415
 
-    return StaticProvider(partial(object_source.read, settings.static_list))
+    return StaticProvider(_remembering(partial(object_source.read, settings.static_list)))
 
 
 def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) -> Provider:
@@ -267,6 +271,20 @@ _PROVIDERS: dict[str, tuple[type[config.Settings], Callable[[Any, Any], Provider
     "static": (config.StaticSettings, _static),
     "equinix": (config.EquinixSettings, _equinix),
 }
+
+
+def _remembering(read: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Return *read* with a memory of ``LIST_SECONDS``, so that a batch of machines does not fetch the list for each."""
+    lock = threading.Lock()
+    kept: list[tuple[float, bytes]] = []
+
+    def remembered() -> bytes:
+        with lock:
+            if not kept or _clock.monotonic() - kept[0][0] > LIST_SECONDS:
+                kept[:] = [(_clock.monotonic(), read())]
+            return kept[0][1]
+
+    return remembered
 
 
 def _der(source: str, pem: bytes) -> bytes:
