@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
+FAILURES = [name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__]
 FUNCTIONS = {
     "Provisioner": config.ProvisionerSettings,
     "Initializer": config.InitializerSettings,
@@ -53,7 +54,8 @@ def test_every_setting_is_documented_with_its_default(row: str) -> None:
 def test_no_setting_is_documented_that_does_not_exist() -> None:
     """An operator who sets a variable that nobody reads believes something that is not so."""
     documented = set(re.findall(rf"{config.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
-    fields = {f"{config.PREFIX}{name.upper()}" for each in (*FUNCTIONS.values(), *PROVIDERS.values()) for name in each.model_fields}
+    types = (*FUNCTIONS.values(), *PROVIDERS.values())
+    fields = {f"{config.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
     elsewhere = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS", "SHEPHERD_TEST_POSTGRES"}  # the agent's, the tests'
     assert documented <= fields | elsewhere
 
@@ -64,10 +66,7 @@ def test_every_metric_is_documented(metric: Metric) -> None:
     assert f"| `{metric.value}` |" in OPERATIONS
 
 
-@pytest.mark.parametrize(
-    "error",
-    [name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__],
-)
+@pytest.mark.parametrize("error", FAILURES)
 def test_every_failure_is_documented(error: str) -> None:
     """Whoever finds a name in the history or the log finds there what to do."""
     assert f"`{error}`" in OPERATIONS
@@ -75,8 +74,9 @@ def test_every_failure_is_documented(error: str) -> None:
 
 def test_every_failure_stands_in_the_tree_of_errors() -> None:
     """The tree at the top of errors.py is what people read instead of the file."""
-    classes = {name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__}
-    assert classes == set(re.findall(r"[A-Z]\w+", re.sub(r"  +[a-z(].*", "", (errors.__doc__ or "").split("\n\n")[1])))
+    assert set(FAILURES) == set(
+        re.findall(r"[A-Z]\w+", re.sub(r"  +[a-z(].*", "", (errors.__doc__ or "").split("\n\n")[1]))
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
