@@ -5,24 +5,27 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from shepherd_core import config, errors
 from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 FAILURES = [name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__]
-FUNCTIONS = {
+FUNCTIONS: dict[str, type[config.Settings]] = {
     "Provisioner": config.ProvisionerSettings,
     "Initializer": config.InitializerSettings,
     "Recoverer": config.RecovererSettings,
 }
-PROVIDERS = {"static": config.StaticSettings, "equinix": config.EquinixSettings}
+PROVIDERS: dict[str, type[config.Settings]] = {"static": config.StaticSettings, "equinix": config.EquinixSettings}
 
 
 def default(field: FieldInfo) -> str:
