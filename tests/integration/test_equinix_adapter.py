@@ -532,6 +532,18 @@ def test_a_key_that_is_refused_is_refused_in_the_words_of_the_api(world: World, 
     assert world.api.devices() == []
 
 
+def test_a_key_that_somebody_removed_is_added_again(world: World, deadline: Deadline) -> None:
+    """A warm function remembers an id that means nothing any more."""
+    ids = [reservation.id for reservation in world.api.reservations()]
+    world.provider.create_machine(capacity(ids[0]), TOKEN, deadline)
+    (key,) = world.keys
+    requests.delete(f"{world.api.url}/ssh-keys/{key.id}", headers={"X-Auth-Token": KEY}, timeout=10)
+    with pytest.raises(ProviderRefused, match="project_ssh_keys"):
+        world.provider.create_machine(capacity(ids[1]), OTHER_TOKEN, deadline)
+    world.provider.create_machine(capacity(ids[1]), OTHER_TOKEN, deadline)
+    assert [one.key for one in world.keys] == [PUBLIC_KEY]
+
+
 def test_many_that_need_the_key_at_the_same_time_add_one(world: World, deadline: Deadline) -> None:
     """Threads of one function, and functions beside each other."""
     providers = [world.another(), world.another()]

@@ -135,7 +135,8 @@ class EquinixProvider:
         try:
             answer = self._api.post(self._devices, body, deadline, _DEVICE)
         except ProviderRefused:
-            # Somebody was faster; an earlier call of ours, perhaps.
+            self._key_id = None  # in case it is the key that was refused, because it is no longer there
+            # Or somebody was faster; an earlier call of ours, perhaps.
             existing = self._existing(self._reservation(reservation.id, deadline), token, deadline)
             if existing is None:
                 raise
@@ -153,7 +154,7 @@ class EquinixProvider:
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask for a fresh operating system, the one of the settings. The disks are not wiped first: that takes hours.
+        Ask for a fresh operating system, the one of the settings. The disks are not wiped first, which takes long.
 
         Raises:
             MachineNotFound: there is no such device, or it is not ours.
