@@ -1,0 +1,220 @@
+"""The commands that put machines on hold, and end that."""
+
+import getpass
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from shepherd_core.bmdb import queries
+from shepherd_core.errors import ShepherdError
+from shepherd_core.machine import Process
+
+from shepherdctl.database import bmdb
+from shepherdctl.machines import PROVIDERS
+from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
+from shepherdctl.times import duration, relative, span
+
+_PROVISIONER = "provisioner"
+"""The owner of the pauses with which the Provisioner sets machines aside, and which it ends itself."""
+
+_PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+
+
+def _owner(text: str) -> str:
+    if not text.strip() or text == _PROVISIONER:
+        message = f"{text!r} cannot own a pause: a name was wanted, and not that of the Provisioner's own pauses."
+        raise typer.BadParameter(message)
+    return text
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        message = "a reason was wanted, for whoever wonders why nothing happens."
+        raise typer.BadParameter(message)
+    return text
+
+
+def pause(
+    *,
+    reason: Annotated[str, typer.Option(parser=_reason, metavar="TEXT", help="Why; others will read it.")],
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="One machine: the beginning of its id, or its whole provider id."),
+    ] = None,
+    process: Annotated[
+        str | None,
+        typer.Option(parser=one_of(*_PROCESSES), metavar="NAME", help=f"One process: {' or '.join(_PROCESSES)}."),
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            parser=one_of(*PROVIDERS), metavar=f"<{'|'.join(PROVIDERS)}>", help="All machines of one provider."
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything. Cannot be combined.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--for",
+            parser=duration,
+            metavar="TIME",
+            help="End by itself after this time: 90s, 15m, 2h, 1d.",
+            show_default="until resumed",
+        ),
+    ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
+    ] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Put a machine, a process, a provider, any combination of them, or everything on hold.
+
+    No loop takes on new work that a pause covers. Work that is under way goes
+    on. Creating machines stops with --all and with --provider alone.
+
+    Examples:
+      shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
+      shepherdctl pause --provider equinix --process ShepherdRecovery --for 2h --reason "network maintenance"
+      shepherdctl pause --all --reason "heartbeats cannot be recorded"
+    """
+    if everything == any((machine, process, provider)):
+        message = "say what to pause: --machine, --process, --provider or a combination of them, or else --all."
+        raise typer.BadParameter(message)
+    owner = owner or _user()
+    with bmdb() as connection:
+        machine_id = queries.machine_named(connection, machine) if machine else None
+        pause_id = queries.pause(
+            connection,
+            owner=owner,
+            reason=reason,
+            machine_id=machine_id,
+            process=Process(process) if process else None,
+            provider=provider,
+            seconds=seconds,
+        )
+    made = {
+        "pause_id": pause_id,
+        "machine_id": machine_id,
+        "process": process,
+        "provider": provider,
+        "owner": owner,
+        "reason": reason,
+        "seconds": seconds,
+    }
+    if output is Form.JSON:
+        document(made)
+        return
+    ends = "until it is resumed" if seconds is None else f"for {span(seconds)}"
+    facts([("pause", pause_id), ("covers", _scope(made)), ("holds", ends)])
+    note("work that is under way goes on")
+
+
+def pauses(output: Output = Form.TABLE) -> None:
+    """
+    List the pauses in force, oldest first.
+
+    Examples:
+      shepherdctl pauses
+      shepherdctl pauses -o json | jq -r '.[].owner'
+    """
+    with bmdb() as connection:
+        found = queries.pauses(connection)
+        now = queries.now(connection)
+    if output is Form.JSON:
+        document(found)
+        return
+    table(
+        [
+            Column("PAUSE"),
+            Column("COVERS", prose=True),
+            Column("OWNER"),
+            Column("BEGUN", spare=1),
+            Column("ENDS"),
+            Column("REASON", prose=True),
+        ],
+        [
+            (
+                name,
+                scope,
+                one["owner"],
+                relative(one["created_at"], now),
+                "when resumed" if one["expires_at"] is None else relative(one["expires_at"], now),
+                one["reason"],
+            )
+            for name, scope, one in _named(found)
+        ],
+    )
+    if not found:
+        note("nothing is paused")
+
+
+def resume(
+    pause: Annotated[
+        str | None, typer.Argument(metavar="PAUSE_ID", help="The beginning of the pause's id.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All pauses but the Provisioner's own.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    End a pause, or all of them.
+
+    Machines that the Provisioner set aside, because the provider does not list
+    them, stay so with --all. It takes them back itself; name their pause to end
+    it sooner.
+
+    Examples:
+      shepherdctl resume 81fe
+      shepherdctl resume --all
+    """
+    if everything == bool(pause):
+        message = "say what to resume: one PAUSE_ID, as shepherdctl pauses lists them, or else --all."
+        raise typer.BadParameter(message)
+    with bmdb() as connection:
+        found = queries.pauses(connection)
+        if pause:
+            chosen = [one for one in found if str(one["pause_id"]).startswith(pause.lower())]
+            if len(chosen) != 1:
+                message = f"{'more than one pause has' if chosen else 'no pause in force has'} an id that begins with "
+                raise ShepherdError(message + repr(pause))
+        else:
+            chosen = [one for one in found if one["owner"] != _PROVISIONER]
+        ended = [one for one in chosen if queries.resume(connection, one["pause_id"])]
+    if output is Form.JSON:
+        document(ended)
+    else:
+        table(
+            [Column("RESUMED"), Column("COVERED", prose=True), Column("OWNER"), Column("REASON", prose=True)],
+            [(name, scope, one["owner"], one["reason"]) for name, scope, one in _named(ended)],
+        )
+        if not ended:
+            note("nothing was paused")
+    if everything and len(chosen) < len(found):
+        note(f"{counted(len(found) - len(chosen), 'machine')} set aside by the Provisioner: see shepherdctl pauses")
+
+
+def _user() -> str:
+    try:
+        return _owner(getpass.getuser())
+    except (OSError, KeyError, ImportError) as error:  # which one depends on the version of Python
+        message = "the operating system does not say who you are: say it with --owner."
+        raise typer.BadParameter(message) from error
+
+
+def _named(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return for each pause its id and what it covers, as people are shown them, and the pause."""
+    names, machines = ids(one["pause_id"] for one in pauses), ids(one["machine_id"] for one in pauses)
+    return [
+        (name, _scope({**one, "machine_id": machine or None}), one)
+        for name, machine, one in zip(names, machines, pauses, strict=True)
+    ]
+
+
+def _scope(pause: Mapping[str, Any]) -> str:
+    """Return what a pause covers, in words."""
+    parts = [f"{scope} {pause[key]}" for scope, key in _SCOPES if pause[key] is not None]
+    return ", ".join(parts) or "everything"
+
+
+_SCOPES = (("machine", "machine_id"), ("process", "process"), ("provider", "provider"))

@@ -1,0 +1,44 @@
+"""Moments and durations, as people write and read them."""
+
+import re
+from datetime import UTC, datetime
+
+import typer
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SPANS = ((100, 1, "s"), (6_000, 60, "min"), (172_800, 3_600, "h"))
+_LONGEST_DAYS = 366
+
+
+def duration(text: str) -> float:
+    """
+    Return the seconds in *text*: a whole number and a unit, as 90s, 15m, 2h or 1d.
+
+    Raises:
+        BadParameter: *text* is something else, nothing, or longer than a year.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 0 < seconds <= _LONGEST_DAYS * _UNITS["d"]:
+        message = f"{text!r} is no duration: 90s, 15m, 2h or 1d was wanted, and at most {_LONGEST_DAYS}d."
+        raise typer.BadParameter(message)
+    return float(seconds)
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in the unit that suits it: ``12 s``, ``14 min``, ``30 h``, ``3 days``."""
+    for below, unit, name in _SPANS:
+        if seconds < below:
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // _UNITS['d'])} days"
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """Return when *moment* was, or will be, seen from *now*: ``12 s ago``, ``in 4 min``."""
+    seconds = (now - moment).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def iso(moment: datetime) -> str:
+    """Return *moment* as ISO 8601 in UTC, always of the same length."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
