@@ -1,0 +1,182 @@
+"""A machine at the far end of SSH, in this process, that can be made to misbehave at each step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from contextlib import suppress
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any, cast
+
+import asyncssh
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from typing import Self
+
+    from asyncssh.channel import SSHChannel
+
+    Process = asyncssh.SSHServerProcess[bytes]
+
+
+class SshServer:
+    """
+    A server on 127.0.0.1 with the real file system, a real shell and a thread of its own.
+
+    Use it as a context manager. Set the attributes before connecting.
+    """
+
+    def __init__(self, public_line: str, *host_keys: asyncssh.SSHKey) -> None:
+        self.host_keys = host_keys or (asyncssh.generate_private_key("ssh-ed25519"),)
+        self.port = 0
+        self.logins: list[str] = []
+        """The users that began to authenticate."""
+        self.connections: list[asyncssh.SSHServerConnection] = []
+        self.freezes_at = ""
+        """login, channel, program, sftp or write: from there on it answers nothing at all."""
+        self.program: Callable[[Process], Awaitable[None]] = self.shell
+        """What a command runs."""
+        self.on_write: Callable[[asyncssh.SSHServerConnection, int], None] = lambda _connection, _offset: None
+        """Called before each SFTP write with its offset; may raise."""
+        self.has_commands = True
+        self._authorized = asyncssh.import_public_key(public_line)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thaw = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._acceptor = self._call(self._listen())
+        self.port = self._acceptor.get_port()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._thaw.set()
+        self._call(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def public_host_keys(self) -> list[str]:
+        """Return the lines that ``SshConnection.host_key`` may be."""
+        return [b" ".join(key.export_public_key().split()[:2]).decode() for key in self.host_keys]
+
+    async def shell(self, process: Process) -> None:
+        """Run the command as sshd would."""
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", process.command or "", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+        )
+        assert child.stdin is not None
+        inward = asyncio.create_task(_feed(process.stdin, child.stdin))
+        try:
+            await asyncio.gather(_pump(child.stdout, process.stdout), _pump(child.stderr, process.stderr))
+            process.channel.write_eof()
+            process.exit(await child.wait())
+        finally:
+            inward.cancel()
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child._transport.close()  # type: ignore[attr-defined]  # else it waits for output that nobody reads
+            await child.wait()
+
+    def reach(self, step: str) -> None:
+        """Say that a client got to *step*."""
+        if step == self.freezes_at:
+            self._thaw.wait()  # in the thread of the loop: nothing is answered any more
+
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+
+    async def _listen(self) -> asyncssh.SSHAcceptor:
+        return await asyncssh.create_server(
+            lambda: _Guard(self), "127.0.0.1", 0, server_host_keys=list(self.host_keys), encoding=None
+        )
+
+    def _program_requested(self, process: Process) -> Coroutine[Any, Any, None]:
+        self.reach("program")
+        return self._run(process)
+
+    def _sftp_requested(self, channel: SSHChannel[bytes]) -> asyncssh.SFTPServer:
+        self.reach("sftp")
+        return _Sftp(self, channel)
+
+    async def _run(self, process: Process) -> None:
+        with suppress(BrokenPipeError, ConnectionError, asyncssh.Error):  # the client left
+            await self.program(process)
+
+    async def _stop(self) -> None:
+        self._acceptor.close()
+        await self._acceptor.wait_closed()
+        for connection in self.connections:
+            connection.abort()
+            await connection.wait_closed()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=0.2)
+            for task in stuck:
+                task.cancel()
+            await asyncio.gather(*stuck, return_exceptions=True)
+
+
+async def _feed(source: Any, target: asyncio.StreamWriter) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the program closed its input
+        await _pump(source, target)
+    target.close()
+
+
+async def _pump(source: Any, target: Any) -> None:
+    while data := await source.read(65_536):
+        target.write(data)
+        await target.drain()
+
+
+class _Guard(asyncssh.SSHServer):
+    """Lets our key in."""
+
+    def __init__(self, server: SshServer) -> None:
+        self._server = server
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._server.connections.append(conn)
+
+    def begin_auth(self, username: str) -> bool:
+        self._server.logins.append(username)
+        self._server.reach("login")
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def validate_public_key(self, _username: str, key: asyncssh.SSHKey) -> bool:
+        return key == self._server._authorized
+
+    def session_requested(self) -> asyncssh.SSHServerProcess[bytes]:
+        self._server.reach("channel")
+        return _Session(self._server)
+
+
+class _Session(asyncssh.SSHServerProcess[bytes]):
+    """One channel."""
+
+    def __init__(self, server: SshServer) -> None:
+        super().__init__(server._program_requested, server._sftp_requested, 3, False)
+        self._server = server
+
+    def exec_requested(self, command: str) -> bool:
+        return self._server.has_commands and super().exec_requested(command)
+
+
+class _Sftp(asyncssh.SFTPServer):
+    """The whole file system."""
+
+    def __init__(self, server: SshServer, channel: SSHChannel[bytes]) -> None:
+        super().__init__(cast("asyncssh.SSHServerChannel[bytes]", channel))
+        self._server = server
+
+    def write(self, file_obj: object, offset: int, data: bytes) -> Any:
+        self._server.reach("write")
+        self._server.on_write(self.connection, offset)
+        return super().write(file_obj, offset, data)
