@@ -1,9 +1,8 @@
 # What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
-# `make demo` takes PROVIDER=static|equinix and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
-# `make test` takes TEST_FLAGS="…" for pytest, `make lock` takes LOCK_FLAGS=--upgrade,
-# and PYTHON=… chooses the interpreter.
+# `make demo` takes DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help), `make test` takes TEST_FLAGS="…" for
+# pytest, `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -33,7 +32,7 @@ help: ## list what there is
 
 .PHONY: demo
 demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
-	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
+	@$(BIN)/shepherdctl demo $(DEMO_FLAGS)
 
 # A file's tests stay in one process, because they share its database.
 .PHONY: test
