@@ -203,6 +203,7 @@ SPOILED: list[Rule] = [
     Shrink(path=RESERVATIONS, nth=1),
     SameNext(path=RESERVATIONS, nth=2),
     SameNext(path=RESERVATIONS, nth=3),
+    SameNext(path=RESERVATIONS, times=0),
     Answer(path=RESERVATIONS, nth=2, status=200, body={"hardware_reservations": []}),
     Answer(path=RESERVATIONS, nth=2, status=200, body={"meta": {"total": 7, "current_page": 2}}),
     Answer(path=RESERVATIONS, nth=2, status=200, body=[]),
@@ -214,7 +215,7 @@ SPOILED: list[Rule] = [
 
 
 @pytest.mark.parametrize("fault", SPOILED, ids=repr)
-def test_a_listing_that_is_spoiled_once_is_made_good(fault: Rule, world: World, deadline: Deadline) -> None:
+def test_a_listing_that_can_be_made_good_is_made_good(fault: Rule, world: World, deadline: Deadline) -> None:
     """Machines come and go while pages are turned; one that is missing would count as taken away."""
     world.api.faults.add(fault)
     listed = world.provider.list_machines(deadline)
@@ -235,11 +236,24 @@ def test_a_listing_that_stays_spoiled_is_refused(
         world.provider.list_machines(deadline)
 
 
-def test_an_entry_without_id_is_refused(world: World, deadline: Deadline) -> None:
-    """It could be counted, but not told apart from the others."""
-    body = {"devices": [{"hostname": "shepherd-1"}], "meta": {"total": 1, "current_page": 1, "last_page": 1}}
+@pytest.mark.parametrize(
+    ("ids", "page", "fault"),
+    [
+        ([None], 1, "id None"),
+        ([["x"]], 1, "id \\['x'\\]"),
+        (["a"], 7, "page 7 came instead of page 1"),
+        (["a", "a", "b"], 1, "id 'a'"),
+        (["a", "b"], 1, "2 entries came"),
+    ],
+)
+def test_a_listing_that_contradicts_itself_is_refused(
+    ids: list[Any], page: int, fault: str, world: World, deadline: Deadline
+) -> None:
+    """It may look complete by one measure and not by another."""
+    total = len({str(one) for one in ids}) + ("2 entries" in fault)
+    body = {"devices": [{"id": one} for one in ids], "meta": {"total": total, "current_page": page}}
     world.api.faults.add(Answer(path=DEVICES, times=0, status=200, body=body))
-    with pytest.raises(ListingInvalid, match="id None"):
+    with pytest.raises(ListingInvalid, match=fault):
         world.provider.list_machines(deadline)
 
 
@@ -279,6 +293,7 @@ def test_pages_are_asked_for_with_everything_that_the_first_was(clock: ManualClo
         first, second = (path for path in paths if f"/{collection}?" in path)
         assert re.sub(r"([?&]page=)\d+", r"\g<1>2", first) == second
         assert "include=" in second
+        assert ("sort_by=hostname" in second) is (collection == "devices")
         assert "per_page=100" in second
 
 
@@ -305,6 +320,25 @@ def test_devices_of_others_are_never_acted_on(world: World, deadline: Deadline) 
         with pytest.raises(MachineNotFound, match="web-server"):
             call(foreign, deadline)
     assert world.api.calls.keys() == {("GET", "/devices/{id}")}
+
+
+@pytest.mark.parametrize("form", ["{id}?x=1", "{id}#", "{id}/", "x/../{id}", "./{id}"])
+def test_an_id_is_not_part_of_a_path(form: str, world: World, deadline: Deadline) -> None:
+    """It is opaque text; read as more than that, it could name a machine that it does not."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    odd = ProviderId(form.format(id=device.id))
+    for call in (world.provider.get_machine, world.provider.reboot, world.provider.reinstall):
+        with pytest.raises(MachineNotFound):
+            call(odd, deadline)
+    assert world.api.devices()[0].actions_taken == []
+
+
+@pytest.mark.parametrize("provider_id", ["", ".", ".."])
+def test_an_id_that_no_path_can_hold_is_not_asked_for(provider_id: str, world: World, deadline: Deadline) -> None:
+    """The answer would be about something else."""
+    with pytest.raises(MachineNotFound):
+        world.provider.get_machine(ProviderId(provider_id), deadline)
+    assert world.api.calls.total() == 0
 
 
 # Creation
@@ -442,6 +476,14 @@ def test_a_device_that_the_listing_does_not_show_yet_is_found_on_its_reservation
     body = {"devices": [], "meta": {"total": 0, "current_page": 1}}
     world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
     assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
+
+
+def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline: Deadline) -> None:
+    """An API that ignores the question for a tag answers with all devices."""
+    body = {"devices": [{"id": "d-1", "hostname": "shepherd-1"}], "meta": {"total": 1, "current_page": 1}}
+    world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
 
 
 def test_capacity_that_somebody_took_before_is_left_to_them(world: World, deadline: Deadline) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -173,7 +174,7 @@ def test_a_long_wait_is_left_to_the_caller(
     """Sleeping is paid for; the caller knows what else to do."""
     script.replies = [Reply(429, headers={"Retry-After": "120"})]
     with pytest.raises(ProviderUnavailable) as caught:
-        api.get("/things", deadline)
+        api.get("/things", Deadline(clock, 1_000))
     assert caught.value.retry_after == 120
     assert clock.slept == []
     with pytest.raises(ProviderUnavailable) as caught:
@@ -225,9 +226,11 @@ def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> No
 
     script.replies = [hold]
     api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
-    with pytest.raises(ProviderUnavailable, match="no complete answer"):
+    with pytest.raises(ProviderUnavailable, match="no complete answer") as caught:
         api.get("/things", Deadline(SystemClock(), 0.3))
-    assert not script.leave.is_set()
+    waited = re.search(r"read timeout=([\d.]+)", str(caught.value.__cause__))
+    assert waited is not None
+    assert float(waited[1]) <= 0.3
 
 
 def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> None:
@@ -373,6 +376,22 @@ def test_nobody_listening_is_a_passing_failure(clock: ManualClock, deadline: Dea
     with pytest.raises(ProviderUnavailable, match=r"GET /things: no complete answer: ConnectionRefusedError"):
         api.get("/things", deadline)
     assert len(clock.slept) == TRIES - 1
+
+
+def test_the_reason_is_not_taken_from_another_error(clock: ManualClock, deadline: Deadline) -> None:
+    """Python links an error to the one that is being handled, which may have nothing to do with it."""
+    with serving() as server:
+        url = server.url
+    api = HttpApi(url, "X-Auth-Token", lambda: KEY, clock, 1)
+
+    def ask_while_handling(error: ShepherdError) -> None:
+        try:
+            raise error
+        except ShepherdError:
+            api.get("/things", deadline)
+
+    with pytest.raises(ProviderUnavailable, match="ConnectionRefusedError"):
+        ask_while_handling(ProviderRefused("something else"))
 
 
 @pytest.mark.parametrize("url", ["", "ftp://127.0.0.1", "http://", "api.equinix.com/metal/v1"])
