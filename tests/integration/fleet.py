@@ -47,10 +47,14 @@ class Fleet:
         self._admin = pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket)
         self.connection = self.connect()
 
-    def close(self) -> None:
-        """Close every connection, and leave the database as empty as it was."""
+    def disconnect(self) -> None:
+        """Close the product's connections."""
         for connection in self._connections:
             connection.close()
+
+    def close(self) -> None:
+        """Close every connection, and leave the database as empty as it was."""
+        self.disconnect()
         tables = [row[0] for row in self.sql(_TABLES)]
         # What others refer to goes last.
         tables.sort(key=lambda table: table in {"machines", "sessions"})
