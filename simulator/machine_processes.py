@@ -1,16 +1,20 @@
 """The processes of simulated machines: known by a mark in their environment, wherever they detached to."""
 
+# Also run by itself, without the rest of the package: the standard library only, and little of it.
+
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
 MARK = "SHEPHERD_SIM_MACHINE"
 """The environment variable that every process of a machine inherits: ``<park>/<machine>``."""
@@ -65,19 +69,18 @@ def send(number: signal.Signals, processes: Collection[int]) -> None:
             os.kill(pid, number)
 
 
-async def kill_all(park: str, machine: str | None, executions: Callable[[], set[asyncio.Task[None]]]) -> None:
-    """
-    Kill every process of *machine*, or of all machines of *park*, and wait for their *executions* to end.
+def guard(park: str) -> subprocess.Popen[bytes]:
+    """Start a process that kills all processes of *park* when this one dies without doing so; kill it to end it."""
+    command = [sys.executable, "-I", "-S", __file__, park]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
-    Looks again until none is left: one may be born while we look.
-    """
-    while True:
-        processes = await asyncio.to_thread(find, park, machine)
+
+def _guard(park: str) -> None:
+    sys.stdin.buffer.read()  # ends when nobody holds the other end any more
+    while processes := find(park):
         send(signal.SIGKILL, processes)
-        running = executions()
-        if running:
-            await asyncio.wait(running, timeout=0.02)
-        elif processes:
-            await asyncio.sleep(0.002)
-        else:
-            return
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    _guard(sys.argv[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import signal
 import socket
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from simulator import machine_processes as processes
 from simulator.machine_shell import HOME, PATH, Sftp, execute, locate
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
 
 _BACKLOG = 128
@@ -78,7 +79,7 @@ class MachineServer:
     async def stop(self) -> None:
         """Switch the machine off: no process and no connection is left."""
         await self.disconnect()
-        await processes.kill_all(self.park, self.name, lambda: self.executions)
+        await kill_all(self.park, self.name, lambda: self.executions)
 
     async def disconnect(self) -> None:
         """End the listener and all connections, but not the processes."""
@@ -170,6 +171,24 @@ class MachineServer:
         task = asyncio.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+
+
+async def kill_all(park: str, machine: str | None, executions: Callable[[], set[asyncio.Task[None]]]) -> None:
+    """
+    Kill every process of *machine*, or of all machines of *park*, and wait for their *executions* to end.
+
+    Looks again until none is left: one may be born while we look.
+    """
+    while True:
+        found = await asyncio.to_thread(processes.find, park, machine)
+        processes.send(signal.SIGKILL, found)
+        running = executions()
+        if running:
+            await asyncio.wait(running, timeout=0.02)
+        elif found:
+            await asyncio.sleep(0.002)
+        else:
+            return
 
 
 class _Login(asyncssh.SSHServer):

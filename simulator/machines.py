@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import asyncssh
 
 from simulator import machine_processes as processes
-from simulator.machine_server import MachineServer, MachineState
+from simulator.machine_server import MachineServer, MachineState, kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -33,8 +33,8 @@ class MachinePark:
 
     Safe to call from any thread; the machines live in a thread of the park. A
     machine is called by the name it was racked under; another name raises
-    KeyError. Needs Linux, but no root. Close the park, or its machines'
-    processes outlive it.
+    KeyError. Needs Linux, but no root. If this process dies without closing
+    the park, another kills what runs on the machines.
 
     It stands for a computer with systemd and sshd as far as Shepherd can tell,
     except that a command is one program (see ``machine_shell.execute``).
@@ -70,6 +70,7 @@ class MachinePark:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
         asyncssh.set_log_level("WARNING")
+        self._guard = processes.guard(self._id)
         self._lock = threading.Lock()
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="machines", daemon=True)
@@ -90,6 +91,8 @@ class MachinePark:
             if self._thread.is_alive():
                 self._loop.call_soon_threadsafe(self._closing.set)
                 self._thread.join()
+                self._guard.kill()
+                self._guard.communicate()
             self._claim.close()
 
     # --- a machine's life ---
@@ -247,7 +250,7 @@ class MachinePark:
         machines = list(self._machines.values())
         for machine in machines:
             await machine.disconnect()
-        await processes.kill_all(self._id, None, lambda: {task for machine in machines for task in machine.executions})
+        await kill_all(self._id, None, lambda: {task for machine in machines for task in machine.executions})
 
     async def _reboot(self, machine: MachineServer) -> None:
         async with machine.lock:

@@ -89,7 +89,9 @@ def run(ssh: paramiko.SSHClient, command: str, stdin: bytes = b"", timeout: floa
     with feed, output, errors:
         feed.write(stdin)
         feed.channel.shutdown_write()
-        return Result(status=output.channel.recv_exit_status(), output=output.read(), errors=errors.read())
+        written, complained = output.read(), errors.read()
+        assert output.channel.status_event.wait(timeout), "the session does not end"
+        return Result(output.channel.recv_exit_status(), written, complained)
 
 
 def eventually(condition: Callable[[], object]) -> None:

@@ -116,11 +116,14 @@ def test_the_agent_answers_and_then_reports_by_itself(
 
 def test_the_agent_lets_go_of_the_session(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
     """It holds nothing open but its own lock, is nobody's child, and writes its memory, with the key, nowhere."""
-    _start(client, machine, endpoint.url)
+    client.upload(machine, "/root/start", b'#!/bin/sh\necho $$ >"$HOME/starter"\nexec "$HOME/agent"\n')
+    init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
+    assert client.run(machine, "/root/start", init).status == 0
+    starter = int((client.park.disk(machine) / "root/starter").read_text())
     (pid,) = client.park.agents(machine)
     open_files = {Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)}
     assert open_files == {Path(os.devnull)}
-    assert os.getsid(pid) not in (pid, os.getsid(0))
+    assert os.getsid(pid) not in (pid, starter)
     assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
     assert "Max core file size        0                    0" in Path(f"/proc/{pid}/limits").read_text()
 

@@ -6,6 +6,8 @@ import hashlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,6 +164,27 @@ def test_closing_a_park_kills_its_processes_and_nobody_elses(client: Client, bus
         (theirs,) = park.agents(busy)
     assert _is_gone(theirs)
     assert [_is_gone(pid) for pid in client.park.agents(busy)] == [False]
+
+
+def test_no_process_outlives_a_park_that_is_killed(tmp_path: Path) -> None:
+    """Else agents of a simulation that was killed would report to nobody for ever."""
+    script = """
+import subprocess, sys, time
+from pathlib import Path
+from simulator.machine_processes import MARK
+from simulator.machines import MachinePark
+park = MachinePark(Path(sys.argv[1]), 0, boot_seconds=0)
+process = subprocess.Popen(["sleep", "1000"], env={MARK: park._id + "/crate"}, start_new_session=True)
+print(process.pid, flush=True)
+time.sleep(1000)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as killed:
+        assert killed.stdout is not None
+        process = int(killed.stdout.readline())
+        assert not _is_gone(process)
+        killed.kill()
+    eventually(lambda: _is_gone(process))
 
 
 def test_two_parks_do_not_share_a_port(park: MachinePark, tmp_path: Path) -> None:
@@ -358,6 +381,31 @@ def test_a_machine_can_stop_accepting_our_key(client: Client, machine: str) -> N
         pass
     client.park.accept_logins(machine)
     assert client.run(machine, "true").status == 0
+
+
+def test_what_happens_to_one_machine_does_not_happen_to_another(client: Client, busy: str) -> None:
+    """Only the harmed machines of a simulation may need recovery."""
+    other = client.rack("other")
+    client.upload(other, "/root/agent", SLEEPER)
+    client.run(other, "/root/agent")
+    eventually(lambda: client.park.agents(other))
+    (process,) = client.park.agents(other)
+    client.park.silence(busy)
+    client.park.wedge(busy)
+    client.park.reboot(busy)
+    client.park.remove(busy)
+    assert client.park.agents(other) == [process]
+    assert not _is_stopped(process)
+    assert client.park.state(other) is MachineState.UP
+
+
+def test_a_command_that_runs_is_no_agent(client: Client, machine: str) -> None:
+    """The one that is just answering to the Initializer must not be silenced or counted."""
+    client.upload(machine, "/root/slow", b"#!/bin/sh\necho begun\nsleep 1000\n")
+    with client.login(machine) as ssh:
+        _, output, _ = ssh.exec_command("/root/slow", timeout=20)
+        assert output.readline() == "begun\n"
+        assert client.park.agents(machine) == []
 
 
 def test_every_agent_of_the_park_is_found_with_one_look(client: Client, busy: str) -> None:
