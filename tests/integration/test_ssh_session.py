@@ -182,15 +182,25 @@ def test_full_disk_is_named_wherever_it_happens(
     assert list(path.parent.iterdir()) == [path], "the unfinished file still takes the space"
 
 
-def test_refused_write_is_named(server: SshServer, connection: SshConnection, path: Path, deadline: Deadline) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (asyncssh.SFTPPermissionDenied("Permission denied"), "Permission denied"),
+        (asyncssh.SFTPFailure("Failure"), "Failure, which is all that OpenSSH says of a full disk"),
+        (asyncssh.SFTPEOFError(), "EOFError"),
+    ],
+)
+def test_refused_write_is_named(
+    server: SshServer, connection: SshConnection, path: Path, *, error: Exception, words: str
+) -> None:
     """A read-only disk is for the operator, and so must be told from a full one."""
 
     def refuse(_connection: object, _offset: int) -> None:
-        raise asyncssh.SFTPPermissionDenied("Permission denied")
+        raise error
 
     server.on_write = refuse
-    with pytest.raises(SshUploadFailed, match="Permission denied"):
-        connection.upload(Agent(b"agent"), str(path), deadline)
+    with pytest.raises(SshUploadFailed, match=words):
+        connection.upload(Agent(b"agent"), str(path), soon(30))
 
 
 def test_missing_folder_is_named(connection: SshConnection, path: Path, deadline: Deadline) -> None:
@@ -457,6 +467,7 @@ def test_take_over_of_a_real_program(server: SshServer, connection: SshConnectio
             machine_id="42",
             endpoint="https://bmaas",
             ca_certificate=b"der",
+            answer_seconds=10,
             deadline=Deadline(SystemClock(), 30),
         )
         assert takeover.public_key == b"%032d" % 7

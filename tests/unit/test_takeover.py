@@ -52,6 +52,7 @@ class Machine:
     files: dict[str, str] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
     stdin: bytes = b""
+    seconds_to_answer: float = 0
     seconds_per_step: float = 0
     clock: ManualClock | None = None
     host_key: str = "ssh-ed25519 AAAA"
@@ -66,9 +67,10 @@ class Machine:
         self._step("upload")
         self.files[path] = binary.sha256
 
-    def run(self, path: str, stdin: bytes, _deadline: Deadline) -> RunResult:
+    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
         """Answer."""
         assert path in self.files
+        self.seconds_to_answer = deadline.left()
         self._step("run")
         self.stdin = stdin
         return RunResult(self.answer, self.stderr, self.exit_status)
@@ -101,6 +103,7 @@ def take(machine: Machine, deadline: Deadline) -> Takeover:
         machine_id=INIT.machine_id,
         endpoint=INIT.bmaas_endpoint,
         ca_certificate=INIT.ca_certificate,
+        answer_seconds=30,
         deadline=deadline,
     )
 
@@ -133,6 +136,14 @@ def test_nothing_is_run_after_the_time_limit(clock: ManualClock) -> None:
     with pytest.raises(TimeLimitExceeded):
         take(machine, Deadline(clock, 10))
     assert machine.steps == ["has", "upload"]
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(100, 30), (20, 20)])
+def test_agent_has_a_time_limit_of_its_own_to_answer(clock: ManualClock, seconds: float, left: float) -> None:
+    """An upload may take long, an answer may not; and neither may take longer than the machine was given."""
+    machine = Machine(success())
+    take(machine, Deadline(clock, seconds))
+    assert machine.seconds_to_answer == left
 
 
 def test_nothing_is_run_when_the_session_is_over(clock: ManualClock) -> None:

@@ -117,7 +117,7 @@ class SshConnection:
         self._late = False
 
     def exchange_keys(self, pinned: str | None, deadline: Deadline) -> None:
-        """Agree on encryption, and leave nothing more to a machine that does not hold the *pinned* host key."""
+        """Agree on encryption; go no further with a machine that does not hold the *pinned* host key."""
         with self._step("exchanging keys with", deadline, HANDSHAKE_SECONDS):
             # A machine has several keys; ask for the one that we know, else for the best.
             options = self._transport.get_security_options()
@@ -141,7 +141,8 @@ class SshConnection:
                     raise  # so it says also when the connection broke
                 raise SshAuthenticationFailed(f"{self._peer} refuses our key for {user}: {_text(error)}") from error
             if missing:
-                raise SshAuthenticationFailed(f"{self._peer} wants more than our key for {user}: {', '.join(missing)}")
+                more = printable(", ".join(missing), _DETAIL)
+                raise SshAuthenticationFailed(f"{self._peer} wants more than our key for {user}: {more}")
 
     def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
         """See ``takeover.Connection``."""
@@ -198,6 +199,8 @@ class SshConnection:
         stdout, stderr = bytearray(), b""
         unsent: bytes | None = stdin
         patience: float | None = None
+        outputs = select.poll()
+        outputs.register(channel, select.POLLIN)
         while True:
             # Asked before reading, so that nothing arrives between the last reading and the answer.
             ended, complete = channel.exit_status_ready(), channel.eof_received or channel.closed
@@ -219,7 +222,7 @@ class SshConnection:
             if channel.eof_received:
                 channel.status_event.wait(_POLL_SECONDS)
             else:
-                select.select([channel], [], [], _POLL_SECONDS)
+                outputs.poll(_POLL_SECONDS * 1_000)
 
     def _open_channel(self) -> paramiko.Channel:
         self._channel = self._transport.open_session()
@@ -331,4 +334,6 @@ def _fingerprint(host_key: str) -> str:
 def _text(error: Exception) -> str:
     """Return what *error* says, at least its type; parts of it may come from the machine."""
     text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    if text == "Failure":
+        text += ", which is all that OpenSSH says of a full disk"
     return printable(text, _DETAIL)

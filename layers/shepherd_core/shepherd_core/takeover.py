@@ -136,16 +136,17 @@ def take_over(
     machine_id: str,
     endpoint: str,
     ca_certificate: bytes,
-    answer_seconds: float = 60,
+    answer_seconds: float,
     deadline: Deadline,
 ) -> Takeover:
     """
     Make sure that *binary* is at *path*, run it there for *machine_id*, and return its checked answer.
 
     *ca_certificate* is DER, or empty; *answer_seconds* is what the agent may
-    take to answer. May be repeated for the same machine: the agent that answered
-    last is the one that counts, so the caller records its key. When this raises after the program was run, an agent may be running
-    that nobody knows; the next takeover makes another.
+    take to answer. May be repeated for the same machine: the agent that
+    answered last is the one that counts, so the caller records its key. When
+    this raises after the program was run, an agent may be running that nobody
+    knows; the next takeover makes another.
 
     Errors hold the agent's own words, shortened and made printable, and what it
     wrote to its standard error as a note.
