@@ -8,6 +8,7 @@ import typer
 from shepherd_core import runtime
 from shepherd_core.bmdb import migrate as migrations
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.config import BmdbSettings
 from shepherd_core.errors import StatementFailed
 
 from shepherdctl.output import Column, Form, Output, document, facts, note, table
@@ -38,9 +39,16 @@ def schema_named() -> Iterator[None]:
 
 
 @contextmanager
-def bmdb() -> Iterator[Connection]:
-    """Connect to the BMDB that the environment names; errors as ``schema_named``, and those of a Connection."""
-    with closing(runtime.bmdb()) as connection, schema_named():
+def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
+    """
+    Connect to the BMDB that the environment, or *settings*, name.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        SchemaMismatch: as ``schema_named``.
+        BmdbError: what a Connection raises.
+    """
+    with closing(runtime.bmdb(settings)) as connection, schema_named():
         yield connection
 
 

@@ -11,12 +11,12 @@ import typer
 from rich.text import Text
 from shepherd_core.bmdb import queries
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.config import ProviderChoice, SilenceSettings, load
+from shepherd_core.config import ProviderChoice, load
 from shepherd_core.machine import WorkEvent
 
 from shepherdctl.database import bmdb
 from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
-from shepherdctl.state import Observer
+from shepherdctl.state import Observer, Settings
 from shepherdctl.times import relative, span
 
 PROVIDERS: tuple[str, ...] = get_args(ProviderChoice.model_fields["provider"].annotation)
@@ -50,10 +50,10 @@ def list_machines(
       shepherdctl machine list --provider static
       shepherdctl machine list --limit 100000 -o json | jq '.[] | select(.state == "silent")'
     """
-    silence = _silence()
-    with bmdb() as connection:
+    (settings,) = load(Settings)
+    with bmdb(settings) as connection:
         machines = queries.list_machines(connection, provider=provider, limit=limit + 1)
-        observer = Observer(queries.now(connection), silence, queries.pauses(connection))
+        observer = Observer(queries.now(connection), settings, queries.pauses(connection))
     for machine in machines:
         machine["needs"] = machine.pop("process")
     shown = machines[:limit]
@@ -95,10 +95,10 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
       shepherdctl machine show 3f2a
       shepherdctl machine show rack1-3 -o json
     """
-    silence = _silence()
-    with bmdb() as connection:
+    (settings,) = load(Settings)
+    with bmdb(settings) as connection:
         found = queries.show_machine(connection, queries.machine_named(connection, machine))
-        observer = Observer(queries.now(connection), silence, queries.pauses(connection))
+        observer = Observer(queries.now(connection), settings, queries.pauses(connection))
     del found["paused_until"]  # the pauses themselves say more
     found["being_worked_on"] = bool(found["work"])
     found["backing_off"] = found["backoff_until"] is not None and found["backoff_until"] > observer.now
@@ -186,10 +186,6 @@ def fingerprint(host_key: str) -> str:
     kind, encoded = host_key.split()[:2]
     digest = hashlib.sha256(base64.b64decode(encoded)).digest()
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
-
-
-def _silence() -> SilenceSettings:
-    return load(SilenceSettings)[0]
 
 
 def _with_state(machine: Mapping[str, Any], observer: Observer) -> dict[str, Any]:

@@ -7,9 +7,13 @@ from enum import StrEnum
 from typing import Any
 
 from rich.text import Text
-from shepherd_core.config import SilenceSettings
+from shepherd_core.config import BmdbSettings, SilenceSettings
 
 from shepherdctl.times import relative, span
+
+
+class Settings(BmdbSettings, SilenceSettings):
+    """What commands need that tell states."""
 
 
 class State(StrEnum):
