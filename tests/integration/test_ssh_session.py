@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import faulthandler
 import gc
@@ -346,6 +347,7 @@ def test_detached_child_that_keeps_the_output_open_is_not_waited_for(
     async def answer_and_stay(process: Process) -> None:
         process.stdout.write(b"first half, ")
         process.channel._send_request(b"exit-status", UInt32(0))
+        await asyncio.sleep(0.1)  # sshd reads the pipe when it gets to it
         process.stdout.write(b"second half")
         stays.set()
         await process.channel.wait_closed()
@@ -380,6 +382,8 @@ def test_connection_lost_while_running_is_named(
     server.program = cut
     with pytest.raises(SshConnectionLost, match="while running agent"):
         connection.run("agent", b"", deadline)
+    with pytest.raises(SshConnectionLost, match="while hashing agent"):
+        connection.has("agent", "0" * 64, deadline)
 
 
 # A machine that stops answering, at each point where that can happen
