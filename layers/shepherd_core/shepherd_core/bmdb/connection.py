@@ -38,6 +38,11 @@ _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many co
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
+def storable(text: str) -> str:
+    """Return *text*, which a stranger wrote, as the database can hold it: UTF-8 without NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
+
+
 class Connection:
     """One connection to the BMDB, opened on demand."""
 
@@ -192,30 +197,35 @@ class Connection:
     def _open(self) -> pg8000.native.Connection:
         settings = self._settings
         where = f"{settings.bmdb_host}:{settings.bmdb_port}"
+        password = None if self._password is None else self._password()
         try:
-            sock = self._socket()
             return pg8000.native.Connection(
                 settings.bmdb_user,
                 host=settings.bmdb_host,
                 database=settings.bmdb_name,
-                password=None if self._password is None else self._password(),
-                sock=sock,
+                password=password,
+                sock=self._socket(),
                 ssl_context=self._tls(),
                 application_name="shepherd",
                 startup_params={"statement_timeout": str(int(settings.bmdb_statement_timeout_seconds * 1000))},
             )
-        except (InterfaceError, OSError) as error:
+        except (InterfaceError, DatabaseError, OSError) as error:
+            refusal = _refusal(error)
+            if refusal is not None:
+                raise self._translated(refusal, f"connecting to {where}") from error
             message = f"cannot connect to the BMDB at {where}: {error}"
             raise BmdbUnavailable(message) from error
-        except DatabaseError as error:
-            raise self._translated(error, f"connecting to {where}") from error
 
     def _socket(self) -> socket.socket:
         settings = self._settings
         if settings.bmdb_host.startswith("/"):
             sock = socket.socket(socket.AF_UNIX)
             sock.settimeout(settings.bmdb_connect_timeout_seconds)
-            sock.connect(f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}")
+            try:
+                sock.connect(f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}")
+            except OSError:
+                sock.close()
+                raise
         else:
             address = (settings.bmdb_host, settings.bmdb_port)
             sock = socket.create_connection(address, settings.bmdb_connect_timeout_seconds)
@@ -235,3 +245,10 @@ class Connection:
             return False
         # pg8000 verifies nothing unless it is given a context.
         return ssl.create_default_context(cafile=self._settings.bmdb_ca_file)
+
+
+def _refusal(error: BaseException | None) -> DatabaseError | None:
+    """Return the server's own words, which the driver hides when it fails to say goodbye to a server that refused."""
+    while error is not None and not isinstance(error, DatabaseError):
+        error = error.__context__
+    return error
