@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from shepherd_core.errors import Discrepancy, ListingInvalid
 from shepherd_core.machine import INVALID, Availability, ProviderStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.provisioning import Intent, Ledger, Provided
@@ -54,6 +55,7 @@ class Plan:
     forget: tuple[Intent, ...] = ()
     """Creations that never happened."""
     assimilate: tuple[Machine, ...] = ()
+    """Unknown machines to take into the BMDB, as far as the limit allows."""
     create: tuple[Creation, ...] = ()
     managed: int = 0
     """Machines that count towards the limit before anything is created."""
@@ -69,18 +71,19 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         ListingInvalid: the listing contradicts itself.
         Discrepancy: the two disagree about too many machines to trust either; names them all.
     """
-    known = {provided.provider_id: provided for provided in ledger.provided}
+    # Sorted, so that what is done, and what waits for the limits, does not depend on the order of a listing.
+    known = {provided.provider_id: provided for provided in sorted(ledger.provided, key=lambda each: each.provider_id)}
     used, unused = _resolve(listing, known)
     adopt, differences = _adoptions(used, known, ledger)
-    adopted = {machine.provider_id for _, machine in adopt}
+    adopted = {intent.machine_id for intent, _ in adopt}
 
     unknown = [
         machine
         for provider_id, machine in used.items()
         if provider_id not in known
-        and provider_id not in adopted
+        and machine.token not in adopted
         and not machine.failed
-        and not differences.get(provider_id)
+        and provider_id not in differences
     ]
     if not limits.assimilate:
         for machine in unknown:
@@ -98,11 +101,15 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     if len(differences) > tolerated:
         raise Discrepancy(sorted(differences.values()))
 
-    assimilate = unknown if limits.assimilate else []
-    open_intents = [intent for intent in ledger.intents if intent not in {intent for intent, _ in adopt}]
-    resume, forget = _unfinished(open_intents, unused, used, ledger, limits)
-    managed = len(known) + len(adopt) + len(assimilate) + len(open_intents) - len(forget)
-    fresh = _fresh(unused, ledger, limits.chunk - len(resume), limits.max_machines, managed)
+    settled = len(known) + len(adopt)
+    assimilate = unknown[: _room(limits, settled)] if limits.assimilate else []
+    settled += len(assimilate)
+    # An intent whose token is in dispute waits until somebody has decided which of the machines is it.
+    claimed = {machine.token for provider_id, machine in used.items() if provider_id not in known}
+    unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
+    resume, forget = _unfinished(unclaimed, unused, used, ledger, limits)
+    managed = settled + len(ledger.intents) - len(adopt) - len(forget)
+    create = resume[: _room(limits, settled)] + _fresh(unused, ledger)[: _room(limits, managed)]
     return Plan(
         take_back=tuple(
             provided for provider_id, provided in known.items() if provided.set_aside and provider_id in used
@@ -111,7 +118,7 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         adopt=tuple(adopt),
         forget=tuple(forget),
         assimilate=tuple(assimilate),
-        create=tuple((resume + fresh)[: limits.chunk]),
+        create=tuple(create[: limits.chunk]),
         managed=managed,
         differences=tuple(sorted(differences.values())),
     )
@@ -120,16 +127,11 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
 def _resolve(
     listing: Sequence[Machine], known: Collection[ProviderId]
 ) -> tuple[dict[ProviderId, Machine], list[Machine]]:
-    """Return the machines in use by id, and the capacity in a stable order."""
+    """Return the machines in use by id, and the capacity that none of them, or of the BMDB, is; in a stable order."""
     used: dict[ProviderId, Machine] = {}
     unused: list[Machine] = []
-    seen: set[ProviderId] = set()
     for machine in listing:
         named = machine.provider_id != INVALID
-        if named and machine.provider_id in seen:
-            message = f"the provider lists {machine.provider_id} twice"
-            raise ListingInvalid(message)
-        seen.add(machine.provider_id)
         match machine.availability:
             case Availability.KNOWN_UNUSED:
                 unused.append(machine)
@@ -145,7 +147,18 @@ def _resolve(
                     f"{machine.availability!r}, which it cannot have"
                 )
                 raise ListingInvalid(message)
-    return used, sorted(unused, key=lambda machine: machine.capacity_id or "")
+    _refuse_duplicates(machine.provider_id for machine in listing if machine.provider_id != INVALID)
+    _refuse_duplicates(machine.capacity_id for machine in unused if machine.capacity_id is not None)
+    occupied = {machine.capacity_id for machine in used.values()}
+    free = [machine for machine in unused if machine.capacity_id not in occupied and machine.provider_id not in known]
+    return dict(sorted(used.items())), sorted(free, key=lambda machine: machine.capacity_id or "")
+
+
+def _refuse_duplicates(names: Iterable[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        message = f"the provider lists {', '.join(sorted(twice))} more than once"
+        raise ListingInvalid(message)
 
 
 def _adoptions(
@@ -181,7 +194,9 @@ def _unfinished(
     limits: Limits,
 ) -> tuple[list[Creation], list[Intent]]:
     """Return which interrupted creations to repeat, with their old token, and which to give up."""
-    offered = {machine.capacity_id: machine for machine in unused if machine.capacity_id is not None}
+    offered = {
+        machine.capacity_id: machine for machine in unused if machine.capacity_id is not None and not machine.failed
+    }
     occupied = {machine.capacity_id for machine in used.values()}
     resume: list[Creation] = []
     forget: list[Intent] = []
@@ -195,12 +210,11 @@ def _unfinished(
     return resume, forget
 
 
-def _fresh(unused: Sequence[Machine], ledger: Ledger, chunk: int, max_machines: int, managed: int) -> list[Creation]:
-    """Return creations on capacity that nothing was begun for, as many as the limits allow."""
-    room = len(unused) if max_machines == 0 else max(0, max_machines - managed)
+def _fresh(unused: Sequence[Machine], ledger: Ledger) -> list[Creation]:
+    """Return creations on all capacity that nothing was begun for."""
     begun = {intent.capacity_id for intent in ledger.intents}
-    free = [
-        machine
+    return [
+        Creation(machine, None)
         for machine in unused
         if not machine.failed
         and (
@@ -208,4 +222,8 @@ def _fresh(unused: Sequence[Machine], ledger: Ledger, chunk: int, max_machines: 
             or (machine.capacity_id not in ledger.penalized and machine.capacity_id not in begun)
         )
     ]
-    return [Creation(machine, None) for machine in free[: max(0, min(room, chunk))]]
+
+
+def _room(limits: Limits, managed: int) -> int | None:
+    """Return how many machines may be added to so many; None: any number."""
+    return max(0, limits.max_machines - managed) if limits.max_machines else None
