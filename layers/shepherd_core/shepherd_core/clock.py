@@ -70,7 +70,7 @@ class Deadline:
         return self.remaining() <= -seconds
 
     def within(self, seconds: float, session_left: Callable[[], float] | None = None) -> Deadline:
-        """Return a deadline *seconds* from now, at most this one's end; behind the fence given, else behind this one's."""
+        """Return a deadline *seconds* from now, at most this one's end; behind the fence given, else this one's."""
         part = Deadline(self._clock, seconds, session_left or self._session_left)
         part._end = min(part._end, self._end)
         return part

@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from shepherd_core import telemetry
 from shepherd_core.bmdb import work as bmdb_work
 from shepherd_core.bmdb.session import Session
-from shepherd_core.clock import Deadline
 from shepherd_core.errors import ConfigError, ShepherdError
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.backoff import Backoff
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.work import Silence, Work
-    from shepherd_core.clock import Clock
+    from shepherd_core.clock import Clock, Deadline
     from shepherd_core.machine import Process
 
 F = TypeVar("F")
@@ -110,13 +109,26 @@ class _Run(Generic[F]):
     session: Session
     clock: Clock
     limits: Limits
+    deadline: Deadline
     counts: Counter[Metric] = field(default_factory=Counter)
     running: dict[Work, Attempt] = field(default_factory=dict)
     results: SimpleQueue[tuple[Work, F | None, Exception | None]] = field(default_factory=SimpleQueue)
     next_poke: float = 0.0
 
+    def has_time(self) -> bool:
+        """Return whether there is time enough to begin with a machine."""
+        return self.deadline.remaining() >= self.limits.machine_seconds + MARGIN_SECONDS
+
+    def prepare(self, works: Sequence[Work]) -> None:
+        """Let the loop prepare itself; if it cannot, *works*, which wait for that, are as due as they were."""
+        try:
+            self.session.keep_alive(lambda: self.loop.prepare(self.deadline))
+        except Exception:
+            bmdb_work.cancel(self.session, works)
+            raise
+
     def begin(self, work: Work) -> None:
-        attempt = Attempt(work, Deadline(self.clock, self.limits.machine_seconds, self.session.left))
+        attempt = Attempt(work, self.deadline.within(self.limits.machine_seconds, self.session.left))
         self.running[work] = attempt
         threading.Thread(target=self._work_on, args=(attempt,), daemon=True).start()
 
@@ -169,18 +181,19 @@ class _Run(Generic[F]):
             telemetry.error("work failed for a reason that nobody thought of", exc=error, **facts)
         return bmdb_work.Failure(cause, interval, self.running[work].host_key)
 
-    def _count(self, metric: Metric, works: list[Work], ended: set[UUID]) -> None:
+    def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:
-            del self.running[work]
+            self.running.pop(work, None)
             if work.machine_id in ended:
                 self.counts[metric] += 1
             else:
                 telemetry.warning("work lost: it was no longer ours to end", machine_id=work.machine_id)
+        if len(ended) < len(works):
+            self.session.poke()  # raises if it is the session that was lost
 
-    def cancel_rest(self) -> None:
-        """Give back what is still running; its deadline keeps it from having further effects."""
-        if self.running:
-            works = list(self.running)
+    def cancel(self, works: Sequence[Work]) -> None:
+        """Give back what was not begun, or is still running; its deadline keeps it from having further effects."""
+        if works:
             self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
 
 
@@ -209,14 +222,13 @@ def run(
             [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
         )
     session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
-    state = _Run(loop, session, clock, limits, next_poke=clock.monotonic() + session.poke_interval)
+    state = _Run(loop, session, clock, limits, deadline, next_poke=clock.monotonic() + session.poke_interval)
     more, prepared, backlog = True, False, None
     try:
         while more or state.running:
-            free = limits.concurrency - len(state.running)
-            in_time = deadline.remaining() >= needed
+            free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # Not for every single place that falls free: claims cost a round trip, whatever they bring.
-            if more and in_time and free >= max(1, limits.concurrency // 2):
+            if more and state.has_time() and free >= max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2):
                 claim = bmdb_work.claim(
                     session,
                     loop.process,
@@ -228,15 +240,18 @@ def run(
                 more = claim.examined > len(claim.work) or len(claim.work) == free
                 state.counts[Metric.CLAIMED] += len(claim.work)
                 if claim.work and not prepared:
-                    session.keep_alive(lambda: loop.prepare(deadline))
+                    state.prepare(claim.work)
                     prepared = True
+                    if not state.has_time():
+                        state.cancel(claim.work)
+                        break
                 for work in claim.work:
                     state.begin(work)
             elif state.running and deadline.remaining() > 0:
                 state.settle()
             else:
                 break
-        state.cancel_rest()
+        state.cancel(list(state.running))
     finally:
         backlog = session.close(loop.process, provider)
     return {

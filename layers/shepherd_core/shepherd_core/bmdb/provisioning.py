@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb.connection import storable
 from shepherd_core.errors import CommitUnknown, SessionExpired
 from shepherd_core.machine import ProviderId, ProviderStatus
 
@@ -145,7 +146,9 @@ def forget(session: Session, provider: str, intent: Intent) -> None:
 
 def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
     """Leave the capacity alone for *seconds*. May run twice."""
-    session.connection.run("penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=cause)
+    session.connection.run(
+        "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=storable(cause)
+    )
 
 
 def set_aside(session: Session, machine_id: UUID, reason: str) -> None:

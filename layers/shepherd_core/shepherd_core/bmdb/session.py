@@ -121,12 +121,12 @@ class Session:
         Raises:
             SessionExpired: the session was lost; *call* is abandoned.
         """
-        outcome: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+        outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
         def target() -> None:
             try:
                 outcome.put((call(), None))
-            except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
                 outcome.put((None, error))
 
         def wait() -> T:
@@ -151,8 +151,9 @@ class Session:
         """
         End the session, cancel what it left undone, and return what is still due for *process* at *provider*.
 
-        May run twice, and after the session died.
+        May run twice, and after the session died. No time is left from now on: nobody may begin anything more.
         """
+        self._end = float("-inf")
         parameters = {"session_id": self.session_id, "process": process, "provider": provider}
         try:
             rows = self.connection.run("close_session", **parameters)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb.connection import storable
 from shepherd_core.errors import CommitUnknown, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.machine import Process, ProviderId, WorkEvent
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
+
+CLAIM_LIMIT = 100
+"""So many machines can be claimed at once; the claim looks at no more due rows than that."""
 
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
@@ -72,7 +76,7 @@ def claim(
     known: Collection[UUID] = (),
 ) -> Claim:
     """
-    Lock up to *limit* (at most 100) due machines of *provider* for *process*, longest waiting first.
+    Lock up to *limit* (at most ``CLAIM_LIMIT``) due machines of *provider* for *process*, longest waiting first.
 
     One statement. Machines that another session works on, that are in backoff,
     that are paused or that have a fresh heartbeat are passed over, never waited
@@ -179,7 +183,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         WorkEvent.FAILED,
         list(failed),
         process=next(iter(failed)).process,
-        causes=[failure.cause for failure in failed.values()],
+        causes=[storable(failure.cause) for failure in failed.values()],
         intervals=[failure.interval_seconds for failure in failed.values()],
         host_keys=[failure.host_key for failure in failed.values()],
     )
