@@ -75,7 +75,7 @@ class Column:
 def ids(whole: Iterable[object]) -> list[str]:
     """Return ids as they are printed: on a terminal as short as can be without two being alike, else whole."""
     names = ["" if identity is None else str(identity) for identity in whole]
-    if not Console().is_terminal:
+    if not sys.stdout.isatty():
         return names
     length = _SHORTEST_ID
     while len({name[:length] for name in names}) < len(set(names)):
@@ -159,7 +159,7 @@ def plain(value: object) -> Any:
 
 def _stdout() -> Console:
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not sys.stdout.isatty():  # the console itself may have been told to pretend, for the sake of colours
         console.width = _UNLIMITED
     return console
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 _SECONDS = 60
+# Whoever runs the tests may have wishes of their own about colours and width.
+_PLAIN = {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": None, "NO_COLOR": None, "TTY_COMPATIBLE": None}
 
 
 class CommandLine:
@@ -34,10 +42,9 @@ class CommandLine:
                 "SHEPHERD_BMDB_USER": settings.bmdb_user,
             }
 
-    def __call__(self, *arguments: str, width: int | None = None) -> Result:
-        """Run it in this process: piped, or on a terminal of *width* columns."""
-        terminal = {"FORCE_COLOR": "1", "COLUMNS": str(width)} if width else {}
-        return CliRunner().invoke(app, arguments, env={**self.environment, **terminal})
+    def __call__(self, *arguments: str) -> Result:
+        """Run it in this process, piped."""
+        return CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
 
     def read(self, *arguments: str) -> str:
         """Return what it prints when all is well."""
@@ -53,10 +60,43 @@ class CommandLine:
         """Run it as a process of its own, which reads its settings for the first time."""
         return subprocess.run(
             [sys.executable, "-c", "from shepherdctl.main import main; main()", *arguments],
-            env={**os.environ, **self.environment},
+            env=self._environment(_PLAIN),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_SECONDS,
             check=False,
         )
+
+    def on_terminal(self, width: int, *arguments: str) -> str:
+        """Return what a terminal of *width* columns receives on standard output."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from shepherdctl.main import main; main()", *arguments],
+            env=self._environment({**_PLAIN, "COLUMNS": None}),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs)
+        received = b""
+        try:
+            while chunk := os.read(ours, 65_536):
+                received += chunk
+        except OSError as error:
+            if error.errno != errno.EIO:  # how Linux says that nobody writes to a terminal any more
+                raise
+        finally:
+            os.close(ours)
+            assert process.wait(_SECONDS) == 0
+        return received.decode()
+
+    def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        changed = {**os.environ, **changes, **self.environment}
+        return {name: value for name, value in changed.items() if value is not None}
+
+
+def without_styles(text: str) -> str:
+    """Return *text* without the codes for colours and bold letters."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from shepherdctl.main import app
-from tests.integration.command_line import CommandLine
+from tests.integration.command_line import CommandLine, without_styles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +49,13 @@ def test_every_command_explains_itself_without_a_database(words: tuple[str, ...]
     """Who asks for help has no settings yet, perhaps."""
     result = CommandLine(None)(*words, "--help")
     assert result.exit_code == 0
-    assert f"Usage: root {' '.join(words)}" in result.stdout
+    assert f"Usage: root {' '.join(words)}" in without_styles(result.stdout)
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] not in ("demo", "simulate")], ids=" ".join)
 def test_every_command_on_the_fleet_shows_how_it_is_used(words: tuple[str, ...]) -> None:
     """An example is what people copy; it must at least name the command."""
-    _, _, examples = CommandLine(None)(*words, "-h").stdout.partition("Examples:")
+    _, _, examples = without_styles(CommandLine(None)(*words, "-h").stdout).partition("Examples:")
     assert f"shepherdctl {' '.join(words)}" in examples
 
 

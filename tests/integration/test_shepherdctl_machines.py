@@ -12,7 +12,7 @@ from shepherd_core.bmdb import queries, work
 from shepherd_core.bmdb.work import AgentStarted, Failure
 from shepherd_core.machine import Process
 
-from tests.integration.command_line import CommandLine
+from tests.integration.command_line import CommandLine, without_styles
 from tests.integration.fleet import Fleet, claimed
 
 if TYPE_CHECKING:
@@ -65,7 +65,11 @@ def installed(fleet: Fleet) -> UUID:
         (lambda fleet: fleet.silent_machine(61), "agent_running", r"agent running, heartbeat 6\d s ago"),
         (lambda fleet: fleet.silent_machine(840), "silent", "silent for 14 min"),
         (lambda fleet: fleet.started_machine(2000), "silent", "silent for 33 min"),
-        (lambda fleet: fleet.silent_machine(50, started_ago=10), "agent_started", r"agent started 1\d s ago, no heartbeat yet"),
+        (
+            lambda fleet: fleet.silent_machine(50, started_ago=10),
+            "agent_started",
+            r"agent started 1\d s ago, no heartbeat yet",
+        ),
         (installed, "installed", "installed"),
         (lambda fleet: failed(fleet, "no luck"), "needs_agent", "needs agent, backing off for 9 min"),
         (worked_on, "needs_agent", "needs agent, being worked on"),
@@ -140,7 +144,7 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: i
         "provider_location = 'Frankfurt am Main'",
         n=name,
     )
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", CommandLine(fleet.settings)("machine", "list", width=width).stdout)
+    shown = without_styles(CommandLine(fleet.settings).on_terminal(width, "machine", "list"))
     assert max(map(len, shown.splitlines())) <= width
     assert str(machine_id)[:8] in shown
     assert str(machine_id) not in shown
@@ -265,13 +269,13 @@ def test_a_machine_without_history_is_no_failure(fleet: Fleet) -> None:
     assert "nothing has been done" in result.stderr
 
 
-@pytest.mark.parametrize("width", [None, 80])
-def test_what_a_machine_says_cannot_act_on_the_terminal(fleet: Fleet, width: int | None) -> None:
+def test_what_a_machine_says_cannot_act_on_the_terminal(fleet: Fleet) -> None:
     """A cause holds what an agent or an SSH server sent: it could rewrite the screen, or the title, or worse."""
     machine_id = failed(fleet, "said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m")
+    shepherdctl = CommandLine(fleet.settings)
     for command in ("history", "machine show"):
-        shown = CommandLine(fleet.settings)(*command.split(), str(machine_id), width=width).stdout
-        assert not re.search("[\x07\r\x9b]", shown)
-        assert "\x1b]" not in shown
-        assert "\\x1b]0;owned\\x07" in shown
-        assert "[red]more[/red]" in shown.replace("\n", "")
+        piped = shepherdctl.read(*command.split(), str(machine_id))
+        assert "said \\x1b]0;owned\\x07 and\\r [red]more[/red]\\x9b31m" in piped
+        shown = without_styles(shepherdctl.on_terminal(80, *command.split(), str(machine_id))).replace("\r\n", "")
+        assert not re.search("[\x07\r\x1b\x9b]", piped + shown)
+        assert "[red]more[/red]" in shown

@@ -177,7 +177,6 @@ def test_all_faults_of_a_loop_are_told_at_once(loop: str) -> None:
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_a_loop_asks_for_the_migration_that_is_missing(own_fleet: Fleet, tmp_path: Path, options: list[str]) -> None:
     """Also where no session is opened that would notice."""
-    own_fleet.sql("ALTER TABLE machine_provided RENAME provider_location TO location")
     own_fleet.sql("DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)")
     own_fleet.sql("ALTER TABLE machine_creation_intent RENAME TO later")
     path = tmp_path / "machines.json"
