@@ -172,17 +172,19 @@ def test_a_process_that_is_no_agent_is_never_killed(client: Client, machine: str
     """The number in the pid file may belong to another process by now."""
     pid_file = client.park.disk(machine) / f"{PATH}.pid".lstrip("/")
     with subprocess.Popen(["sleep", "1000"]) as bystander, pid_file.open("w") as file:
-        file.write(f"{bystander.pid}\n")
-        file.flush()
-        fcntl.flock(file, fcntl.LOCK_EX)
-        starting = threading.Thread(target=_start, args=(client, machine, endpoint.url))
-        starting.start()
-        eventually(lambda: _sleeps_with_open(pid_file))
-        fcntl.flock(file, fcntl.LOCK_UN)
-        starting.join()
-        assert len(client.park.agents(machine)) == 1
-        assert bystander.poll() is None
-        bystander.kill()
+        try:
+            file.write(f"{bystander.pid}\n")
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX)
+            starting = threading.Thread(target=_start, args=(client, machine, endpoint.url))
+            starting.start()
+            eventually(lambda: _sleeps_with_open(pid_file))
+            fcntl.flock(file, fcntl.LOCK_UN)
+            starting.join()
+            assert len(client.park.agents(machine)) == 1
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
 
 
 def _sleeps_with_open(path: Path) -> bool:

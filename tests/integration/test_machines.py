@@ -180,10 +180,12 @@ time.sleep(1000)
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as killed:
-        assert killed.stdout is not None
-        process = int(killed.stdout.readline())
-        assert not _is_gone(process)
-        killed.kill()
+        try:
+            assert killed.stdout is not None
+            process = int(killed.stdout.readline())
+            eventually(lambda: not _is_gone(process))  # at its very beginning it has no environment yet
+        finally:
+            killed.kill()
     eventually(lambda: _is_gone(process))
 
 
