@@ -204,7 +204,7 @@ def _unfinished(
         if intent.capacity_id in ledger.penalized:
             continue
         if intent.capacity_id in offered:
-            resume.append(Creation(offered[intent.capacity_id], intent))
+            resume.append(Creation(offered.pop(intent.capacity_id), intent))  # one at a time on each capacity
         elif intent.age_seconds > limits.forget_seconds or intent.capacity_id in occupied:
             forget.append(intent)
     return resume, forget
