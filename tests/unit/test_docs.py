@@ -59,7 +59,7 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     documented = set(re.findall(rf"{config.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
     types = (*FUNCTIONS.values(), *PROVIDERS.values())
     fields = {f"{config.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
-    elsewhere = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS", "SHEPHERD_TEST_POSTGRES"}  # the agent's, the tests'
+    elsewhere = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS"}  # the agent's
     assert documented <= fields | elsewhere
 
 

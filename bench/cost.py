@@ -1,0 +1,108 @@
+"""
+What Shepherd costs a month on AWS: a formula, with every price and every assumption named.
+
+    make cost                                        # 10, 1,000 and 100,000 machines
+    python bench/cost.py --machines 500 --set failures_per_machine=2
+
+The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
+rely on a figure. The database is not in the sum, because it is yours: name its price with ``--set database=…``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields, replace
+
+PRICES_OF = "2025-01"
+_HOURS = 730
+_MINUTES = _HOURS * 60
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Prices in US dollars, assumptions in the units of their names."""
+
+    # Prices.
+    lambda_gb_second: float = 0.0000133334
+    """arm64"""
+    lambda_million_requests: float = 0.20
+    scheduler_million_events: float = 1.00
+    logs_gb: float = 0.50
+    custom_metric: float = 0.30
+    alarm: float = 0.10
+    dashboard: float = 3.00
+    database: float = 0.0
+
+    # The deployment, as template.yaml has it.
+    loops: int = 3
+    ticks_per_minute: float = 1.0
+    memory_gb: float = 0.5
+    initializer_memory_gb: float = 1.0
+    alarms: int = 24
+    metrics: int = 24
+
+    # What happens.
+    idle_seconds: float = 0.05
+    """Billed for a tick that finds nothing to do, warm."""
+    agent_start_seconds: float = 0.2
+    """Billed for one agent start: two seconds of work, ten at the same time."""
+    failures_per_machine: float = 1.0
+    """Agent starts and recoveries of one machine in a month."""
+    listing_seconds_per_thousand: float = 2.0
+    """Billed for the Provisioner to list and compare a thousand machines."""
+    rearm_seconds_per_thousand: float = 0.05
+    """Billed for the Recoverer to look at a thousand healthy machines, once in each silence interval."""
+    silence_minutes: float = 10.0
+    tick_log_kb: float = 1.2
+
+
+def month(machines: int, inputs: Inputs) -> dict[str, float]:
+    """Return the dollars of a month by what they are for."""
+    ticks = inputs.loops * inputs.ticks_per_minute * _MINUTES
+    starts = machines * inputs.failures_per_machine
+    per_thousand = machines / 1000
+    gb_seconds = (
+        ticks * inputs.idle_seconds * inputs.memory_gb
+        + starts * inputs.agent_start_seconds * inputs.initializer_memory_gb
+        + inputs.ticks_per_minute * _MINUTES * per_thousand * inputs.listing_seconds_per_thousand * inputs.memory_gb
+        + _MINUTES / inputs.silence_minutes * per_thousand * inputs.rearm_seconds_per_thousand * inputs.memory_gb
+    )
+    return {
+        "Lambda, time": gb_seconds * inputs.lambda_gb_second,
+        "Lambda, requests": ticks / 1e6 * inputs.lambda_million_requests,
+        "schedules": ticks / 1e6 * inputs.scheduler_million_events,
+        "logs": (ticks * inputs.tick_log_kb + starts * 2) / 1e6 * inputs.logs_gb,
+        "metrics": inputs.metrics * inputs.custom_metric,
+        "alarms": inputs.alarms * inputs.alarm,
+        "dashboard": inputs.dashboard,
+        "database": inputs.database,
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machines", type=int, nargs="+", default=[10, 1_000, 100_000])
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another price or assumption")
+    arguments = parser.parse_args()
+    names = {field.name for field in fields(Inputs)}
+    changes: dict[str, float] = {}
+    for item in arguments.set:
+        name, _, value = item.partition("=")
+        if name not in names:
+            parser.error(f"--set {item}: there is no input {name!r}; there are {', '.join(sorted(names))}")
+        try:
+            changes[name] = float(value)
+        except ValueError:
+            parser.error(f"--set {item}: {value!r} is not a number")
+    inputs = replace(Inputs(), **changes)  # type: ignore[arg-type]  # counts may be fractions here
+    months = {machines: month(machines, inputs) for machines in arguments.machines}
+    print(f"US dollars a month (prices of {PRICES_OF}), by machines")
+    print(f"{'':<18}" + "".join(f"{machines:>12,}" for machines in months))
+    for what in month(0, inputs):
+        print(f"{what:<18}" + "".join(f"{each[what]:>12.2f}" for each in months.values()))
+    print(f"{'sum':<18}" + "".join(f"{sum(each.values()):>12.2f}" for each in months.values()))
+
+
+if __name__ == "__main__":
+    main()
