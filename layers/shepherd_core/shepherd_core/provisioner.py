@@ -118,6 +118,7 @@ class Provisioner:
         self._counts[Metric.DISPUTED] = len(plan.differences)
         for difference in plan.differences:
             telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
+        session.poke()  # what follows needs a live session, and not every statement looks for itself
         for provided in plan.take_back:
             provisioning.take_back(session, provided.machine_id)
         for provided in plan.set_aside:
@@ -154,9 +155,10 @@ class Provisioner:
         try:
             machine = session.keep_alive(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
         except (CapacityTaken, ProviderRefused) as error:
-            # Nothing was created under this token, and nothing will be.
             self._penalize(session, intent, error)
-            self._forget(session, intent)
+            # This call created nothing; an earlier one, of which no answer came, may yet turn out to have.
+            if creation.intent is None or isinstance(error, CapacityTaken):
+                self._forget(session, intent)
             return True
         except (ProviderError, TimeLimitExceeded) as error:
             # Perhaps it was created. The intent stays; the machine is adopted, or its creation repeated, later.
