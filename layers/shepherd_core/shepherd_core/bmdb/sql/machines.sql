@@ -130,7 +130,7 @@ LIMIT :limit;
 SELECT m.machine_id
 FROM machines m
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
-WHERE m.machine_id::text LIKE :name || '%' OR p.provider_id = :provider_id
+WHERE left(m.machine_id::text, length(:name::text)) = :name OR p.provider_id = :provider_id
 ORDER BY m.machine_id
 LIMIT 2;
 

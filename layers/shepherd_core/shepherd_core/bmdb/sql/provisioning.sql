@@ -1,4 +1,5 @@
--- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session lives.
+-- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session lives; the
+-- session is looked at when the lock is had, which may take a while.
 
 -- name: held_lock
 -- Hold on to the provider's lock row while its holder is looked at; no row: nobody ever took it.
@@ -50,12 +51,14 @@ SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until 
 -- name: intend
 -- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: the lock or
 -- the session is lost.
-WITH fence AS (
-    SELECT l.provider
-    FROM provisioner_lock l
-    JOIN sessions s ON s.session_id = l.session_id
-    WHERE l.provider = :provider AND s.session_id = :session_id AND s.deadline > clock_timestamp()
-    FOR UPDATE OF l, s
+WITH lock AS (
+    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
+),
+fence AS (
+    SELECT :provider::text AS provider
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    FOR UPDATE
 ),
 machine AS (
     INSERT INTO machines (machine_created_at)
@@ -69,12 +72,14 @@ RETURNING machine_id;
 -- name: provide
 -- The machine exists at the provider: tag it, drop its intent and any penalty on its capacity, and make it due. No
 -- row: the lock or the session is lost, and the intent is still there for a later pass.
-WITH fence AS (
-    SELECT l.provider
-    FROM provisioner_lock l
-    JOIN sessions s ON s.session_id = l.session_id
-    WHERE l.provider = :provider AND s.session_id = :session_id AND s.deadline > clock_timestamp()
-    FOR UPDATE OF l, s
+WITH lock AS (
+    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
+),
+fence AS (
+    SELECT :provider::text AS provider
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    FOR UPDATE
 ),
 tagged AS (
     INSERT INTO machine_provided (
@@ -105,12 +110,14 @@ RETURNING machine_id;
 
 -- name: forget_intent
 -- The machine was never created and never will be. No row: the lock or the session is lost.
-WITH fence AS (
-    SELECT l.provider
-    FROM provisioner_lock l
-    JOIN sessions s ON s.session_id = l.session_id
-    WHERE l.provider = :provider AND s.session_id = :session_id AND s.deadline > clock_timestamp()
-    FOR UPDATE OF l, s
+WITH lock AS (
+    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
+),
+fence AS (
+    SELECT :provider::text AS provider
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    FOR UPDATE
 ),
 dropped AS (
     DELETE FROM machine_creation_intent
