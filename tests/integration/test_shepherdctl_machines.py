@@ -62,6 +62,7 @@ def installed(fleet: Fleet) -> UUID:
         (Fleet.bare_machine, "not_provided", "not provided yet"),
         (Fleet.provided_machine, "needs_agent", "needs agent"),
         (Fleet.started_machine, "agent_started", r"agent started \d s ago, no heartbeat yet"),
+        (lambda fleet: fleet.started_machine(1000), "agent_started", "agent started 16 min ago, no heartbeat yet"),
         (lambda fleet: fleet.silent_machine(61), "agent_running", r"agent running, heartbeat 6\d s ago"),
         (lambda fleet: fleet.silent_machine(840), "silent", "silent for 14 min"),
         (lambda fleet: fleet.started_machine(2000), "silent", "silent for 33 min"),
@@ -226,7 +227,7 @@ def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None
     (found,) = claimed(session, Process.AGENT_START)
     work.finish_agent_start(session, {found: AgentStarted(bytes(32), HOST_KEY)})
     shepherdctl = CommandLine(fleet.settings)
-    assert FINGERPRINT in shepherdctl.read("machine", "forget-host-key", str(machine_id))
+    assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read("machine", "forget-host-key", str(machine_id))
     assert "host_key" not in fleet.tags(machine_id)
     again = shepherdctl("machine", "forget-host-key", str(machine_id))
     assert (again.exit_code, again.stdout) == (0, "")

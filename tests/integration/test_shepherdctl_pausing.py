@@ -42,6 +42,7 @@ def test_no_loop_takes_what_a_pause_covers_until_it_is_resumed(fleet: Fleet, arg
     assert claimed(fleet.open_session(), Process.AGENT_START) == []
     (pause,) = shepherdctl.load("pauses")
     assert pause["pause_id"] in shown
+    assert f"  {covers.format(machine_id=machine_id)}  " in shepherdctl.read("pauses")
     assert (pause["owner"], pause["reason"], pause["expires_at"]) == (getpass.getuser(), REASON[1], None)
     shepherdctl.read("resume", pause["pause_id"][:8])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]

@@ -135,16 +135,17 @@ COLUMNS = (
     output.Column("EMPTY"),
     output.Column("WORDS", prose=True),
 )
-ROW = ("n" * 20, "f" * 20, "s" * 20, None, " ".join(["word"] * 12))
+ROW = ("n" * 40, "f" * 20, "s" * 20, None, " ".join(["word"] * 12))
 
 
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
         (200, ["NAME", "FIRST TO GO", "SECOND TO GO", "WORDS"]),
-        (90, ["NAME", "FIRST TO GO", "SECOND TO GO", "WORDS"]),
-        (89, ["NAME", "SECOND TO GO", "WORDS"]),
-        (67, ["NAME", "WORDS"]),
+        (110, ["NAME", "FIRST TO GO", "SECOND TO GO", "WORDS"]),
+        (109, ["NAME", "SECOND TO GO", "WORDS"]),
+        (87, ["NAME", "WORDS"]),
+        (66, ["NAME", "WORDS"]),
         (30, ["NAME", "WORDS"]),
     ],
 )
@@ -155,8 +156,9 @@ def test_a_table_fits_its_terminal(terminal: Callable[[int], Terminal], width: i
     lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
     assert [title.strip() for title in lines[0].split("  ") if title.strip()] == titles
     assert max(map(len, lines)) <= width
+    assert any("n" * 40 in line for line in lines) is (width > 30)
     printed = "".join(lines)
-    assert printed.count("n") == 20
+    assert printed.count("n") == 40
     assert printed.count("word") == 12
 
 
@@ -173,3 +175,9 @@ def test_a_table_without_rows_is_nothing(capsys: pytest.CaptureFixture[str]) -> 
     """Titles alone would be data to a program."""
     output.table(COLUMNS, [])
     assert capsys.readouterr().out == ""
+
+
+def test_a_message_is_text_and_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may name what a provider calls a machine."""
+    output.note("disputed: [bold]rack1[/bold] \x1b[2J")
+    assert capsys.readouterr().err == "disputed: [bold]rack1[/bold] \\x1b[2J\n"
