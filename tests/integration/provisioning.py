@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
-from shepherd_core.providers.equinix_objects import TOKEN_TAG
+from shepherd_core.providers.equinix_objects import token_tag
 from shepherd_core.providers.static import StaticProvider
 
 if TYPE_CHECKING:
@@ -76,21 +76,23 @@ def static(names: list[str]) -> Edge:
     )
 
 
-def provided(fleet: Fleet) -> dict[str, str]:
+def provided(fleet: Fleet) -> dict[str, UUID]:
     """Return the machine ids of what the BMDB has, by provider id."""
-    return {row[0]: str(row[1]) for row in fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
+    return {row[0]: row[1] for row in fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
 
 
-def intents(fleet: Fleet) -> list[str]:
+def intents(fleet: Fleet) -> list[UUID]:
     """Return the machine ids of the creations that were begun."""
-    return [str(row[0]) for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
+    return [row[0] for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
 
 
 def assert_settled(fleet: Fleet, api: EquinixApi, machines: int) -> None:
     """Assert that so many machines exist, once each, as the provider says and as the BMDB says."""
     devices = [device for device in api.devices() if device.hostname.startswith(PREFIX)]
     assert len(devices) == machines
-    assert {device.id: device.tags[0].removeprefix(TOKEN_TAG) for device in devices} == provided(fleet)
+    assert {device.id: device.tags[0] for device in devices} == {
+        provider_id: token_tag(machine_id) for provider_id, machine_id in provided(fleet).items()
+    }
     assert len({device.reservation_id for device in devices}) == machines
     assert intents(fleet) == []
     assert fleet.sql("SELECT count(*) FROM machines") == [[machines]]

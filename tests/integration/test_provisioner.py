@@ -13,7 +13,7 @@ from shepherd_core.bmdb import queries
 from shepherd_core.clock import Deadline
 from shepherd_core.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
 from shepherd_core.machine import Process
-from shepherd_core.providers.equinix_objects import TOKEN_TAG
+from shepherd_core.providers.equinix_objects import token_tag
 from shepherd_core.provisioner import Pace, Provisioner
 from shepherd_core.reconcile import Limits
 from shepherd_core.telemetry import Metric
@@ -318,7 +318,7 @@ def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
     api.faults.add(Answer(method="POST", path=DEVICES, status=403))
     counts = run(edge, chunk=1)
     assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (1, 0)
-    api.add_device_by_hand(f"{PREFIX}late", [TOKEN_TAG + begun], reservation_id=next(iter(penalties(fleet))))
+    api.add_device_by_hand(f"{PREFIX}late", [token_tag(begun)], reservation_id=next(iter(penalties(fleet))))
     assert run(edge, max_disputed=0)[Metric.ADOPTED] == 1
     run(edge)
     assert_settled(fleet, api, 3)
@@ -439,7 +439,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     names = ["a", "b"]
     edge = static(names)
     run(edge)
-    machines = {name: queries.machine_named(fleet.connection, name) for name in names}
+    machines = provided(fleet)
     names[:] = ["b", "c"]
     for _ in range(2):
         counts = run(edge)
@@ -463,9 +463,7 @@ def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
     names = ["a"]
     edge = static(names)
     run(edge)
-    pause = queries.pause(
-        fleet.connection, owner="me", reason="memory test", machine_id=queries.machine_named(fleet.connection, "a")
-    )
+    pause = queries.pause(fleet.connection, owner="me", reason="memory test", machine_id=provided(fleet)["a"])
     names.clear()
     run(edge)
     names.append("a")
