@@ -55,11 +55,15 @@ class Fleet:
     def close(self) -> None:
         """Close every connection, and leave the database as empty as it was."""
         self.disconnect()
+        self.empty()
+        self._admin.close()
+
+    def empty(self) -> None:
+        """Remove everything but the schema."""
         tables = [row[0] for row in self.sql(_TABLES)]
         # What others refer to goes last.
         tables.sort(key=lambda table: table in {"machines", "sessions"})
         self.sql("; ".join(f"DELETE FROM {table}" for table in tables if not table.startswith("schema_")))
-        self._admin.close()
 
     def connect(self, settings: BmdbSettings | None = None) -> Connection:
         """Return a connection of its own, for a twin; *settings* lead it elsewhere."""
@@ -157,8 +161,7 @@ class Fleet:
         columns: dict[str, list[str]] = {}
         for table, column in self.sql(_TIMES):
             columns.setdefault(table, []).append(f"{column} = {column} - interval '{seconds} seconds'")
-        for table, moved in columns.items():
-            (script or self.sql)(f"UPDATE {table} SET {', '.join(moved)}")
+        (script or self.sql)("; ".join(f"UPDATE {table} SET {', '.join(moved)}" for table, moved in columns.items()))
 
     # What can be seen.
 
