@@ -31,8 +31,9 @@ RETURNING machine_id;
 DELETE FROM machine_host_key WHERE machine_id = :machine_id RETURNING host_key;
 
 -- name: list_machines
--- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. What a machine
--- needs is looked up for the page alone.
+-- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. All but the page
+-- itself is looked up for its machines alone, and :after bounds both sides of the join, so that a late page costs no
+-- more than the first.
 WITH page AS (
     SELECT
         m.machine_id,
@@ -41,15 +42,13 @@ WITH page AS (
         p.provider_id,
         p.provider_ip_address,
         p.provider_location,
-        p.provider_status,
-        a.agent_started_at,
-        h.agent_heartbeat_at
+        p.provider_status
     FROM machines m
-    LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
-    LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
-    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
-    WHERE (:provider::text IS NULL OR p.provider = :provider)
-        AND m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+    LEFT JOIN machine_provided p
+        ON p.machine_id = m.machine_id
+        AND p.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+    WHERE m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+        AND (:provider::text IS NULL OR p.provider = :provider)
     ORDER BY m.machine_id
     LIMIT :limit
 )
@@ -61,8 +60,8 @@ SELECT
     g.provider_ip_address,
     g.provider_location,
     g.provider_status,
-    g.agent_started_at,
-    g.agent_heartbeat_at,
+    (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = g.machine_id) AS agent_started_at,
+    (SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = g.machine_id) AS agent_heartbeat_at,
     n.process,
     n.backoff_until > clock_timestamp() AS backing_off,
     n.backoff_until,

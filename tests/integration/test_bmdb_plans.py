@@ -1,0 +1,240 @@
+"""
+What statements cost in a large fleet: they read what they are about, and never the fleet.
+
+EXPLAIN tells how many rows each one visited, with the plans that the planner
+makes for known parameters and with those that it keeps for any.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pg8000.native
+import pytest
+from shepherd_core.bmdb.statements import statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.config import BmdbSettings
+
+    from simulator.postgres import Postgres
+
+MACHINES = 20_000
+BATCH = 10
+
+# Three of four have an agent that sends heartbeats, every one has a past; 1 % are due now, the others within a day.
+PLANT = f"""
+INSERT INTO machines (machine_created_at)
+    SELECT now() - interval '1 day' - n * interval '1 second' FROM generate_series(1, {MACHINES}) n;
+INSERT INTO machine_provided (machine_id, provider, provider_id)
+    SELECT machine_id, 'static', machine_id::text FROM machines;
+INSERT INTO machine_agent_started
+    SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex')
+    FROM machines WHERE random() < 0.75;
+INSERT INTO machine_agent_heartbeat
+    SELECT machine_id, now() - random() * interval '1 minute' FROM machine_agent_started;
+INSERT INTO machine_host_key SELECT machine_id, 'key', machine_created_at FROM machines;
+INSERT INTO machine_rebooted
+    SELECT machine_id, machine_created_at, machine_created_at FROM machines WHERE random() < 0.3;
+INSERT INTO machine_os_installation_request SELECT machine_id, 2, '' FROM machines WHERE random() < 0.3;
+INSERT INTO machine_os_installation_report
+    SELECT machine_id, 1, 'Success', '' FROM machine_os_installation_request;
+INSERT INTO work_backoff
+    SELECT machine_id, 'ShepherdAgentStart', now() - interval '1 hour', '?', 60 FROM machines WHERE random() < 0.3;
+INSERT INTO machine_due
+    SELECT machine_id, provider, process, now() + (random() - 0.01) * interval '1 day' FROM machine_need;
+INSERT INTO work_history
+    SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
+    FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
+INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
+    VALUES ('test', 'a test', 3600, now() + interval '1 hour');
+INSERT INTO work
+    SELECT machine_id, process, session_id FROM sessions, (
+        (SELECT machine_id, process FROM machine_due WHERE process = 'ShepherdAgentStart' LIMIT {BATCH})
+        UNION ALL
+        (SELECT machine_id, process FROM machine_due WHERE process = 'ShepherdRecovery' LIMIT {BATCH})
+    ) AS held;
+INSERT INTO provisioner_lock SELECT 'static', session_id FROM sessions;
+INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
+    SELECT 'test', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, 20) n;
+WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, 20) RETURNING machine_id)
+    INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM new;
+ANALYZE;
+"""
+
+ALL_DUE = "UPDATE machine_due SET not_before = now() - random() * interval '1 hour'; ANALYZE machine_due;"
+STATES = {
+    "few are due": "",
+    "all are due": ALL_DUE,
+    "few are due, and the statistics still say all": f"{ALL_DUE} UPDATE machine_due SET not_before = now() + "
+    "(random() - 0.01) * interval '1 day';",
+}
+
+# The rows of these are about as many as there are workers, pauses and creations under way.
+SMALL = {
+    "capacity_penalties",
+    "machine_creation_intent",
+    "pauses",
+    "provisioner_lock",
+    "schema_migrations",
+    "sessions",
+    "work",
+}
+
+# A claim looks at a window of 100 due rows, at up to nine tables for each; a page of the list has as many machines;
+# a closing session counts to 1,000. Where 1 % are due, the planner may read them all before it sorts them.
+LIMITS = {"claim": 1_800, "list_machines": 1_800, "close_session": 2_000}
+LIMIT = 300
+
+READS_ALL = {
+    "provided": "the Provisioner compares all machines with the provider's listing",
+    "intents": "so many creations are not under way",
+    "penalized": "so much capacity does not fail",
+    "paused": "people read it",
+    "machines_named": "people ask it, by the beginning of an id",
+    "applied_migrations": "a few rows",
+    "schema_exists": "the catalogue",
+    "create_schema_migrations": "no query",
+    "create_schema_lock": "no query",
+    "fill_schema_lock": "one row",
+    "take_schema_lock": "one row",
+    "record_migration": "one row",
+}
+
+
+@pytest.fixture(scope="module")
+def planted(postgres: Postgres) -> Iterator[BmdbSettings]:
+    """Return a large fleet to copy."""
+    settings = postgres.new_database()
+    with _driver(settings) as driver:
+        driver.run(PLANT)
+    yield settings
+    postgres.drop(settings)
+
+
+@pytest.fixture(scope="module", params=STATES)
+def large(
+    request: pytest.FixtureRequest, postgres: Postgres, planted: BmdbSettings
+) -> Iterator[pg8000.native.Connection]:
+    """Return a connection to a large fleet in each state."""
+    settings = postgres.new_database(planted.bmdb_name)
+    with _driver(settings) as driver:
+        driver.run(STATES[request.param] or "SELECT 1")
+        yield driver
+    postgres.drop(settings)
+
+
+def _driver(settings: BmdbSettings) -> pg8000.native.Connection:
+    return pg8000.native.Connection(
+        "postgres", database=settings.bmdb_name, unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+    )
+
+
+def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
+    """Return a value for every parameter of any statement."""
+    (session_id,) = driver.run("SELECT session_id FROM work LIMIT 1")[0]
+    held = [row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdAgentStart'")]
+    return {
+        "session_id": session_id,
+        "machine_ids": held,
+        "machine_id": held[0],
+        "process": "ShepherdAgentStart",
+        "provider": "static",
+        "limit": BATCH,
+        "first_heartbeat_seconds": 1800,
+        "silence_seconds": 600,
+        "settle_seconds": 120,
+        "public_keys": ["5e" * 32] * BATCH,
+        "host_keys": ["key"] * BATCH,
+        "causes": ["no luck"] * BATCH,
+        "intervals": [60] * BATCH,
+        "not_befores": ["2026-01-01"] * BATCH,
+        "known": held[:1],
+        "event": "Finished",
+        "after": UUID(int=2**127),
+        "component_name": "test",
+        "runtime_info": "a test",
+        "seconds": 60,
+        "schema_version": 3,
+        "cause": "no luck",
+        "capacity_id": "rack",
+        "reason": "?",
+        "owner": "me",
+        "pause_id": UUID(int=1),
+        "provider_id": "new",
+        "provider_reservation_id": None,
+        "provider_ip_address": None,
+        "provider_location": None,
+        "provider_status": None,
+    }
+
+
+# Where the general values would find nothing to do.
+SPECIAL: dict[str, dict[str, Any]] = {
+    "finish_recovery": {"process": "ShepherdRecovery"},
+    "list_machines": {"limit": 100},
+    "start_work": {"process": "ShepherdAccess"},
+}
+
+
+def explain(driver: pg8000.native.Connection, name: str, mode: str) -> dict[str, Any]:
+    """Return the plan that ran for a statement, which is undone."""
+    values = parameters(driver) | SPECIAL.get(name, {})
+    if name == "finish_recovery":
+        values["machine_ids"] = [
+            row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdRecovery'")
+        ]
+    if name in ("provide", "forget_intent"):
+        values["machine_id"] = driver.run("SELECT machine_id FROM machine_creation_intent LIMIT 1")[0][0]
+    text, in_order = pg8000.native.to_statement(statements()[name])
+    arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))
+    driver.run(f"SET plan_cache_mode = {mode}")
+    driver.run(f"PREPARE explained AS {text}")
+    driver.run("BEGIN")
+    try:
+        execute = f"EXECUTE explained({arguments})" if arguments else "EXECUTE explained"
+        answer = driver.run(f"EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) {execute}")[0][0]
+    finally:
+        driver.run("ROLLBACK")
+        driver.run("DEALLOCATE explained")
+    found: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    return found
+
+
+def scans(node: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Return each scan of a plan as its kind, what it reads and how many rows it visited in all."""
+    what = node.get("Relation Name") or (node.get("Index Name") if node["Node Type"] == "Bitmap Index Scan" else None)
+    if what is not None and "Scan" in node["Node Type"]:
+        removed = sum(count for key, count in node.items() if key.startswith("Rows Removed by"))
+        yield node["Node Type"], what, node["Actual Loops"] * (node["Actual Rows"] + removed)
+    for part in node.get("Plans", []):
+        yield from scans(part)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("name", sorted(set(statements()) - set(READS_ALL)))
+def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
+    large: pg8000.native.Connection, name: str, mode: str
+) -> None:
+    """A claim of the predecessor read all machines to find that none was due: the usual case, and its worst."""
+    found = [scan for scan in scans(explain(large, name, mode)) if scan[1] not in SMALL]
+    assert [what for kind, what, rows in found if kind == "Seq Scan"] == []
+    visited = {(kind, what): rows for kind, what, rows in found}
+    assert sum(rows for _, _, rows in found) <= LIMITS.get(name, LIMIT), visited
+
+
+def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Connection) -> None:
+    """Or else the test above would prove nothing."""
+    large.run("PREPARE whole AS SELECT count(*) FROM machine_due WHERE revision = 7")
+    plan = large.run("EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) EXECUTE whole")[0][0]
+    large.run("DEALLOCATE whole")
+    ((kind, what, rows),) = scans((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
+    assert (kind, what, rows) == ("Seq Scan", "machine_due", MACHINES)
+
+
+def test_statements_that_read_all_are_still_there() -> None:
+    """An exception for a statement that is gone would wait for another of that name."""
+    assert set(READS_ALL) <= set(statements())
