@@ -57,16 +57,20 @@ class Edge:
         return result
 
 
-def equinix(api: EquinixApi, clock: Clock) -> Edge:
-    """Return the adapter of a simulated project; what waits in it waits on *clock*."""
-    settings = EquinixSettings(
+def equinix_settings(api: EquinixApi) -> EquinixSettings:
+    """Return how to reach a simulated project."""
+    return EquinixSettings(
         equinix_project_id=PROJECT,
         equinix_api_key_parameter="/unused",
         equinix_device_prefix=PREFIX,
         equinix_key_label="shepherd",
         equinix_api_url=api.url,
     )
-    return Edge(EquinixProvider(settings, lambda: API_KEY, lambda: _PUBLIC_KEY, clock))
+
+
+def equinix(api: EquinixApi, clock: Clock) -> Edge:
+    """Return the adapter of a simulated project; what waits in it waits on *clock*."""
+    return Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: _PUBLIC_KEY, clock))
 
 
 def static(names: list[str]) -> Edge:
