@@ -1,0 +1,237 @@
+"""
+The SQL of the BMDB as text: named, explained, used, and inside what both PostgreSQL and CockroachDB run.
+
+Decision 10: text with CHECK instead of enum types, no advisory locks, no code in
+the database, no notifications, no system columns or functions, and no table
+that one statement changes twice (PostgreSQL leaves open what happens then,
+CockroachDB refuses).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import shepherd_core.bmdb
+from shepherd_core.bmdb.migrate import migrations
+from shepherd_core.bmdb.statements import statements
+
+PACKAGE = Path(shepherd_core.bmdb.__file__).parent
+MODULES = sorted(PACKAGE.glob("*.py"))
+
+OUTSIDE = {
+    "an enum type": r"\bCREATE\s+TYPE\b|\bAS\s+ENUM\b",
+    "an advisory lock": r"\bpg_(try_)?advisory\w*",
+    "a function of PostgreSQL's own": r"\bpg_\w+",
+    "code in the database": r"\bDO\s+\$|\bDO\s+LANGUAGE\b|\bLANGUAGE\s+\w+|"
+    r"\bCREATE\s+(OR\s+REPLACE\s+)?(CONSTRAINT\s+)?(FUNCTION|PROCEDURE|TRIGGER|RULE|AGGREGATE|EVENT)\b",
+    "a notification": r"\b(UN)?LISTEN\b|\bNOTIFY\b",
+    "a lock on a table": r"\bLOCK\s+TABLE\b|\bLOCK\s+\w+\s+IN\b",
+    "an object name as a number": r"::\s*reg\w+",
+    "a serial number": r"\b(SMALL|BIG)?SERIAL[248]?\b",
+    "a system column": r"\b(xmin|xmax|cmin|cmax|ctid|tableoid)\b",
+    "DISTINCT ON": r"\bDISTINCT\s+ON\b",
+    "an extension": r"\bCREATE\s+EXTENSION\b",
+    "MERGE": r"\bMERGE\s+INTO\b",
+    "inheritance or partitions": r"\bINHERITS\b|\bPARTITION\s+(BY|OF)\b|\b(FROM|UPDATE|INTO)\s+ONLY\b",
+    "a deferred or excluding constraint": r"\bDEFERRABLE\b|\bEXCLUDE\s+USING\b",
+    "a kind of index that only PostgreSQL has": r"\bUSING\s+(brin|gist|spgist|hash)\b|\bCONCURRENTLY\b",
+    "the start of the transaction for the time": r"\b(now|transaction_timestamp)\s*\(|"
+    r"\b(CURRENT_(TIMESTAMP|TIME|DATE)|LOCALTIME(STAMP)?)\b",
+    "a query in DO UPDATE": r"\bDO\s+UPDATE\s+SET\b[^)]*?\(\s*SELECT\b",
+}
+
+_CHANGED = re.compile(
+    r"\bINSERT\s+INTO\s+(\w+)|(?<!FOR )(?<!KEY )(?<!DO )\bUPDATE\s+(?!OF\b)(\w+)|\bDELETE\s+FROM\s+(\w+)", re.IGNORECASE
+)
+
+
+def code(text: str) -> str:
+    """Return SQL without comments and quoted text, on one line."""
+    without_comments = re.sub(r"--[^\n]*", " ", text)
+    return " ".join(re.sub(r"'(?:[^']|'')*'", "''", without_comments).split())
+
+
+def faults(text: str) -> list[str]:
+    """Return what is wrong with one statement."""
+    sql = code(text)
+    found = [what for what, pattern in OUTSIDE.items() if re.search(pattern, sql, re.IGNORECASE)]
+    changed = Counter(next(filter(None, match.groups())).lower() for match in _CHANGED.finditer(sql))
+    found += [f"{table} is changed {times} times" for table, times in changed.items() if times > 1]
+    if ";" in sql.rstrip("; "):
+        found.append("several statements")
+    return found
+
+
+def migrated() -> list[tuple[str, str]]:
+    """Return every statement of every migration, and which file it is in."""
+    return [
+        (migration.name, statement)
+        for migration in migrations()
+        for statement in code(migration.text).split(";")
+        if statement.strip()
+    ]
+
+
+@pytest.mark.parametrize("name", statements())
+def test_a_statement_stays_inside_what_both_databases_run(name: str) -> None:
+    """One that strays is found here, and not by somebody who tries the other database."""
+    assert faults(statements()[name]) == []
+
+
+@pytest.mark.parametrize(("file", "statement"), migrated())
+def test_a_migration_stays_inside_what_both_databases_run(file: str, statement: str) -> None:
+    """The schema decides more about that than the statements do."""
+    assert faults(statement) == [], file
+
+
+BAD = {
+    "CREATE TYPE event AS ENUM ('Started', 'Finished')": ["an enum type"],
+    "SELECT pg_try_advisory_xact_lock(1)": ["an advisory lock", "a function of PostgreSQL's own"],
+    "SELECT pg_sleep(1)": ["a function of PostgreSQL's own"],
+    "SELECT relname FROM pg_class": ["a function of PostgreSQL's own"],
+    "DO $$ BEGIN PERFORM 1; END $$": ["code in the database", "several statements"],
+    "CREATE OR REPLACE FUNCTION f() RETURNS int AS 'SELECT 1' LANGUAGE sql": ["code in the database"],
+    "CREATE TRIGGER t AFTER INSERT ON work EXECUTE FUNCTION f()": ["code in the database"],
+    "NOTIFY work": ["a notification"],
+    "LISTEN work": ["a notification"],
+    "LOCK TABLE work IN EXCLUSIVE MODE": ["a lock on a table"],
+    "lock work in share mode": ["a lock on a table"],
+    "SELECT 'work'::regclass": ["an object name as a number"],
+    "CREATE TABLE t (id bigserial PRIMARY KEY)": ["a serial number"],
+    "SELECT xmin FROM work": ["a system column"],
+    "DELETE FROM work WHERE ctid = '(0,1)'": ["a system column"],
+    "SELECT DISTINCT ON (machine_id) * FROM work": ["DISTINCT ON"],
+    "CREATE EXTENSION pgcrypto": ["an extension"],
+    "MERGE INTO work USING x ON true WHEN MATCHED THEN DELETE": ["MERGE"],
+    "CREATE TABLE t (x int) PARTITION BY RANGE (x)": ["inheritance or partitions"],
+    "SELECT * FROM ONLY work": ["inheritance or partitions"],
+    "ALTER TABLE t ADD UNIQUE (x) DEFERRABLE": ["a deferred or excluding constraint"],
+    "CREATE INDEX i ON t USING brin (x)": ["a kind of index that only PostgreSQL has"],
+    "UPDATE sessions SET deadline = now()": ["the start of the transaction for the time"],
+    "UPDATE sessions SET deadline = current_timestamp": ["the start of the transaction for the time"],
+    "INSERT INTO a VALUES (1) ON CONFLICT (x) DO UPDATE SET x = (SELECT 1) RETURNING x": ["a query in DO UPDATE"],
+    "WITH a AS (DELETE FROM work RETURNING 1) INSERT INTO work SELECT FROM a": ["work is changed 2 times"],
+    "WITH a AS (UPDATE due SET x = 1), b AS (UPDATE due SET x = 2) SELECT 1": ["due is changed 2 times"],
+    "WITH a AS (SELECT 1 FROM due FOR UPDATE), b AS (UPDATE due SET x = 1) DELETE FROM due": ["due is changed 2 times"],
+    "SELECT 1; SELECT 2": ["several statements"],
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_is_outside_is_found(text: str) -> None:
+    """A check that cannot fail proves nothing."""
+    assert faults(text) == BAD[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 -- pg_sleep(1); now()\n",
+        "SELECT 'now(); LISTEN; it''s ctid'",
+        "SELECT x FROM due FOR UPDATE OF due SKIP LOCKED;",
+        "WITH a AS (SELECT x FROM due FOR UPDATE) UPDATE due SET x = 1",
+        "INSERT INTO due VALUES (1) ON CONFLICT (x) DO UPDATE SET x = excluded.x",
+        "WITH a AS (INSERT INTO b VALUES (1) ON CONFLICT (x) DO UPDATE SET x = 1), c AS (SELECT (SELECT 1)) SELECT 1",
+        "SELECT clock_timestamp(), statement_timestamp(), known FROM work",
+    ],
+)
+def test_what_is_inside_is_left_alone(text: str) -> None:
+    """Nor does one that always fails."""
+    assert faults(text) == []
+
+
+def sections() -> list[tuple[str, str]]:
+    """Return each named section of the SQL files with its text, doubles included."""
+    return [
+        (name, text)
+        for file in sorted((resources.files(shepherd_core.bmdb) / "sql").iterdir(), key=str)
+        for name, _, text in (part.partition("\n") for part in file.read_text(encoding="utf-8").split("-- name: ")[1:])
+    ]
+
+
+def test_every_name_is_there_once() -> None:
+    """The second of two would run where the first was meant."""
+    names = [name for name, _ in sections()]
+    assert names == sorted(set(names), key=names.index)
+    assert set(names) == set(statements())
+    assert all(re.fullmatch(r"[a-z][a-z_]+", name) for name in names)
+
+
+@pytest.mark.parametrize(("name", "text"), sections())
+def test_a_statement_says_why_it_is_there(name: str, text: str) -> None:
+    """In whole sentences, before it begins."""
+    comment = re.match(r"(-- [^\n]+\n)+", text)
+    assert comment, name
+    assert re.search(r"[.:?]\s*$", comment[0]), name
+
+
+def used() -> set[str]:
+    """Return every text that stands alone in the code: names of statements are among them."""
+    return {
+        node.value
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_every_statement_is_used() -> None:
+    """What nobody runs, nobody notices when it breaks."""
+    assert set(statements()) - used() == set()
+
+
+def names_run() -> set[tuple[str, str]]:
+    """Return every name that is given to a method that runs a statement, and where."""
+    return {
+        (module.name, argument.value)
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("run", "records")
+        for argument in node.args[:1]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    }
+
+
+def test_every_statement_that_is_run_is_there() -> None:
+    """A misspelt name would show on the day when its branch is taken."""
+    assert names_run()
+    assert {name for _, name in names_run()} <= set(statements())
+
+
+def sql_in(source: str) -> list[str]:
+    """Return the texts in Python code that look like SQL, documentation aside."""
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
+        if re.search(r"\b(SELECT|INSERT|UPDATE|DELETE|ALTER|CREATE|DROP|WHERE|VALUES|SET)\b", node.value)
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_no_sql_is_made_in_python(module: Path) -> None:
+    """Formatted SQL is where injections come from, and what no test above sees."""
+    assert sql_in(module.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'connection.script("DROP TABLE work")',
+        'connection.script(f"DELETE FROM work WHERE machine_id = {x}")',
+        'text = "SELECT " + column',
+        'text = "UPDATE %s" % table',
+    ],
+)
+def test_sql_in_python_is_found(source: str) -> None:
+    """The check can fail."""
+    assert sql_in(source)
