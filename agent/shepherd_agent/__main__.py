@@ -6,22 +6,36 @@ import sys
 from pathlib import Path
 
 from . import __version__
+from .by_hand import beat_once, describe
+from .endpoint import NotDelivered
 from .messages import takeover_error
 from .refusal import Refusal
 from .takeover import take_over
 
 _USAGE = """\
-usage: agent [--help | --version]
+usage: agent [--dry-run | --once MACHINE_ID ENDPOINT [CA_FILE] | --help | --version]
 
 Takes over this machine: reads a TakeoverInit message from the standard input,
 writes a TakeoverResponse to the standard output, and goes on in the background,
-where it reports to the endpoint of the message that the machine is alive. An
-agent that was started from the same file before is replaced.
+where it reports to the endpoint of the message that the machine is alive, what
+it consists of, and how installations went. An agent that was started from the
+same file before is replaced.
+
+for people, without takeover; an agent that runs is left alone:
+  --dry-run   print the hardware report as JSON, and send nothing
+  --once      send one heartbeat and print what came back. It is signed with a
+              key that nobody has on record: an endpoint that answers 401 is
+              reached, and its certificate is good
 
 environment:
   SHEPHERD_AGENT_HEARTBEAT_SECONDS   seconds between two heartbeats (60)
+  SHEPHERD_AGENT_INSTALL_SECONDS     seconds that an installation may take (3600)
 
-exit status: 0 taken over, 1 refused (the TakeoverResponse says why), 2 usage
+files beside this one: agent.pid names the agent that runs; agent.install, if
+it is there and executable, is run for each installation that is asked for
+
+exit status: 0 taken over, 1 refused (the TakeoverResponse says why), 2 usage;
+of --once: 0 accepted, 1 not
 """
 
 
@@ -32,6 +46,10 @@ def main() -> int:
         print(f"shepherd-agent {__version__}")
     elif arguments == ["--help"]:
         print(_USAGE, end="")
+    elif arguments == ["--dry-run"]:
+        print(describe())
+    elif arguments[:1] == ["--once"] and len(arguments) in (3, 4):
+        return _beat_once(*arguments[1:])
     elif arguments:
         print(_USAGE, end="", file=sys.stderr)
         return 2
@@ -40,9 +58,18 @@ def main() -> int:
     return 0
 
 
+def _beat_once(machine_id: str, address: str, ca_file: str | None = None) -> int:
+    try:
+        print(*beat_once(machine_id, address, ca_file), sep="\n")
+    except (Refusal, NotDelivered) as error:
+        print(f"shepherd-agent: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def _take_over() -> int:
     try:
-        take_over(sys.stdin.buffer, sys.stdout.buffer, f"{Path(sys.argv[0]).resolve()}.pid")
+        take_over(sys.stdin.buffer, sys.stdout.buffer, str(Path(sys.argv[0]).resolve()))
     except Refusal as refusal:
         print(f"shepherd-agent: {refusal}", file=sys.stderr)
         sys.stdout.buffer.write(takeover_error(str(refusal)))

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import ssl
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from . import __version__
 from .refusal import Refusal
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from email.message import Message
+
 _SECONDS = 30
-_LONGEST_ANSWER = 1 << 20
+_LONGEST_ANSWER = 4 << 20
 _HEADERS = {"Content-Type": "application/x-protobuf", "User-Agent": f"shepherd-agent/{__version__}"}
 
 
 class NotDelivered(Exception):
     """The endpoint did not take a message."""
+
+
+class Answer(NamedTuple):
+    """What the endpoint said."""
+
+    status: int
+    reason: str
+    """The status, for people."""
+    headers: Message
+    body: bytes
 
 
 class Endpoint:
@@ -44,19 +59,32 @@ class Endpoint:
         if not (address.isascii() and address.isprintable()) or " " in address:
             raise Refusal("the bmaas_endpoint has characters that no address has")
         self._path = parts.path.rstrip("/")
+        self._own_ca = bool(ca_certificate)
         self._tls = _tls(ca_certificate) if parts.scheme == "https" else None
+
+    def untimely(self, now: float) -> str:
+        """Return why the CA cannot be trusted at *now*, seconds since the Unix epoch; empty if it can."""
+        for ca in self._tls.get_ca_certs() if self._tls else ():
+            begin, end = str(ca["notBefore"]), str(ca["notAfter"])
+            if self._own_ca and not ssl.cert_time_to_seconds(begin) <= now <= ssl.cert_time_to_seconds(end):
+                return f"the ca_certificate is valid from {begin} to {end}"
+        return ""
 
     @property
     def encrypted(self) -> bool:
         """Whether messages go over TLS."""
         return self._tls is not None
 
-    def deliver(self, method: str, message: bytes) -> None:
+    def path(self, method: str) -> str:
+        """Return the path of *method*, as it is requested."""
+        return f"{self._path}/{method}"
+
+    def post(self, method: str, message: bytes, headers: Mapping[str, str]) -> Answer:
         """
         Send *message* to *method*, a name below the endpoint's path. Takes no longer than a minute or so.
 
         Raises:
-            NotDelivered: the endpoint was not reached or did not accept it.
+            NotDelivered: the endpoint was not reached, or what it answered is not HTTP or too long.
         """
         connection = (
             HTTPSConnection(self._host, self._port, timeout=_SECONDS, context=self._tls)
@@ -64,15 +92,16 @@ class Endpoint:
             else HTTPConnection(self._host, self._port, timeout=_SECONDS)
         )
         try:
-            connection.request("POST", f"{self._path}/{method}", message, _HEADERS)
+            connection.request("POST", self.path(method), message, {**_HEADERS, **headers})
             response = connection.getresponse()
-            response.read(_LONGEST_ANSWER)
-        except (OSError, HTTPException) as error:
+            body = response.read(_LONGEST_ANSWER + 1)
+        except (OSError, ValueError, HTTPException) as error:
             raise NotDelivered(str(error)) from error
         finally:
             connection.close()
-        if response.status // 100 != 2:  # noqa: PLR2004 - 2xx: accepted
-            raise NotDelivered(f"{response.status} {response.reason}")
+        if len(body) > _LONGEST_ANSWER:
+            raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes")
+        return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
 
 
 def _tls(ca_certificate: bytes) -> ssl.SSLContext:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from typing import TYPE_CHECKING
 
+from .duration import seconds_from
 from .endpoint import NotDelivered
-from .messages import heartbeat_request
-from .refusal import Refusal
+from .messages import heartbeat_request, installation_request
+from .reporter import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
-    from .endpoint import Endpoint
+    from .installation import Installer
+    from .inventory import Inventory
+    from .reporter import Reporter
 
 INTERVAL_VARIABLE = "SHEPHERD_AGENT_HEARTBEAT_SECONDS"
 _INTERVAL = 60.0
@@ -31,14 +33,7 @@ def interval(environment: Mapping[str, str]) -> float:
     Raises:
         Refusal: the variable is set to something that is not a positive number.
     """
-    text = environment.get(INTERVAL_VARIABLE, "") or str(_INTERVAL)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise Refusal(f"{INTERVAL_VARIABLE} is {text!r}; wanted: a positive number of seconds")
-    return seconds
+    return seconds_from(environment, INTERVAL_VARIABLE, _INTERVAL)
 
 
 def pause_after(pause: float, interval: float, *, delivered: bool) -> float:
@@ -46,19 +41,58 @@ def pause_after(pause: float, interval: float, *, delivered: bool) -> float:
     return interval if delivered else min(pause * _GROWTH, interval * _LONGEST)
 
 
-def send_heartbeats(endpoint: Endpoint, machine_id: str, interval: float) -> NoReturn:
-    """
-    Report to *endpoint* every *interval* seconds until the process is killed, however often that fails.
+class Heartbeats:
+    """What the agent tells about one machine, and what it is told in answer."""
 
-    The first report waits a part of the interval, so that machines that are taken over
+    def __init__(self, reporter: Reporter, machine_id: str, inventory: Inventory, installer: Installer) -> None:
+        self._reporter = reporter
+        self._machine_id = machine_id
+        self._inventory = inventory
+        self._installer = installer
+
+    def send(self) -> None:
+        """
+        Send one heartbeat, with one report if there is one to give, and take the answer.
+
+        Raises:
+            NotDelivered: it was not accepted. A report that the endpoint refuses is
+                not sent again soon, so that it cannot keep the heartbeats out.
+        """
+        installation = self._installer.report()
+        hardware = b"" if installation else self._inventory.report()
+        message = heartbeat_request(self._machine_id, hardware=hardware, installation=installation)
+        try:
+            answer = self._reporter.send("heartbeat", message)
+            try:
+                request = installation_request(answer)
+            except ValueError as error:
+                raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}") from error
+        except Refused:
+            self._given(hardware, installation)
+            raise
+        self._given(hardware, installation)
+        if request is not None:
+            self._installer.take(request)
+
+    def _given(self, hardware: bytes, installation: bytes) -> None:
+        if installation:
+            self._installer.reported()
+        if hardware:
+            self._inventory.reported()
+
+
+def send_heartbeats(heartbeats: Heartbeats, interval: float) -> NoReturn:
+    """
+    Send a heartbeat every *interval* seconds until the process is killed, however often that fails.
+
+    The first waits a part of the interval, so that machines that are taken over
     together do not stay together, and the takeover is on record before it.
     """
-    message = heartbeat_request(machine_id)
     pause = interval
     time.sleep(interval * random.uniform(0.2, 1))  # noqa: S311 - spreads load
     while True:
         try:
-            endpoint.deliver("heartbeat", message)
+            heartbeats.send()
         except NotDelivered:
             # There is nobody to tell: that the heartbeat is missing is the message.
             pause = pause_after(pause, interval, delivered=False)

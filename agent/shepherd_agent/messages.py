@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .refusal import Refusal
-from .wire import field, fields
+from .wire import field, fields, integer, signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,8 @@ class TakeoverInit:
         ca_certificate = b""
         try:
             for number, value in fields(message):
+                if isinstance(value, int):
+                    continue
                 if number in _TEXT:
                     text[_TEXT[number]] = value.decode()
                 elif number == _CA_CERTIFICATE:
@@ -61,6 +63,45 @@ def takeover_error(message: str) -> bytes:
     return field(2, field(1, message.encode(errors="replace")))
 
 
-def heartbeat_request(machine_id: str) -> bytes:
-    """Return the HeartbeatRequest of the machine."""
-    return field(1, machine_id.encode())
+def heartbeat_request(machine_id: str, *, hardware: bytes = b"", installation: bytes = b"") -> bytes:
+    """Return the HeartbeatRequest of the machine, with the encoded reports that are not empty."""
+    message = field(1, machine_id.encode())
+    if hardware:
+        message += field(2, hardware)
+    if installation:
+        message += field(3, installation)
+    return message
+
+
+@dataclass(frozen=True)
+class InstallationRequest:
+    """The wish for an operating system on the machine: an OSInstallationRequest."""
+
+    generation: int
+    received: bytes
+    """The message as it came in."""
+
+
+def installation_request(response: bytes) -> InstallationRequest | None:
+    """
+    Return what the HeartbeatResponse *response* asks for, if it asks for anything.
+
+    Raises:
+        ValueError: *response* is not a HeartbeatResponse.
+    """
+    # A message field that is there twice means both together.
+    parts = [value for number, value in fields(response) if number == 1 and isinstance(value, bytes)]
+    if not parts:
+        return None
+    request = b"".join(parts)
+    generation = 0
+    for number, value in fields(request):
+        if number == 1 and isinstance(value, int):
+            generation = signed(value)
+    return InstallationRequest(generation, request)
+
+
+def installation_report(generation: int, error: str | None) -> bytes:
+    """Return the OSInstallationReport of success, or of *error*."""
+    result = field(2, b"") if error is None else field(3, field(1, error.encode(errors="replace")))
+    return integer(1, generation) + result

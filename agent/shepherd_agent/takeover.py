@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
-from .ed25519 import SEED_LENGTH, public_key
+from .ed25519 import SEED_LENGTH, PrivateKey
 from .endpoint import Endpoint
-from .heartbeat import interval, send_heartbeats
+from .heartbeat import Heartbeats, interval, send_heartbeats
+from .installation import Installer, time_limit
+from .inventory import Inventory
 from .messages import TakeoverInit, takeover_success
 from .process import PidFile, detach, keep_memory_private
 from .refusal import Refusal
+from .reporter import Reporter
 
 if TYPE_CHECKING:
     from typing import BinaryIO, NoReturn
@@ -18,13 +22,14 @@ if TYPE_CHECKING:
 _LONGEST_INIT = 1 << 20
 
 
-def take_over(source: BinaryIO, answer: BinaryIO, pid_path: str) -> NoReturn:
+def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     """
     Read a TakeoverInit from *source* and write the TakeoverResponse to *answer*.
 
     Then the calling process exits with status 0, and a detached one sends
-    heartbeats until it is killed. An agent that runs already, as *pid_path*
-    tells, is killed before the answer.
+    heartbeats until it is killed. *path* is that of the executable: an agent
+    that runs already, as *path*.pid tells, is killed before the answer, and
+    *path*.install is the operator's command for installations.
 
     Raises:
         Refusal: nothing was written to *answer*, and no agent was started.
@@ -32,20 +37,26 @@ def take_over(source: BinaryIO, answer: BinaryIO, pid_path: str) -> NoReturn:
     init = TakeoverInit.decode(_read(source))
     endpoint = Endpoint(init.bmaas_endpoint, init.ca_certificate)
     seconds = interval(os.environ)
+    installer = Installer(f"{path}.install", time_limit(os.environ))
     warnings = []
     if init.ca_certificate and not endpoint.encrypted:
         warnings.append("the ca_certificate is not used: the endpoint is plain HTTP")
+    untimely = endpoint.untimely(time.time())
+    if untimely:
+        warnings.append(
+            f"{untimely}, but this machine's clock says {time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime())}"
+        )
     pid_file = None
     try:
-        pid_file = PidFile(pid_path)
+        pid_file = PidFile(f"{path}.pid")
     except OSError as error:
         warnings.append(f"a later agent will not replace this one: {error}")
     keep_memory_private()
-    private_key = os.urandom(SEED_LENGTH)  # never leaves the memory of this process
-    answer.write(takeover_success(init, public_key(private_key), warnings))
+    key = PrivateKey(os.urandom(SEED_LENGTH))  # never leaves the memory of this process
+    answer.write(takeover_success(init, key.public, warnings))
     answer.flush()
     detach(pid_file)
-    send_heartbeats(endpoint, init.machine_id, seconds)
+    send_heartbeats(Heartbeats(Reporter(endpoint, key), init.machine_id, Inventory(), installer), seconds)
 
 
 def _read(source: BinaryIO) -> bytes:

@@ -1,19 +1,63 @@
-"""The part of the protobuf encoding that the agent needs: fields of text and bytes."""
+"""The part of the protobuf encoding that the agent needs."""
 
 from __future__ import annotations
 
+import dataclasses
+import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Value = int | bytes
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+_NUMBER = "number"
 
 
-def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+def numbered(number: int, default: object = None, default_factory: Callable[[], object] | None = None) -> Any:
+    """Return what makes an attribute of a dataclass the field *number* of a message."""
+    metadata = {_NUMBER: number}
+    if default_factory is not None:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def encode(message: Any) -> bytes:
+    """Return the encoding of *message*: a dataclass whose attributes are all ``numbered``; None stands for unset."""
+    encoded = b""
+    for attribute in dataclasses.fields(message):
+        value, number = getattr(message, attribute.name), attribute.metadata[_NUMBER]
+        if isinstance(value, list) and value and isinstance(value[0], int):
+            encoded += field(number, b"".join(map(_varint, value)))
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            encoded += _encode_one(number, each)
+    return encoded
+
+
+def _encode_one(number: int, value: Any) -> bytes:
+    if dataclasses.is_dataclass(value):
+        return field(number, encode(value))
+    if not value:
+        return b""  # unset, or the value that an unset field has anyway
+    if isinstance(value, str):
+        return field(number, value.encode())
+    if isinstance(value, bytes):
+        return field(number, value)
+    if isinstance(value, float):
+        return _varint(number << 3 | _FIXED32) + struct.pack("<f", value)
+    return integer(number, value)
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Value]]:
     """
-    Yield number and value of each text, bytes or message field; fields of all other types are passed over.
+    Yield number and value of each field.
+
+    A value is bytes for text, bytes and messages, else the integer as it was
+    sent (see ``signed``). Fields of a fixed width are passed over.
 
     Raises:
         ValueError: *message* is not a protobuf message.
@@ -25,7 +69,8 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         if number == 0:
             raise ValueError("a field has the number 0")
         if wire_type == _VARINT:
-            _, position = _read_varint(message, position)
+            value, position = _read_varint(message, position)
+            yield number, value
         elif wire_type in (_FIXED64, _FIXED32):
             position += 8 if wire_type == _FIXED64 else 4
         elif wire_type == _BYTES:
@@ -44,6 +89,17 @@ def field(number: int, value: bytes) -> bytes:
     return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
 
 
+def integer(number: int, value: int) -> bytes:
+    """Return the encoding of one field of an integer, enum or bool type; 0 is not sent."""
+    return _varint(number << 3 | _VARINT) + _varint(value) if value else b""
+
+
+def signed(value: int) -> int:
+    """Return the int64 that was sent as *value*."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:
     value = 0
     for index in range(_LONGEST_VARINT):
@@ -57,6 +113,7 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1  # negative numbers are sent as their complement
     encoded = bytearray()
     while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
         encoded.append(value & 0x7F | 0x80)

@@ -23,7 +23,9 @@ from shepherd_core.pb.agent_pb2 import TakeoverInit, TakeoverResponse
 from shepherd_core.pb.callback_pb2 import HeartbeatRequest
 
 from agent.build import build
+from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reporter import Reporter
 from simulator.agent_endpoint import AgentEndpoint
 from simulator.machines import MachinePark
 from tests.integration.machine_client import Client, Result, eventually
@@ -335,17 +337,17 @@ def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
     _, another = _certificate(tmp_path)
     message = HeartbeatRequest(machine_id="id").SerializeToString()
     with AgentEndpoint(beats, tls=tls) as endpoint:
-        Endpoint(endpoint.url, ca).deliver("heartbeat", message)
+        assert Endpoint(endpoint.url, ca).post("heartbeat", message, {}).status == 200
         for wrong in (another, b""):
             with pytest.raises(NotDelivered, match="certificate verify failed"):
-                Endpoint(endpoint.url, wrong).deliver("heartbeat", message)
+                Endpoint(endpoint.url, wrong).post("heartbeat", message, {})
     assert beats.count["id"] == 1
 
 
 def test_whatever_stands_in_for_the_endpoint_the_agent_goes_on() -> None:
     """Every failure arrives as the one that the agent lives with."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b"")
+        reporter = Reporter(Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b""), PrivateKey(b"k" * 32))
         for answer in (
             b"",
             b"SSH-2.0-sshd\r\n",
@@ -354,10 +356,10 @@ def test_whatever_stands_in_for_the_endpoint_the_agent_goes_on() -> None:
             impostor = threading.Thread(target=_answer_once, args=(server, answer))
             impostor.start()
             with pytest.raises(NotDelivered):
-                endpoint.deliver("heartbeat", b"")
+                reporter.send("heartbeat", b"")
             impostor.join()
     with pytest.raises(NotDelivered, match="refused"):
-        endpoint.deliver("heartbeat", b"")
+        reporter.send("heartbeat", b"")
 
 
 def _answer_once(server: socket.socket, answer: bytes) -> None:

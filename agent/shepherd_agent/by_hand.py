@@ -1,0 +1,60 @@
+"""What people try out on a machine; touches neither a running agent nor its key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .ed25519 import SEED_LENGTH, PrivateKey
+from .endpoint import Endpoint, NotDelivered
+from .hardware import hardware_report
+from .kernel import Kernel
+from .messages import heartbeat_request, installation_request
+from .refusal import Refusal
+from .reporter import Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BEGIN = b"-----BEGIN"
+
+
+def describe() -> str:
+    """Return the hardware report as JSON; bytes are hexadecimal, enum values spelled out."""
+    report = hardware_report(Kernel())
+    shown = dataclasses.asdict(report)
+    shown["report"]["efi_support"] = report.report.efi_support.name
+    for disk in shown["report"]["block_device"]:
+        disk["protocol"] = disk["protocol"].name
+    return json.dumps(shown, indent=2, default=bytes.hex)
+
+
+def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[str]:
+    """
+    Send one heartbeat with a fresh key, and return the lines that tell what came back.
+
+    Raises:
+        Refusal: an argument cannot be used.
+        NotDelivered: it was not accepted.
+    """
+    endpoint = Endpoint(address, _certificate(ca_file) if ca_file else b"")
+    key = PrivateKey(os.urandom(SEED_LENGTH))
+    answer = Reporter(endpoint, key).send("heartbeat", heartbeat_request(machine_id))
+    try:
+        request = installation_request(answer)
+    except ValueError as error:
+        raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}") from error
+    asked = "nothing" if request is None else f"installation {request.generation}, which was not begun"
+    return ["accepted", f"asked for: {asked}"]
+
+
+def _certificate(path: str) -> bytes:
+    try:
+        content = Path(path).read_bytes()
+        return ssl.PEM_cert_to_DER_cert(content.decode()) if content.startswith(_BEGIN) else content
+    except (OSError, ValueError) as error:
+        raise Refusal(f"the CA cannot be read: {error}") from error

@@ -1,0 +1,159 @@
+"""Installations: run the operator's command once for each request, and remember how the last one went."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .duration import seconds_from
+from .messages import installation_report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .messages import InstallationRequest
+
+LIMIT_VARIABLE = "SHEPHERD_AGENT_INSTALL_SECONDS"
+GENERATION_VARIABLE = "SHEPHERD_AGENT_INSTALL_GENERATION"
+_LIMIT = 3600.0
+_LONGEST_OUTPUT = 4096
+_LOOK_SECONDS = 1.0
+
+
+def time_limit(environment: Mapping[str, str]) -> float:
+    """
+    Return the seconds that an installation may take.
+
+    Raises:
+        Refusal: the variable is set to something that is not a positive number.
+    """
+    return seconds_from(environment, LIMIT_VARIABLE, _LIMIT)
+
+
+class Installer:
+    """Does one installation at a time, in the background. Meant for one thread."""
+
+    def __init__(self, command: str, limit: float) -> None:
+        """Prepare to run the file *command*, for *limit* seconds at most."""
+        self._command = command
+        self._limit = limit
+        self._thread: threading.Thread | None = None
+        self._generation: int | None = None
+        self._outcome = b""
+        """The report on the last installation, once it has ended."""
+        self._wanted = False
+        """Whether the endpoint waits for the report."""
+
+    def report(self) -> bytes:
+        """Return the encoded OSInstallationReport that the endpoint should get, or nothing."""
+        return self._outcome if self._wanted else b""
+
+    def reported(self) -> None:
+        """Take note that the endpoint has the report, or does not want it."""
+        self._wanted = False
+
+    def take(self, request: InstallationRequest) -> None:
+        """
+        Do what *request* asks for, unless an installation runs: it will be asked for again.
+
+        A generation that was done is not done again, but reported again; one before it is ignored.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self._generation is not None and request.generation <= self._generation:
+            self._wanted = self._wanted or request.generation == self._generation
+            return
+        try:
+            lock = self._lock()
+        except OSError as error:
+            self._end(request.generation, f"no installation command is configured: {self._command}: {error.strerror}")
+            return
+        if lock is None:
+            return  # one that an earlier agent began still runs
+        self._thread = threading.Thread(target=self._run, args=(request, lock), name="installation", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(lock)  # no thread to be had: the next time that it is asked for
+
+    def _lock(self) -> int | None:
+        """Lock the command's file for all processes of one installation, or return None if it is locked."""
+        if not os.access(self._command, os.X_OK) or not Path(self._command).is_file():
+            raise FileNotFoundError(0, "not an executable file")
+        file = os.open(self._command, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def _run(self, request: InstallationRequest, lock: int) -> None:
+        try:
+            error = _execute(self._command, request, self._limit, lock)
+        except Exception as failure:  # noqa: BLE001 - whatever it was, somebody waits for the outcome
+            error = f"the installation command could not be run: {failure}"
+        finally:
+            os.close(lock)
+        self._end(request.generation, error)
+
+    def _end(self, generation: int, error: str | None) -> None:
+        self._generation, self._outcome, self._wanted = generation, installation_report(generation, error), True
+
+
+def _execute(command: str, request: InstallationRequest, limit: float, lock: int) -> str | None:
+    """Run *command* and return why it failed, or None."""
+    end = time.monotonic() + limit
+    # In memory, not on the disk: the request may hold secrets of the new system, and the disk is about to go.
+    with os.fdopen(os.memfd_create("request"), "w+b", buffering=0) as source:
+        source.write(request.received)
+        source.seek(0)
+        process = subprocess.Popen(  # noqa: S603 - the operator put it there to be run
+            [command],
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, GENERATION_VARIABLE: str(request.generation)},
+            start_new_session=True,
+            pass_fds=(lock,),
+            cwd="/",
+        )
+    assert process.stdout is not None
+    with process.stdout:
+        output = _last_output(process, process.stdout.fileno(), end)
+    try:
+        status = process.wait(max(0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"the installation command took longer than {limit:g} s{output}"
+    if status == 0:
+        return None
+    how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
+    return f"the installation command {how}{output}"
+
+
+def _last_output(process: subprocess.Popen[bytes], pipe: int, end: float) -> str:
+    """Read what *process* prints until it has ended or *end* has come; return the last of it, after a colon."""
+    output = b""
+    while (left := end - time.monotonic()) > 0:
+        exited = process.poll() is not None  # before the look, so that nothing printed before it is missed
+        if select.select([pipe], [], [], 0 if exited else min(left, _LOOK_SECONDS))[0]:
+            chunk = os.read(pipe, 1 << 16)
+            if not chunk:
+                break
+            output = (output + chunk)[-_LONGEST_OUTPUT:]
+        elif exited:
+            break  # a process that it left behind holds the pipe open
+    text = output.decode(errors="replace").strip()
+    return f": {text}" if text else ""

@@ -1,0 +1,80 @@
+"""Requests that prove who sent them."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+from .endpoint import NotDelivered
+
+if TYPE_CHECKING:
+    from .ed25519 import PrivateKey
+    from .endpoint import Endpoint
+
+TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Time", "Shepherd-Signature"
+_DOMAIN = b"shepherd-agent-v1"
+_ACCEPTED, _MALFORMED, _UNAUTHORIZED, _TOO_LARGE = 200, 400, 401, 413
+_TOLERANCE = 300_000  # milliseconds by which the endpoint lets a request's time differ from its own
+
+
+class Refused(NotDelivered):
+    """The endpoint will not take this message, however often it is sent."""
+
+
+class Unauthorized(NotDelivered):
+    """The endpoint does not believe us: a wrong clock, or it waits for another agent."""
+
+
+class Clock:
+    """Milliseconds since the Unix epoch, by the endpoint's clock as far as we know it; never the same twice."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._last = 0
+
+    def next(self) -> int:
+        """Return the time of a new request."""
+        self._last = max(self._last + 1, _milliseconds() + self._offset)
+        return self._last
+
+    def correct(self, server: int) -> None:
+        """Go on from the endpoint's time."""
+        self._offset = server - _milliseconds()
+        if self._last > server + _TOLERANCE:
+            self._last = 0  # so far ahead, it never was accepted, and nothing needs to be later
+
+
+class Reporter:
+    """Sends messages to one endpoint in the name of one key."""
+
+    def __init__(self, endpoint: Endpoint, key: PrivateKey) -> None:
+        self._endpoint = endpoint
+        self._key = key
+        self._clock = Clock()
+
+    def send(self, method: str, message: bytes) -> bytes:
+        """
+        Send *message* to *method* once, signed, and return the answer.
+
+        Raises:
+            Unauthorized: our clock is set right now, if that was the reason; send it again after a pause.
+            Refused: not this message, but others.
+            NotDelivered: the endpoint was not reached, or is not well.
+        """
+        text = str(self._clock.next())
+        signed = b"\n".join((_DOMAIN, b"POST", self._endpoint.path(method).encode(), text.encode(), message))
+        signature = b64encode(self._key.sign(signed)).decode()
+        answer = self._endpoint.post(method, message, {TIME_HEADER: text, SIGNATURE_HEADER: signature})
+        if answer.status == _ACCEPTED:
+            return answer.body
+        if answer.status == _UNAUTHORIZED:
+            server = answer.headers.get(TIME_HEADER, "")
+            if server.isascii() and server.isdigit() and len(server) < 16:  # noqa: PLR2004 - the year 33658
+                self._clock.correct(int(server))
+            raise Unauthorized(answer.reason)
+        raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason)
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000
