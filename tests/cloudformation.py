@@ -1,0 +1,161 @@
+"""What CloudFormation makes of a template when its parameters are filled in, as far as our templates go."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+PSEUDO = {
+    "AWS::AccountId": "123456789012",
+    "AWS::Partition": "aws",
+    "AWS::Region": "eu-central-1",
+    "AWS::StackName": "shepherd",
+    "AWS::URLSuffix": "amazonaws.com",
+}
+_NOTHING = object()
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML publishes no types
+    """Read the short forms of CloudFormation's functions as their long forms."""
+
+
+def _function(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    name = suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}"
+    if isinstance(node, yaml.ScalarNode):
+        text = loader.construct_scalar(node)
+        return {name: text.split(".", 1) if suffix == "GetAtt" else text}
+    if isinstance(node, yaml.SequenceNode):
+        return {name: loader.construct_sequence(node, deep=True)}
+    return {name: loader.construct_mapping(node, deep=True)}
+
+
+_Loader.add_multi_constructor("!", _function)
+
+
+def read(text: str) -> dict[str, Any]:
+    """Return a template with all functions in their long form."""
+    template: dict[str, Any] = yaml.load(text, _Loader)
+    return template
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the template in a file."""
+    return read(path.read_text(encoding="utf-8"))
+
+
+class Stack:
+    """
+    A template with the parameters of one deployment.
+
+    A reference to a resource becomes ``<Name>`` or ``<Name.Attribute>``; one to
+    a resource that its condition leaves out is a KeyError, as it is refused by
+    CloudFormation.
+    """
+
+    def __init__(self, template: Mapping[str, Any], answers: Mapping[str, str]) -> None:
+        """Fill in *answers*, and for all other parameters what they default to."""
+        self._template = template
+        unknown = answers.keys() - template["Parameters"].keys()
+        assert not unknown, f"no parameters of the template: {unknown}"
+        self.parameters = {
+            name: str(answers[name] if name in answers else rules.get("Default", ""))
+            for name, rules in template["Parameters"].items()
+        }
+        self._functions: dict[str, Callable[[Any], Any]] = {
+            "Ref": self._ref,
+            "Condition": self.holds,
+            "Fn::And": lambda parts: all(map(self.resolve, parts)),
+            "Fn::Equals": lambda parts: self.resolve(parts[0]) == self.resolve(parts[1]),
+            "Fn::GetAtt": lambda parts: f"<{self._present(parts[0])}.{parts[1]}>",
+            "Fn::If": lambda parts: self.resolve(parts[1] if self.holds(parts[0]) else parts[2]),
+            "Fn::Join": lambda parts: parts[0].join(self.resolve(parts[1])),
+            "Fn::Not": lambda parts: not self.resolve(parts[0]),
+            "Fn::Or": lambda parts: any(map(self.resolve, parts)),
+            "Fn::Select": lambda parts: self.resolve(parts[1])[int(parts[0])],
+            "Fn::Split": lambda parts: self.resolve(parts[1]).split(parts[0]),
+            "Fn::Sub": self._sub,
+        }
+        self.resources: dict[str, dict[str, Any]] = {
+            name: self.resolve({key: value for key, value in resource.items() if key != "Condition"})
+            for name, resource in template["Resources"].items()
+            if self._exists(name)
+        }
+
+    def refusals(self) -> list[str]:
+        """Return why CloudFormation would refuse the parameters before it makes anything."""
+        found = []
+        for name, rules in self._template["Parameters"].items():
+            value = self.parameters[name]
+            choices = list(map(str, rules.get("AllowedValues", [value])))
+            fits = value in choices and re.fullmatch(rules.get("AllowedPattern", ".*").strip("^$"), value, re.DOTALL)
+            if rules["Type"] == "Number" and fits:
+                fits = rules.get("MinValue", 0) <= float(value) <= rules.get("MaxValue", float("inf"))
+            if not fits:
+                found.append(name)
+        for rule in self._template["Rules"].values():
+            if self.resolve(rule.get("RuleCondition", True)):
+                found += [each["AssertDescription"] for each in rule["Assertions"] if not self.resolve(each["Assert"])]
+        return found
+
+    def holds(self, condition: str) -> bool:
+        """Return whether a condition is true."""
+        return bool(self.resolve(self._template["Conditions"][condition]))
+
+    def of_type(self, resource_type: str) -> dict[str, dict[str, Any]]:
+        """Return the properties of all resources of a type, by name."""
+        return {
+            name: resource["Properties"]
+            for name, resource in self.resources.items()
+            if resource["Type"] == resource_type
+        }
+
+    def statements(self, function: str) -> list[dict[str, Any]]:
+        """Return all statements of the role of a function."""
+        role = self.resources[function]["Properties"]["Role"].strip("<>").removesuffix(".Arn")
+        own, shared = (self.resources[role]["Properties"][key] for key in ("Policies", "ManagedPolicyArns"))
+        policies = [*own, *(self.resources[managed.strip("<>")]["Properties"] for managed in shared)]
+        return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
+
+    def resolve(self, value: Any) -> Any:
+        """Return a value of the template with all functions carried out."""
+        if isinstance(value, dict):
+            if len(value) == 1 and (function := self._functions.get(next(iter(value)))):
+                return function(next(iter(value.values())))
+            pairs = ((key, self.resolve(inner)) for key, inner in value.items())
+            return {key: inner for key, inner in pairs if inner is not _NOTHING}
+        if isinstance(value, list):
+            return [inner for inner in map(self.resolve, value) if inner is not _NOTHING]
+        return value
+
+    def _exists(self, resource: str) -> bool:
+        condition = self._template["Resources"][resource].get("Condition")
+        return condition is None or self.holds(condition)
+
+    def _present(self, resource: str) -> str:
+        if not self._exists(resource):
+            raise KeyError(resource)
+        return resource
+
+    def _ref(self, name: str) -> Any:
+        if name == "AWS::NoValue":
+            return _NOTHING
+        known = {**PSEUDO, **self.parameters}
+        return known[name] if name in known else f"<{self._present(name)}>"
+
+    def _sub(self, argument: str | list[Any]) -> str:
+        text, names = argument if isinstance(argument, list) else (argument, {})
+
+        def value(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in names:
+                return str(self.resolve(names[name]))
+            resource, dot, attribute = name.partition(".")
+            return str(self.resolve({"Fn::GetAtt": [resource, attribute]} if dot else {"Ref": name}))
+
+        return re.sub(r"\$\{([^!}]+)\}", value, str(text))

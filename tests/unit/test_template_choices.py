@@ -1,0 +1,188 @@
+"""template.yaml with the operator's choices filled in: what is refused, and what each choice makes of the rest."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloudformation import Stack, read_file
+
+TEMPLATE = read_file(Path(__file__).parents[2] / "template.yaml")
+
+# The smallest deployments that there are.
+STATIC = {
+    "BmdbHost": "db.example.com",
+    "StaticList": "ssm:/shepherd/machines",
+    "AgentSource": "s3://bucket/agent",
+    "AgentEndpoint": "agents.example.com:443",
+}
+EQUINIX = {
+    **STATIC,
+    "Provider": "equinix",
+    "StaticList": "",
+    "EquinixProjectId": "0b9d4a3e",
+    "EquinixDevicePrefix": "ours-",
+    "EquinixKeyLabel": "ours",
+}
+IAM = {"BmdbAuth": "iam", "BmdbResourceId": "cluster-ABC123", "BmdbUser": "fleet"}
+VPC = {"VpcSubnetIds": "subnet-0a1,subnet-0b2", "VpcSecurityGroupIds": "sg-0c3"}
+TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
+
+# Every choice that a condition looks at.
+CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
+    (STATIC, {**STATIC, "StaticList": "s3://bucket/machines.json"}, {**STATIC, "StaticList": "/list"}, EQUINIX),
+    ({}, {"BmdbPasswordParameter": ""}, IAM),
+    ({}, {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://bucket/ca.pem"}),
+    ({}, {"AgentSource": "/opt/agent", "AgentCaSource": "s3://bucket/agents.pem"}),
+    ({}, {**VPC, "VpcIpv6": "true", "KmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"}),
+    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "ProvisionerScheduleState": "DISABLED"}),
+)
+
+
+DEPLOYMENTS = [
+    {name: value for choice in chosen for name, value in choice.items()} for chosen in itertools.product(*CHOICES)
+]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "refused"),
+    [
+        (STATIC, []),
+        (EQUINIX, []),
+        ({**EQUINIX, "RecovererScheduleState": "ENABLED"}, []),
+        ({**STATIC, **IAM}, []),
+        ({**STATIC, **VPC}, []),
+        ({**STATIC, **VPC, "VpcIpv6": "true"}, []),
+        ({**STATIC, "StaticList": ""}, ["The provider static needs StaticList."]),
+        (
+            {**STATIC, "RecovererScheduleState": "ENABLED"},
+            ["Nobody can reboot the machines of a list, so RecovererScheduleState must be DISABLED."],
+        ),
+        ({**EQUINIX, "EquinixProjectId": ""}, ["The provider equinix needs EquinixProjectId."]),
+        ({**EQUINIX, "EquinixDevicePrefix": ""}, ["The provider equinix needs EquinixDevicePrefix."]),
+        ({**EQUINIX, "EquinixKeyLabel": ""}, ["The provider equinix needs EquinixKeyLabel."]),
+        (
+            {**STATIC, **IAM, "BmdbResourceId": ""},
+            ["BmdbAuth iam needs BmdbResourceId, which says to what the functions may connect."],
+        ),
+        ({**STATIC, **VPC, "VpcSecurityGroupIds": ""}, ["VpcSubnetIds need VpcSecurityGroupIds."]),
+        (
+            {**STATIC, **VPC, "VpcSubnetIds": ""},
+            ["VpcSecurityGroupIds are of no use without VpcSubnetIds."],
+        ),
+        ({**STATIC, "VpcIpv6": "true"}, ["VpcIpv6 is of no use without VpcSubnetIds."]),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_before_anything_is_made(
+    deployment: dict[str, str], refused: list[str]
+) -> None:
+    """Otherwise it would fail in every invocation, or after ten minutes of a deployment."""
+    assert Stack(TEMPLATE, deployment).refusals() == refused
+
+
+@pytest.mark.parametrize("nothing", [name for name in STATIC if name != "StaticList"])
+def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
+    """`sam deploy --guided` takes an empty answer for one."""
+    assert Stack(TEMPLATE, {**STATIC, nothing: ""}).refusals() == [nothing]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "allowed"),
+    [
+        ("StaticList", "https://example.com/machines.json", True),
+        ("StaticList", "s3://bucket/key/machines.json", True),
+        ("StaticList", "http://example.com/machines.json", False),
+        ("StaticList", "ssm:machines", False),
+        ("StaticList", "s3://bucket/*", False),
+        ("AgentSource", "s3://my-bucket.example/builds/agent", True),
+        ("AgentSource", "s3://bucket/age?t", False),
+        ("AgentSource", "s3://*/agent", False),
+        ("AgentSource", "s3://bucket/${aws:username}", False),
+        ("BmdbCaSource", "https://truststore.pki.rds.amazonaws.com/global/global-bundle.pem", True),
+        ("BmdbCaSource", "ssm:/shepherd/*", False),
+        ("BmdbPasswordParameter", "", True),
+        ("BmdbPort", "65536", False),
+        ("BmdbResourceId", "cluster-*", False),
+        ("BmdbResourceId", "prx-0123", True),
+        ("BmdbUser", "*", False),
+        ("BmdbUser", "fleet/other", False),
+        ("SshKeyParameter", "/shepherd/ssh-key", True),
+        ("SshKeyParameter", "/shepherd/*", False),
+        ("SshKeyParameter", "ssh-key", False),
+        ("AgentPath", "/root/a b", False),
+        ("EquinixDevicePrefix", "FIXME-", False),
+        ("EquinixKeyLabel", "our FIXME", False),
+        ("ProvisionerRate", "cron(0/5 * * * ? *)", True),
+        ("ProvisionerRate", "1 minute", False),
+        ("InitializerReservedConcurrency", "0", True),
+        ("InitializerReservedConcurrency", "-1", False),
+        ("AlarmTopicArn", TOPIC, True),
+        ("AlarmTopicArn", "somebody@example.com", False),
+        ("KmsKeyArn", "alias/aws/ssm", False),
+        ("VpcSubnetIds", "subnet-0a1, subnet-0b2", False),
+    ],
+)
+def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(
+    parameter: str, value: str, allowed: bool
+) -> None:
+    """Parameters become part of the resources in policies, where a wildcard would count."""
+    deployment = {**(EQUINIX if parameter.startswith("Equinix") else STATIC), **VPC, parameter: value}
+    assert (parameter not in Stack(TEMPLATE, deployment).refusals()) is allowed
+
+
+def test_whatever_is_chosen_holds_together() -> None:
+    """Each condition is right alone; together they must not leave a hole: an empty policy, a reference to nothing."""
+    for deployment in DEPLOYMENTS:
+        stack = Stack(TEMPLATE, deployment)  # raises KeyError for a reference to what is not there
+        assert stack.refusals() == [], deployment
+        assert len(stack.of_type("AWS::Serverless::LayerVersion")) == 1, deployment
+        assert all(map(stack.statements, stack.of_type("AWS::Serverless::Function"))), deployment
+        for policy in stack.of_type("AWS::IAM::ManagedPolicy").values():
+            assert policy["PolicyDocument"]["Statement"], deployment
+
+
+def _condition_names(value: Any) -> set[str]:
+    """Return the conditions that a part of the template names."""
+    if isinstance(value, list):
+        return {name for inner in value for name in _condition_names(inner)}
+    if not isinstance(value, dict):
+        return set()
+    named = {value["Fn::If"][0]} if "Fn::If" in value else set()
+    if isinstance(value.get("Condition"), str):
+        named.add(value["Condition"])
+    return named.union(*(_condition_names(inner) for inner in value.values()))
+
+
+def test_the_choices_tried_make_every_condition_true_and_false() -> None:
+    """What was never tried both ways is not covered by the test before."""
+    outcomes: dict[str, set[bool]] = {name: set() for name in TEMPLATE["Conditions"]}
+    concurrency = {f"{loop}ReservedConcurrency": "1" for loop in ("Provisioner", "Initializer", "Recoverer")}
+    states = {**EQUINIX, "InitializerScheduleState": "DISABLED", "RecovererScheduleState": "ENABLED"}
+    for deployment in [*DEPLOYMENTS, {**states, **concurrency}]:
+        stack = Stack(TEMPLATE, deployment)
+        for name, found in outcomes.items():
+            found.add(stack.holds(name))
+    assert {name for name, found in outcomes.items() if found != {True, False}} == set()
+    assert _condition_names([TEMPLATE[part] for part in ("Conditions", "Globals", "Resources")]) == outcomes.keys()
+
+
+def test_subnets_become_a_list() -> None:
+    """They are one text, because the rules of CloudFormation cannot look into a list."""
+    # Globals are merged by SAM; here they are looked at as they stand.
+    globals_ = TEMPLATE["Globals"]["Function"]["VpcConfig"]
+    assert Stack(TEMPLATE, {**STATIC, **VPC}).resolve(globals_) == {
+        "SubnetIds": ["subnet-0a1", "subnet-0b2"],
+        "SecurityGroupIds": ["sg-0c3"],
+        "Ipv6AllowedForDualStack": "false",
+    }
+
+
+@pytest.mark.parametrize("loop", ["Provisioner", "Initializer", "Recoverer"])
+@pytest.mark.parametrize(("value", "reserved"), [("", None), ("0", "0"), ("2", "2")])
+def test_reserved_concurrency_is_there_only_when_it_is_asked_for(loop: str, value: str, reserved: str | None) -> None:
+    """A new AWS account refuses every positive figure; 0 stops the loop."""
+    stack = Stack(TEMPLATE, {**STATIC, f"{loop}ReservedConcurrency": value})
+    assert stack.resources[f"{loop}Function"]["Properties"].get("ReservedConcurrentExecutions") == reserved
