@@ -21,6 +21,8 @@ REGION := us-east-1
 INSTALL := -m pip install -qq --disable-pip-version-check --no-deps
 
 LAYER := layers/shepherd_core
+# The processor that `make build` builds for; the deployment's parameter of that name.
+ARCHITECTURE ?= arm64
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/pb=proto \
 	shepherd_core/pb/agent.proto shepherd_core/pb/callback.proto
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
@@ -38,6 +40,15 @@ demo: .venv/.ready ## watch machines go from capacity to running agents, harm tw
 .PHONY: test
 test: .venv/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
+
+# Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
+.PHONY: build
+build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 or x86_64)
+	@$(if $(filter arm64 x86_64,$(ARCHITECTURE)),,echo "ARCHITECTURE is arm64 or x86_64, not $(ARCHITECTURE)" >&2; exit 1)
+	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --parameter-overrides Architecture=$(ARCHITECTURE)
+	@.venv-sam/bin/python -c 'import pathlib; [print("%-20s %6.1f MB unzipped" % (part.name, \
+		sum(f.stat().st_size for f in part.rglob("*") if f.is_file()) / 1e6)) \
+		for part in sorted(pathlib.Path(".aws-sam/build").iterdir()) if part.is_dir()]'
 
 .PHONY: check
 check: check-code check-proto check-template check-docs ## run every check that is not a test
@@ -78,10 +89,13 @@ proto: .venv/.ready ## generate the code for the wire contract from proto/
 
 # The layer gets no version that the tests did not run with.
 .PHONY: lock
-lock: ## pin what requirements/*.in ask for (needs uv)
+lock: ## pin what requirements/*.in ask for (needs uv and npm)
 	@$(COMPILE) --output-file requirements/dev.txt requirements/dev.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
+	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
+	@cd $(LAYER)/bytecode && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts \
+		--no-audit --no-fund --silent
 
 .PHONY: clean
 clean: ## remove everything that was made: environments, caches, build output
