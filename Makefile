@@ -78,6 +78,10 @@ check-template: .venv-sam/.ready
 check-docs: .venv/.ready
 	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
 
+.PHONY: cost
+cost: .venv/.ready ## compute what a month on AWS costs
+	@$(BIN)/python bench/cost.py
+
 .PHONY: format
 format: .venv/.ready ## format the code, and repair what the linter can
 	@$(BIN)/ruff check --fix --quiet
