@@ -86,7 +86,7 @@ def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
         ]
         for outcome in outcomes:
             outcome.result(timeout=20)
-    assert len(runs) == 3
+    assert len(runs) > 2
 
 
 def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection) -> None:

@@ -21,7 +21,7 @@ from shepherd_core.errors import MigrationRefused, SchemaMismatch, StatementFail
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
 
-_MADE_BY_ANOTHER = {"23505", "42P07"}  # IF NOT EXISTS loses races against itself
+_MADE_BY_ANOTHER = {"23505", "42P07", "42710"}  # IF NOT EXISTS loses races against itself
 
 
 @dataclass(frozen=True, slots=True)
