@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,16 +13,13 @@ from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
-from tests.cloudformation import Stack, read_file
+from tests.cloudformation import Stack
+from tests.deployments import LOOPS, ROOT, TEMPLATE, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-TEMPLATE = read_file(ROOT / "template.yaml")
-TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
-LOOPS = ("provisioner", "initializer", "recoverer")
 
 # What AWS itself measures, by namespace: names as its documentation has them, and the dimension that we use.
 AWS_METRICS = {

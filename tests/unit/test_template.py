@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -26,12 +25,11 @@ from shepherd_core.deployment import ANSWER_SECONDS
 from shepherd_core.provisioner import CREATE_SECONDS
 from shepherd_core.runtime import CLOSING_SECONDS
 
-from tests.cloudformation import read_file
+from tests.deployments import EQUINIX, ROOT, STATIC, TEMPLATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
 LOOPS: dict[str, type[Settings]] = {
     "provisioner": ProvisionerSettings,
     "initializer": InitializerSettings,
@@ -46,20 +44,11 @@ EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
 EVERY_FUNCTION = pytest.mark.parametrize("function", SETTINGS)
 
 # What an operator must say, because nobody can know it.
-ANSWERS = {
-    "BmdbHost": "db.example.com",
-    "StaticList": "ssm:/shepherd/machines",
-    "EquinixProjectId": "0b9d4a3e",
-    "EquinixDevicePrefix": "ours-",
-    "EquinixKeyLabel": "ours",
-    "AgentSource": "s3://bucket/agent",
-    "AgentEndpoint": "agents.example.com:443",
-}
+ANSWERS = {**EQUINIX, **STATIC}
 # Who deploys to AWS has a database with a password; the settings themselves ask for none.
 OTHER_DEFAULTS = {"bmdb_password_parameter"}
 
 
-TEMPLATE = read_file(ROOT / "template.yaml")
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
 RESOURCES: dict[str, dict[str, Any]] = TEMPLATE["Resources"]
 GLOBALS: dict[str, Any] = TEMPLATE["Globals"]["Function"]

@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cloudformation import Stack, read_file
-
-TEMPLATE = read_file(Path(__file__).parents[2] / "template.yaml")
-
-# The smallest deployments that there are.
-STATIC = {
-    "BmdbHost": "db.example.com",
-    "StaticList": "ssm:/shepherd/machines",
-    "AgentSource": "s3://bucket/agent",
-    "AgentEndpoint": "agents.example.com:443",
-}
-EQUINIX = {
-    **STATIC,
-    "Provider": "equinix",
-    "StaticList": "",
-    "EquinixProjectId": "0b9d4a3e",
-    "EquinixDevicePrefix": "ours-",
-    "EquinixKeyLabel": "ours",
-}
-IAM = {"BmdbAuth": "iam", "BmdbResourceId": "cluster-ABC123", "BmdbUser": "fleet"}
-VPC = {"VpcSubnetIds": "subnet-0a1,subnet-0b2", "VpcSecurityGroupIds": "sg-0c3"}
-TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
-
-# Every choice that a condition looks at.
-CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
-    (STATIC, {**STATIC, "StaticList": "s3://bucket/machines.json"}, {**STATIC, "StaticList": "/list"}, EQUINIX),
-    ({}, {"BmdbPasswordParameter": ""}, IAM),
-    ({}, {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://bucket/ca.pem"}),
-    ({}, {"AgentSource": "/opt/agent", "AgentCaSource": "s3://bucket/agents.pem"}),
-    ({}, {**VPC, "VpcIpv6": "true", "KmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"}),
-    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "ProvisionerScheduleState": "DISABLED"}),
-)
-
-
-DEPLOYMENTS = [
-    {name: value for choice in chosen for name, value in choice.items()} for chosen in itertools.product(*CHOICES)
-]
+from tests.cloudformation import Stack
+from tests.deployments import DEPLOYMENTS, EQUINIX, IAM, LOOPS, STATIC, TEMPLATE, TOPIC, VPC
 
 
 @pytest.mark.parametrize(
@@ -159,7 +122,7 @@ def _condition_names(value: Any) -> set[str]:
 def test_the_choices_tried_make_every_condition_true_and_false() -> None:
     """What was never tried both ways is not covered by the test before."""
     outcomes: dict[str, set[bool]] = {name: set() for name in TEMPLATE["Conditions"]}
-    concurrency = {f"{loop}ReservedConcurrency": "1" for loop in ("Provisioner", "Initializer", "Recoverer")}
+    concurrency = {f"{loop.capitalize()}ReservedConcurrency": "1" for loop in LOOPS}
     states = {**EQUINIX, "InitializerScheduleState": "DISABLED", "RecovererScheduleState": "ENABLED"}
     for deployment in [*DEPLOYMENTS, {**states, **concurrency}]:
         stack = Stack(TEMPLATE, deployment)
@@ -180,9 +143,9 @@ def test_subnets_become_a_list() -> None:
     }
 
 
-@pytest.mark.parametrize("loop", ["Provisioner", "Initializer", "Recoverer"])
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(("value", "reserved"), [("", None), ("0", "0"), ("2", "2")])
 def test_reserved_concurrency_is_there_only_when_it_is_asked_for(loop: str, value: str, reserved: str | None) -> None:
     """A new AWS account refuses every positive figure; 0 stops the loop."""
-    stack = Stack(TEMPLATE, {**STATIC, f"{loop}ReservedConcurrency": value})
-    assert stack.resources[f"{loop}Function"]["Properties"].get("ReservedConcurrentExecutions") == reserved
+    stack = Stack(TEMPLATE, {**STATIC, f"{loop.capitalize()}ReservedConcurrency": value})
+    assert stack.resources[f"{loop.capitalize()}Function"]["Properties"].get("ReservedConcurrentExecutions") == reserved
