@@ -1,4 +1,4 @@
-"""template.yaml says what the code expects: held to the settings, to the events and to our rules for deployments."""
+"""template.yaml says what the code expects: held to the settings and to our rules for deployments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ from shepherd_core.config import (
     StaticSettings,
     load,
 )
-from shepherd_core.control_loop import MARGIN_SECONDS
 from shepherd_core.deployment import ANSWER_SECONDS
-from shepherd_core.provisioner import CREATE_SECONDS
-from shepherd_core.runtime import CLOSING_SECONDS
 
-from tests.deployments import EQUINIX, ROOT, STATIC, TEMPLATE
+from tests.deployments import EQUINIX, STATIC, TEMPLATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,33 +194,6 @@ def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> 
 
 
 @EVERY_LOOP
-def test_the_schedule_sends_what_the_events_show(loop: str) -> None:
-    """Tests and `sam local invoke` feed the file to the handler; the schedule must not send anything else."""
-    sent = json.loads(_schedule(loop)["Input"])
-    sample = json.loads((ROOT / "events" / f"{loop}.json").read_text(encoding="utf-8"))
-    assert sent.pop("scheduled_time") == "<aws.scheduler.scheduled-time>"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", sample.pop("scheduled_time"))
-    assert sent == sample == {"loop": loop, "dry_run": False}
-
-
-@EVERY_LOOP
-def test_nothing_but_the_bmdb_repeats_work(loop: str) -> None:
-    """A tick that was throttled for an hour, or tried three times, would undo the backoff of the BMDB."""
-    never = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
-    assert _schedule(loop)["RetryPolicy"] == never
-    assert {key: GLOBALS["EventInvokeConfig"][key] for key in never} == never
-    assert "EventInvokeConfig" not in _function_properties(loop)
-
-
-@EVERY_LOOP
-def test_a_tick_that_failed_is_kept(loop: str) -> None:
-    """Nothing repeats it, so somebody must be able to see that it happened."""
-    queue = {"Fn::GetAtt": ["FailureQueue", "Arn"]}
-    assert _schedule(loop)["DeadLetterConfig"] == {"Arn": queue}
-    assert GLOBALS["EventInvokeConfig"]["DestinationConfig"]["OnFailure"] == {"Type": "SQS", "Destination": queue}
-
-
-@EVERY_LOOP
 def test_two_deployments_in_one_account_stay_apart(loop: str) -> None:
     """SAM would name the schedule after its place in the template, the same in each deployment."""
     name = {"Fn::Sub": f"${{AWS::StackName}}-{loop}"}
@@ -232,46 +202,10 @@ def test_two_deployments_in_one_account_stay_apart(loop: str) -> None:
     assert _properties("ScheduleGroup") == {"Name": {"Ref": "AWS::StackName"}}
 
 
-@EVERY_LOOP
-def test_reserved_concurrency_can_be_left_unset(loop: str) -> None:
-    """A new AWS account refuses every positive figure."""
-    parameter = f"{loop.capitalize()}ReservedConcurrency"
-    condition, limit, none = _function_properties(loop)["ReservedConcurrentExecutions"]["Fn::If"]
-    assert (limit, none) == ({"Ref": parameter}, {"Ref": "AWS::NoValue"})
-    assert TEMPLATE["Conditions"][condition] == {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
-    assert PARAMETERS[parameter]["Default"] == ""
-
-
 def test_nobody_reboots_machines_unless_told_to() -> None:
     """While nothing records heartbeats, every machine looks silent."""
     assert _schedule("recoverer")["State"] == {"Ref": "RecovererScheduleState"}
     assert PARAMETERS["RecovererScheduleState"]["Default"] == "DISABLED"
-
-
-@pytest.mark.parametrize("loop", ["initializer", "recoverer"])
-def test_a_function_outlives_the_work_that_it_takes_on(loop: str) -> None:
-    """The runner claims only while one machine's time is left, so less would mean that nothing is ever claimed."""
-    machine = float(_environment(loop)[PREFIX + "MACHINE_SECONDS"])
-    half_a_minute_for_claims = 30
-    needed = machine + MARGIN_SECONDS + CLOSING_SECONDS + half_a_minute_for_claims
-    assert _function_properties(loop)["Timeout"] >= needed
-
-
-def test_the_provisioner_outlives_a_chunk() -> None:
-    """What is created slowly on purpose must still be created in one pass."""
-    seconds = PARAMETERS["Chunk"]["Default"] * PARAMETERS["CreationSeconds"]["Default"]
-    assert _function_properties("provisioner")["Timeout"] >= seconds + CREATE_SECONDS + CLOSING_SECONDS
-
-
-@EVERY_FUNCTION
-def test_logs_go_to_a_log_group_of_our_own_and_end(function: str) -> None:
-    """The log group that Lambda makes by itself keeps everything for ever."""
-    logs = _function_properties(function)["LoggingConfig"]["LogGroup"]["Ref"]
-    assert _properties(logs) == {
-        "LogGroupName": {"Fn::Sub": f"/aws/lambda/${{AWS::StackName}}-{function}"},
-        "RetentionInDays": {"Ref": "LogRetentionDays"},
-    }
-    assert GLOBALS["LoggingConfig"]["LogFormat"] == "JSON"
 
 
 @EVERY_FUNCTION

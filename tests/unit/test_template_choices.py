@@ -141,11 +141,3 @@ def test_subnets_become_a_list() -> None:
         "SecurityGroupIds": ["sg-0c3"],
         "Ipv6AllowedForDualStack": "false",
     }
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize(("value", "reserved"), [("", None), ("0", "0"), ("2", "2")])
-def test_reserved_concurrency_is_there_only_when_it_is_asked_for(loop: str, value: str, reserved: str | None) -> None:
-    """A new AWS account refuses every positive figure; 0 stops the loop."""
-    stack = Stack(TEMPLATE, {**STATIC, f"{loop.capitalize()}ReservedConcurrency": value})
-    assert stack.resources[f"{loop.capitalize()}Function"]["Properties"].get("ReservedConcurrentExecutions") == reserved
