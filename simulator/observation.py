@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.providers.equinix_objects import token_tag
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -61,16 +63,16 @@ def problems(world: World) -> list[str]:
     """
     Return what is not as it must be in any world, whatever was done to it; to be asked when the schedules stand still.
 
-    One machine at the provider for one in the BMDB, one live agent at most on each, no reboot of a machine that
-    nobody harmed, and every started work ended once.
+    One machine at the provider for one in the BMDB (or for a creation that the BMDB knows to be under way), one live
+    agent at most on each, no reboot of a machine that nobody harmed, and every started work ended once.
     """
     found = [f"the simulator itself failed: {error}" for error in world.api.errors]
     rows = world.machines()
-    devices, known = {device.id for device in world.api.devices()}, {row["provider_id"] for row in rows}
+    begun = {token_tag(row["machine_id"]) for row in rows if row["provider_id"] is None}
+    devices = {device.id for device in world.api.devices() if not begun.intersection(device.tags)}
+    known = {row["provider_id"] for row in rows} - {None}
     found += [f"{provider_id} is at the provider and not in the BMDB" for provider_id in sorted(devices - known)]
-    found += [
-        f"{provider_id} is in the BMDB and not at the provider" for provider_id in sorted(known - devices, key=str)
-    ]
+    found += [f"{provider_id} is in the BMDB and not at the provider" for provider_id in sorted(known - devices)]
     for provider_id, agents in world.park.all_agents().items():
         if len(agents) > 1:
             found.append(f"{provider_id} runs {len(agents)} agents")

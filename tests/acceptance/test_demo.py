@@ -1,0 +1,63 @@
+"""What a new user types first, and whether its verdict can be trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHEPHERDCTL = Path(sys.executable).with_name("shepherdctl")
+
+# The provider makes a device, says that it refused, and denies it twice when asked; so its creation is forgotten.
+LIES = {
+    "api": [
+        {"method": "POST", "path": "/projects/{id}/devices", "do": "answer", "status": 422, "when": "after"},
+        {"method": "GET", "path": "/projects/{id}/devices", "nth": 3, "do": "empty_page"},
+        {
+            "method": "GET",
+            "path": "/hardware-reservations/{id}",
+            "nth": 2,
+            "do": "answer",
+            "status": 200,
+            "body": {"id": "free"},
+        },
+    ]
+}
+
+
+def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=120)
+
+
+def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back() -> None:
+    """The whole lifecycle through the real handlers; everybody's first impression, and the last check of all parts."""
+    done = run(["demo", "--machines", "3", "--speed", "120"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Everything is as it should be." in done.stdout
+    assert "all 3 machines run their agents" in done.stdout
+    assert re.findall(r"harm: (\w+)", done.stdout) == ["silence", "wedge"]
+    assert "both are back" in done.stdout
+    history = done.stdout[done.stdout.index("history of machine") :]
+    for line in (
+        r"ShepherdAgentStart +Finished.*ShepherdRecovery +Started",
+        r"ShepherdRecovery +Finished.*ShepherdAgentStart +Finished",
+    ):
+        assert re.search(line, history, re.DOTALL)
+
+
+def test_a_world_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:
+    """A judge that never condemns proves nothing."""
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps(LIES))
+    done = run(["simulate", "--machines", "1", "--minutes", "1", "--speed", "120", "--faults", str(faults), "--json"])
+    assert done.returncode == 1, done.stdout + done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem.endswith("is at the provider and not in the BMDB")
+    assert problem in done.stderr
