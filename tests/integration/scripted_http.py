@@ -69,7 +69,7 @@ def scripted_server(answer: Callable[[Request], Answer], tls: ssl.SSLContext | N
                 self.wfile.write(answer.body)
             self.close_connection = self.close_connection or answer.missing > 0
 
-        do_POST = do_GET  # noqa: N815 - the name that http.server looks for
+        do_POST = do_PUT = do_GET  # noqa: N815 - the names that http.server looks for
 
         def log_message(self, *args: object) -> None:
             """Tell nothing: the test looks at the requests."""

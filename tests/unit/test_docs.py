@@ -21,6 +21,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 FAILURES = [name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__]
 FUNCTIONS: dict[str, type[config.Settings]] = {
+    "Migrator": config.MigratorSettings,
     "Provisioner": config.ProvisionerSettings,
     "Initializer": config.InitializerSettings,
     "Recoverer": config.RecovererSettings,
@@ -42,8 +43,9 @@ def settings_rows() -> list[str]:
         for name, field in settings_type.model_fields.items():
             key = (f"`{config.PREFIX}{name.upper()}`", default(field), str(field.description))
             rows.setdefault(key, []).append(reader)
+    groups = {frozenset(FUNCTIONS): "all", frozenset(FUNCTIONS) - {"Migrator"}: "loops"}
     return [
-        f"| {variable} | {'all' if set(readers) == set(FUNCTIONS) else ', '.join(readers)} | {shown} | {meaning} |"
+        f"| {variable} | {groups.get(frozenset(readers), ', '.join(readers))} | {shown} | {meaning} |"
         for (variable, shown, meaning), readers in rows.items()
     ]
 

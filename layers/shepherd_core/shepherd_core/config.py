@@ -46,14 +46,27 @@ class BmdbSettings(Settings):
     bmdb_port: int = Field(5432, ge=1, le=65_535, description="Port of the database.")
     bmdb_name: str = Field("shepherd", description="Name of the database.")
     bmdb_user: str = Field("shepherd", description="User of the database.")
+    bmdb_auth: Literal["password", "iam"] = Field(
+        "password", description="How the database knows us: by a password, or by IAM (RDS and Aurora)."
+    )
     bmdb_password_parameter: str | None = Field(
         None, description="Name of the SSM parameter that holds the database password; unset: none is sent."
     )
-    bmdb_ca_file: str | None = Field(
-        None, description="PEM file of the CAs that may sign the database's certificate; unset: the system's."
+    bmdb_ca_source: str | None = Field(
+        None,
+        description="PEM certificates of the CAs that may sign the database's: a path, https://…, ssm:NAME or "
+        "s3://BUCKET/KEY; unset: the system's.",
     )
     bmdb_connect_timeout_seconds: Seconds = Field(5, description="Seconds to wait for a connection to the database.")
     bmdb_statement_timeout_seconds: Seconds = Field(30, description="Seconds that one statement may take.")
+
+
+class MigratorSettings(BmdbSettings):
+    """The migrator."""
+
+    bmdb_statement_timeout_seconds: Seconds = Field(
+        240, description="Seconds that one statement of a migration may take."
+    )
 
 
 class ProviderChoice(Settings):

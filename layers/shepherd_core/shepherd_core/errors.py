@@ -5,8 +5,10 @@ Every error that Shepherd raises on purpose.
     ├── ConfigError                  the settings are wrong; lists every fault
     ├── EventInvalid                 the event that invoked a function is wrong
     ├── TimeLimitExceeded            a piece of work used up its time
+    ├── AnswerUndelivered            (retryable) CloudFormation took no answer
     ├── BmdbError
     │   ├── BmdbUnavailable          (retryable) not reached, or connection lost
+    │   ├── BmdbUntrusted            no TLS, or not who it should be
     │   ├── SerializationConflict    (retryable) the database asks to try again
     │   ├── CommitUnknown            connection lost while committing
     │   ├── StatementFailed          any other refusal by the database
@@ -85,6 +87,12 @@ class TimeLimitExceeded(ShepherdError):
     """The time for this piece of work is used up."""
 
 
+class AnswerUndelivered(ShepherdError):
+    """CloudFormation did not take the answer that it waits for."""
+
+    retryable = True
+
+
 class BmdbError(ShepherdError):
     """The BMDB could not do what was asked."""
 
@@ -93,6 +101,10 @@ class BmdbUnavailable(BmdbError):
     """The BMDB cannot be reached, or the connection to it was lost."""
 
     retryable = True
+
+
+class BmdbUntrusted(BmdbError):
+    """The server could not prove over TLS that it is the BMDB."""
 
 
 class SerializationConflict(BmdbError):

@@ -1,45 +1,39 @@
 """
-The composition root: builds what a function needs from its settings, and runs one invocation of it.
+The composition root: builds the functions from their settings, and runs one invocation.
 
 What is built is kept for the life of the process, so that a warm invocation
-starts with an open database connection. Libraries that only one function or one
-provider needs are imported when that one is built.
+starts with an open database connection. What only one function needs is
+imported when that one is built.
 """
 
 from __future__ import annotations
 
-import ssl
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shepherd_core import config, telemetry
-from shepherd_core.bmdb.connection import Connection
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.errors import ConfigError, Discrepancy, EventInvalid, NotSupported, ShepherdError
+from shepherd_core import config, edges, telemetry
+from shepherd_core.bmdb.migrate import require
+from shepherd_core.clock import Deadline
+from shepherd_core.edges import CLOCK
+from shepherd_core.errors import Discrepancy, EventInvalid, NotSupported, ShepherdError
 from shepherd_core.provider import RecoveringProvider
-from shepherd_core.secret_store import SsmSecretStore
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
+    from shepherd_core.bmdb.connection import Connection
     from shepherd_core.provider import Provider
     from shepherd_core.takeover import AgentBinary
 
 CLOSING_SECONDS = 2.0
 """Left of an invocation's time for closing the session and writing the metrics."""
-
-LIST_SECONDS = 30.0
-"""How old a static list may be."""
-
-_clock = SystemClock()
 
 
 class Tick(BaseModel):
@@ -92,7 +86,7 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
     function = _BUILDERS[loop]()
     telemetry.bind(provider=function.provider)
     head: dict[str, object] = {"loop": loop, "provider": function.provider, "dry_run": dry_run}
-    deadline = Deadline(_clock, seconds)
+    deadline = Deadline(CLOCK, seconds)
     if dry_run:
         return {**head, "plan": _plain(function.plan(deadline))}
     try:
@@ -104,6 +98,26 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
     return {**head, **{metric.value: count for metric, count in counts.items()}}
 
 
+def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
+    """
+    Bring the BMDB's schema up to date, as ``deployment.handle``, which says what *event* may be.
+
+    Raises:
+        ShepherdError: what went wrong.
+    """
+    from shepherd_core import deployment  # noqa: PLC0415 - see the module's docstring
+
+    telemetry.bind(request_id=context.aws_request_id, loop="migrator")
+    try:
+        seconds = context.get_remaining_time_in_millis() / 1000
+        return deployment.handle(event, lambda: edges.bmdb(config.load(config.MigratorSettings)[0]), CLOCK, seconds)
+    except ShepherdError as error:
+        telemetry.error("the invocation failed", exc=error)
+        raise
+    finally:
+        telemetry.unbind()
+
+
 def bmdb(settings: config.BmdbSettings | None = None) -> Connection:
     """
     Return a connection to the BMDB that the environment names, or *settings*; connects when it is first used.
@@ -111,9 +125,7 @@ def bmdb(settings: config.BmdbSettings | None = None) -> Connection:
     Raises:
         ConfigError: the settings are wrong.
     """
-    chosen = settings or config.load(config.BmdbSettings)[0]
-    parameter = chosen.bmdb_password_parameter
-    return Connection(chosen, None if parameter is None else partial(_secrets().get, parameter), _clock)
+    return edges.bmdb(settings or config.load(config.BmdbSettings)[0])
 
 
 def _tick(loop: str, event: Mapping[str, object]) -> Tick:
@@ -130,16 +142,11 @@ def _tick(loop: str, event: Mapping[str, object]) -> Tick:
 
 
 @cache
-def _secrets() -> SsmSecretStore:
-    return SsmSecretStore()
-
-
-@cache
 def _provisioner() -> Function:
     from shepherd_core.provisioner import Pace, Provisioner  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.reconcile import Limits  # noqa: PLC0415
 
-    settings, provider = _load(config.ProvisionerSettings)
+    settings, provider = edges.load(config.ProvisionerSettings)
     limits = Limits(
         max_machines=settings.max_machines,
         chunk=settings.chunk,
@@ -152,16 +159,16 @@ def _provisioner() -> Function:
         creation_seconds=settings.creation_seconds,
         penalty_seconds=settings.penalty_seconds,
     )
-    connection = bmdb(settings)
+    connection = edges.bmdb(settings)
 
     def provisioner() -> Provisioner:
-        return Provisioner(provider, connection, _clock, limits, pace)
+        return Provisioner(provider, connection, CLOCK, limits, pace)
 
-    return Function(
-        provider.name,
-        lambda deadline, runtime_info: provisioner().run(deadline, runtime_info),
-        lambda deadline: provisioner().plan(deadline),
-    )
+    def plan(deadline: Deadline) -> object:
+        require(connection)  # a plan opens no session, which would ask for it
+        return provisioner().plan(deadline)
+
+    return Function(provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan)
 
 
 @cache
@@ -170,15 +177,15 @@ def _initializer() -> Function:
     from shepherd_core.initializer import Initializer  # noqa: PLC0415
     from shepherd_core.ssh import SshDialer  # noqa: PLC0415
 
-    settings, provider = _load(config.InitializerSettings)
+    settings, provider = edges.load(config.InitializerSettings)
     agents = object_source.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
 
     def fetch() -> tuple[AgentBinary, bytes]:
         source = settings.agent_ca_source
-        return agents.fetch(settings.agent_source), b"" if source is None else _der(source, object_source.read(source))
+        return agents.fetch(settings.agent_source), b"" if source is None else edges.certificate(source)
 
     dialer = SshDialer(
-        _secrets().create_once(settings.ssh_key_parameter, ssh_key.generate),
+        edges.secrets().create_once(settings.ssh_key_parameter, ssh_key.generate),
         settings.ssh_user,
         settings.ssh_port,
         settings.ssh_connect_timeout_seconds,
@@ -200,7 +207,7 @@ def _recoverer() -> Function:
     from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
 
-    settings, provider = _load(config.RecovererSettings)
+    settings, provider = edges.load(config.RecovererSettings)
     if not isinstance(provider, RecoveringProvider):
         message = f"the provider {provider.name} cannot reboot machines, so there is no use in a Recoverer for it"
         raise NotSupported(message)
@@ -225,73 +232,14 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
     from shepherd_core import control_loop  # noqa: PLC0415 - see the module's docstring
 
     limits = control_loop.Limits(settings.concurrency, settings.machine_seconds, settings.session_seconds)
-    connection = bmdb(settings)
+    connection = edges.bmdb(settings)
     return Function(
         provider.name,
         lambda deadline, runtime_info: control_loop.run(
-            loop, provider.name, connection, _clock, limits, deadline=deadline, runtime_info=runtime_info
+            loop, provider.name, connection, CLOCK, limits, deadline=deadline, runtime_info=runtime_info
         ),
-        lambda _: control_loop.rehearse(loop, provider.name, connection, _clock, limits),
+        lambda _: control_loop.rehearse(loop, provider.name, connection, CLOCK, limits),
     )
-
-
-def _load(settings_type: type[Any]) -> tuple[Any, Provider]:
-    """Return the settings of a function and the provider that they choose; reports the faults of both at once."""
-    try:
-        choice = config.load(config.ProviderChoice)[0].provider
-    except ConfigError:
-        config.load(settings_type)  # raises this fault with all the others
-        raise
-    provider_type, build = _PROVIDERS[choice]
-    settings, provider_settings = config.load(settings_type, provider_type)
-    return settings, build(settings, provider_settings)
-
-
-def _static(_: Any, settings: config.StaticSettings) -> Provider:
-    from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.providers.static import StaticProvider  # noqa: PLC0415
-
-    return StaticProvider(_remembering(partial(object_source.read, settings.static_list)))
-
-
-def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) -> Provider:
-    from shepherd_core import ssh_key  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415
-
-    def public_key() -> str:
-        return ssh_key.public_line(_secrets().create_once(common.ssh_key_parameter, ssh_key.generate))
-
-    def api_key() -> str:
-        return _secrets().get(settings.equinix_api_key_parameter)
-
-    return EquinixProvider(settings, api_key, public_key, _clock)
-
-
-_PROVIDERS: dict[str, tuple[type[config.Settings], Callable[[Any, Any], Provider]]] = {
-    "static": (config.StaticSettings, _static),
-    "equinix": (config.EquinixSettings, _equinix),
-}
-
-
-def _remembering(read: Callable[[], bytes]) -> Callable[[], bytes]:
-    """Return *read* with a memory of ``LIST_SECONDS``, so that a batch of machines does not fetch the list for each."""
-    lock = threading.Lock()
-    kept: list[tuple[float, bytes]] = []
-
-    def remembered() -> bytes:
-        with lock:
-            if not kept or _clock.monotonic() - kept[0][0] > LIST_SECONDS:
-                kept[:] = [(_clock.monotonic(), read())]
-            return kept[0][1]
-
-    return remembered
-
-
-def _der(source: str, pem: bytes) -> bytes:
-    try:
-        return ssl.PEM_cert_to_DER_cert(pem.decode("ascii").strip())
-    except ValueError as error:
-        raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
 
 
 def _plain(plan: object) -> object:

@@ -10,14 +10,13 @@ database.
 from __future__ import annotations
 
 import random
-import socket
-import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
+from shepherd_core.bmdb import transport
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.errors import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict, StatementFailed
 
@@ -35,7 +34,6 @@ ATTEMPTS = 5
 _FIRST_PAUSE_SECONDS = 0.05
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 def storable(text: str) -> str:
@@ -46,10 +44,22 @@ def storable(text: str) -> str:
 class Connection:
     """One connection to the BMDB, opened on demand."""
 
-    def __init__(self, settings: BmdbSettings, password: Callable[[], str] | None, clock: Clock) -> None:
-        """*password* is asked at every new connection; None: the server asks for none."""
+    def __init__(
+        self,
+        settings: BmdbSettings,
+        password: Callable[[], str] | None,
+        clock: Clock,
+        authorities: Callable[[], bytes] | None = None,
+    ) -> None:
+        """
+        Both callables are asked at every new connection.
+
+        *password* returns what proves to the server who we are; None: it asks
+        for nothing. *authorities* is as in ``transport.dial``.
+        """
         self._settings = settings
         self._password = password
+        self._authorities = authorities
         self._clock = clock
         self._driver: pg8000.native.Connection | None = None
         self._prepared: dict[str, pg8000.native.PreparedStatement] = {}
@@ -197,54 +207,32 @@ class Connection:
     def _open(self) -> pg8000.native.Connection:
         settings = self._settings
         where = f"{settings.bmdb_host}:{settings.bmdb_port}"
-        password = None if self._password is None else self._password()
+        password = "" if self._password is None else self._password()  # with None the driver breaks, asked for one
         try:
-            return pg8000.native.Connection(
+            sock = transport.dial(settings, self._authorities)
+        except OSError as error:
+            message = f"cannot connect to the BMDB at {where}: {error}"
+            raise BmdbUnavailable(message) from error
+        try:
+            driver = pg8000.native.Connection(
                 settings.bmdb_user,
-                host=settings.bmdb_host,
                 database=settings.bmdb_name,
                 password=password,
-                sock=self._socket(),
-                ssl_context=self._tls(),
+                sock=sock,
+                ssl_context=False,  # the socket is encrypted if it has to be
                 application_name="shepherd",
                 startup_params={"statement_timeout": str(int(settings.bmdb_statement_timeout_seconds * 1000))},
             )
-        except (InterfaceError, DatabaseError, OSError) as error:
+        except Exception as error:  # of an answer that makes no sense the driver makes all kinds of errors
+            sock.close()
             refusal = _refusal(error)
             if refusal is not None:
                 raise self._translated(refusal, f"connecting to {where}") from error
-            message = f"cannot connect to the BMDB at {where}: {error}"
+            message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
             raise BmdbUnavailable(message) from error
-
-    def _socket(self) -> socket.socket:
-        settings = self._settings
-        if settings.bmdb_host.startswith("/"):
-            sock = socket.socket(socket.AF_UNIX)
-            sock.settimeout(settings.bmdb_connect_timeout_seconds)
-            try:
-                sock.connect(f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}")
-            except OSError:
-                sock.close()
-                raise
-        else:
-            address = (settings.bmdb_host, settings.bmdb_port)
-            sock = socket.create_connection(address, settings.bmdb_connect_timeout_seconds)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # a connection that died while the function was frozen shows soon
-                milliseconds = int(settings.bmdb_connect_timeout_seconds * 1000)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-        # The server ends a statement that takes too long; this is for a server that cannot.
-        sock.settimeout(settings.bmdb_statement_timeout_seconds + 5)
-        return sock
-
-    def _tls(self) -> ssl.SSLContext | bool:
-        """Return how to encrypt: a verified connection to any remote host, none on this machine."""
-        host = self._settings.bmdb_host
-        if host.startswith("/") or host in _LOOPBACK:
-            return False
-        # pg8000 verifies nothing unless it is given a context.
-        return ssl.create_default_context(cafile=self._settings.bmdb_ca_file)
+        # The server ends a statement that takes too long; this is for a server, or a network, that cannot.
+        sock.settimeout(settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds)
+        return driver
 
 
 def _refusal(error: BaseException | None) -> DatabaseError | None:

@@ -20,6 +20,7 @@ from shepherd_core.errors import MigrationRefused, SchemaMismatch, StatementFail
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.clock import Deadline
 
 _MADE_BY_ANOTHER = {"23505", "42P07", "42710"}  # IF NOT EXISTS loses races against itself
 
@@ -63,17 +64,33 @@ def mismatch(connection: Connection) -> SchemaMismatch:
     return SchemaMismatch(f"the BMDB's schema is version {version}, this code needs version {wanted}: {remedy}")
 
 
+def require(connection: Connection) -> None:
+    """
+    Return if the BMDB's schema is the one that this code was written for: for those who open no session.
+
+    Raises:
+        SchemaMismatch: it is older or newer.
+    """
+    if schema_version(connection) != migrations()[-1].version:
+        raise mismatch(connection)
+
+
 def migrate(
-    connection: Connection, *, dry_run: bool = False, known: tuple[Migration, ...] | None = None
+    connection: Connection,
+    *,
+    dry_run: bool = False,
+    known: tuple[Migration, ...] | None = None,
+    deadline: Deadline | None = None,
 ) -> list[Migration]:
     """
     Apply what is missing and return it, in order; an empty list means that nothing was missing.
 
     May be run at any time, by several at once, and again after it died. With
     *dry_run* nothing is changed. *known* are the migrations to use instead of
-    this code's own.
+    this code's own. After *deadline* nothing is committed any more.
 
     Raises:
+        TimeLimitExceeded: the deadline passed; what was applied before is whole. Call again.
         MigrationRefused: a file differs from what was applied under its number. Restore it.
         SchemaMismatch: the BMDB is newer than this code.
     """
@@ -87,12 +104,12 @@ def migrate(
             if error.sqlstate not in _MADE_BY_ANOTHER:
                 raise
     applied: list[Migration] = []
-    while (migration := connection.transact(lambda: _apply_next(connection, files))) is not None:
+    while (migration := connection.transact(lambda: _apply_next(connection, files, deadline))) is not None:
         applied.append(migration)
     return applied
 
 
-def _apply_next(connection: Connection, files: tuple[Migration, ...]) -> Migration | None:
+def _apply_next(connection: Connection, files: tuple[Migration, ...], deadline: Deadline | None) -> Migration | None:
     """Apply the first missing migration; may run again. None: nothing is missing."""
     connection.run("take_schema_lock")
     missing = _missing(connection, files)
@@ -101,6 +118,8 @@ def _apply_next(connection: Connection, files: tuple[Migration, ...]) -> Migrati
     migration = missing[0]
     connection.script(migration.text)
     connection.run("record_migration", version=migration.version, name=migration.name, checksum=migration.checksum)
+    if deadline is not None:
+        deadline.check()
     return migration
 
 
@@ -109,7 +128,7 @@ def _missing(connection: Connection, files: tuple[Migration, ...]) -> list[Migra
     applied = {version: (name, checksum) for version, name, checksum in connection.run("applied_migrations")}
     for version, (name, checksum) in applied.items():
         if version not in known:
-            message = f"the BMDB has migration {version} ({name}), which this code does not know: it is newer"
+            message = f"the BMDB has migration {version} ({name}), which this code does not know: deploy newer code"
             raise SchemaMismatch(message)
         if known[version].checksum != checksum:
             message = f"migration {version} ({known[version].name}) was edited after it was applied"

@@ -1,0 +1,96 @@
+"""
+The way to the BMDB: a Unix socket, or TCP, which is encrypted and verified as soon as it may leave this machine.
+
+PostgreSQL's own handshake for TLS is done here and not by the driver, so that
+every step has a time limit and every refusal a name.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from typing import TYPE_CHECKING
+
+from shepherd_core.errors import BmdbUntrusted, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.config import BmdbSettings
+
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_TLS_REQUEST = struct.pack("!ii", 8, 80877103)  # its length and its code
+_PEM = "-----BEGIN CERTIFICATE-----"
+
+
+def dial(settings: BmdbSettings, authorities: Callable[[], bytes] | None) -> socket.socket:
+    """
+    Return a socket that is connected to the database, each of whose steps may take the connect timeout.
+
+    A password goes unencrypted to this machine only, and a token nowhere.
+    *authorities* returns the PEM certificates of the CAs that may sign the
+    server's; None: the system's. Asked when a connection is to be encrypted.
+
+    Raises:
+        BmdbUntrusted: the server speaks no TLS, or cannot prove that it is the one that was dialed.
+        ConfigError: what *authorities* returns holds no certificate.
+        OSError: nobody answers.
+    """
+    host, local = settings.bmdb_host, settings.bmdb_host.startswith("/")
+    sock = _unix_socket(settings) if local else _tcp_socket(settings)
+    if settings.bmdb_auth == "password" and (local or host in _LOOPBACK):
+        return sock
+    try:
+        return _encrypted(sock, host, _context(authorities))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _unix_socket(settings: BmdbSettings) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(settings.bmdb_connect_timeout_seconds)
+    try:
+        sock.connect(f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _tcp_socket(settings: BmdbSettings) -> socket.socket:
+    sock = socket.create_connection((settings.bmdb_host, settings.bmdb_port), settings.bmdb_connect_timeout_seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a connection that died while the function was frozen shows soon
+        milliseconds = int(settings.bmdb_connect_timeout_seconds * 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return sock
+
+
+def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+    sock.sendall(_TLS_REQUEST)
+    # Not a byte more than the answer: what follows unencrypted may be anybody's.
+    answer = sock.recv(1)
+    if not answer:
+        raise ConnectionResetError("the server hung up when it was asked for TLS")
+    if answer != b"S":
+        raise BmdbUntrusted(f"the server {host!r} does not offer TLS; no password is sent without")
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise BmdbUntrusted(f"the server cannot prove that it is {host!r}: {error.verify_message}") from error
+
+
+def _context(authorities: Callable[[], bytes] | None) -> ssl.SSLContext:
+    """Return what verifies the chain and the name of a server's certificate."""
+    if authorities is None:
+        return ssl.create_default_context()
+    text = authorities().decode("ascii", "ignore")  # comments may be in any language
+    if _PEM not in text:  # of nothing at all, Python would make the system's CAs
+        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE leads to no PEM certificate; {_PEM} was wanted"])
+    try:
+        return ssl.create_default_context(cadata=text)
+    except ssl.SSLError as error:
+        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE leads to a broken certificate: {error.reason}"]) from error

@@ -1,0 +1,128 @@
+"""
+What a function reaches outside, built from its settings: the BMDB, the provider, secrets and documents.
+
+Libraries that only one provider, or only one way to keep a secret, needs are
+imported when that one is built.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core import config
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.clock import SystemClock
+from shepherd_core.errors import ConfigError
+from shepherd_core.secret_store import SsmSecretStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.provider import Provider
+
+LIST_SECONDS = 30.0
+"""How old a static list may be."""
+
+CLOCK = SystemClock()
+"""The clock of every function."""
+
+
+@cache
+def secrets() -> SsmSecretStore:
+    """Return the store that remembers secrets between invocations."""
+    return SsmSecretStore()
+
+
+def read(source: str) -> bytes:
+    """Return the document at *source*, as ``object_source.read``."""
+    from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
+
+    return object_source.read(source)
+
+
+def certificate(source: str) -> bytes:
+    """
+    Return the one PEM certificate at *source* as DER.
+
+    Raises:
+        ConfigError: it holds something else.
+        SourceError: as ``read``.
+    """
+    try:
+        return ssl.PEM_cert_to_DER_cert(read(source).decode("ascii").strip())
+    except ValueError as error:
+        raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
+
+
+def bmdb(settings: config.BmdbSettings) -> Connection:
+    """Return a connection to the BMDB; connects, and reads what that takes, when it is first used."""
+    source = settings.bmdb_ca_source
+    return Connection(settings, _password(settings), CLOCK, None if source is None else cache(partial(read, source)))
+
+
+def _password(settings: config.BmdbSettings) -> Callable[[], str] | None:
+    if settings.bmdb_auth == "iam":
+        from shepherd_core.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
+
+        return DatabaseTokens(settings).make
+    parameter = settings.bmdb_password_parameter
+    return None if parameter is None else partial(secrets().get, parameter)
+
+
+def load(settings_type: type[Any]) -> tuple[Any, Provider]:
+    """
+    Return the settings of a function and the provider that they choose.
+
+    Raises:
+        ConfigError: holds the faults of both at once.
+    """
+    try:
+        choice = config.load(config.ProviderChoice)[0].provider
+    except ConfigError:
+        config.load(settings_type)  # raises this fault with all the others
+        raise
+    provider_type, build = _PROVIDERS[choice]
+    settings, provider_settings = config.load(settings_type, provider_type)
+    return settings, build(settings, provider_settings)
+
+
+def _static(_: Any, settings: config.StaticSettings) -> Provider:
+    from shepherd_core.providers.static import StaticProvider  # noqa: PLC0415 - see the module's docstring
+
+    return StaticProvider(_remembering(partial(read, settings.static_list)))
+
+
+def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) -> Provider:
+    from shepherd_core import ssh_key  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415
+
+    def public_key() -> str:
+        return ssh_key.public_line(secrets().create_once(common.ssh_key_parameter, ssh_key.generate))
+
+    def api_key() -> str:
+        return secrets().get(settings.equinix_api_key_parameter)
+
+    return EquinixProvider(settings, api_key, public_key, CLOCK)
+
+
+_PROVIDERS: dict[str, tuple[type[config.Settings], Callable[[Any, Any], Provider]]] = {
+    "static": (config.StaticSettings, _static),
+    "equinix": (config.EquinixSettings, _equinix),
+}
+
+
+def _remembering(read: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Return *read* with a memory of ``LIST_SECONDS``, so that a batch of machines does not fetch the list for each."""
+    lock = threading.Lock()
+    kept: list[tuple[float, bytes]] = []
+
+    def remembered() -> bytes:
+        with lock:
+            if not kept or CLOCK.monotonic() - kept[0][0] > LIST_SECONDS:
+                kept[:] = [(CLOCK.monotonic(), read())]
+            return kept[0][1]
+
+    return remembered
