@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def disks(kernel: Kernel) -> list[BlockDevice]:
 
 
 def _is_virtual(folder: Path) -> bool:
-    parts = folder.resolve().parts
+    parts = os.path.realpath(folder).split("/")  # unlike Path.resolve, it raises nothing
     # The kernel counts a disk with several paths to it among the virtual ones.
     return "virtual" in parts and _MULTIPATH not in parts
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from .endpoint import NotDelivered
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .ed25519 import PrivateKey
     from .endpoint import Endpoint
 
@@ -16,6 +18,11 @@ TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"
 _ACCEPTED, _MALFORMED, _UNAUTHORIZED, _TOO_LARGE = 200, 400, 401, 413
 _TOLERANCE = 300_000  # milliseconds by which the endpoint lets a request's time differ from its own
+
+
+def milliseconds() -> int:
+    """Return the milliseconds since the Unix epoch by the machine's clock."""
+    return time.time_ns() // 1_000_000
 
 
 class Refused(NotDelivered):
@@ -29,18 +36,20 @@ class Unauthorized(NotDelivered):
 class Clock:
     """Milliseconds since the Unix epoch, by the endpoint's clock as far as we know it; never the same twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
+        """Go by *now*, our own clock."""
+        self._now = now
         self._offset = 0
         self._last = 0
 
     def next(self) -> int:
         """Return the time of a new request."""
-        self._last = max(self._last + 1, _milliseconds() + self._offset)
+        self._last = max(self._last + 1, self._now() + self._offset)
         return self._last
 
     def correct(self, server: int) -> None:
         """Go on from the endpoint's time."""
-        self._offset = server - _milliseconds()
+        self._offset = server - self._now()
         if self._last > server + _TOLERANCE:
             self._last = 0  # so far ahead, it never was accepted, and nothing needs to be later
 
@@ -48,10 +57,11 @@ class Clock:
 class Reporter:
     """Sends messages to one endpoint in the name of one key."""
 
-    def __init__(self, endpoint: Endpoint, key: PrivateKey) -> None:
+    def __init__(self, endpoint: Endpoint, key: PrivateKey, now: Callable[[], int] = milliseconds) -> None:
+        """Send to *endpoint*, signed by *key*, with the time that *now* tells in milliseconds."""
         self._endpoint = endpoint
         self._key = key
-        self._clock = Clock()
+        self._clock = Clock(now)
 
     def send(self, method: str, message: bytes) -> bytes:
         """
@@ -74,7 +84,3 @@ class Reporter:
                 self._clock.correct(int(server))
             raise Unauthorized(answer.reason)
         raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason)
-
-
-def _milliseconds() -> int:
-    return time.time_ns() // 1_000_000
