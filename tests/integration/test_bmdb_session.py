@@ -147,6 +147,15 @@ def test_sessions_that_died_empty_handed_are_cleared_away(fleet: Fleet) -> None:
     assert fleet.holders(held.machine_id) == [dead.session_id]
 
 
+def test_a_session_that_died_just_now_is_not_cleared_away_yet(fleet: Fleet) -> None:
+    """A claim of it may still be committing; without its session, that work would vanish from history."""
+    dead = fleet.open_session(seconds=60)
+    for ago, left in ((110, [[dead.session_id]]), (10, [])):
+        fleet.pass_time(ago)
+        fleet.open_session().close()
+        assert fleet.sql("SELECT session_id FROM sessions") == left
+
+
 def test_closing_gives_back_what_was_left(fleet: Fleet) -> None:
     """An invocation that fails in the middle must not keep its machines until its deadline."""
     machine_id = fleet.provided_machine()

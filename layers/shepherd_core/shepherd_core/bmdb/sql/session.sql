@@ -39,8 +39,9 @@ WHERE session_id = :session_id AND deadline > clock_timestamp()
 RETURNING session_id;
 
 -- name: close_session
--- End the session, cancel what it left, drop at most 100 dead sessions that hold nothing more, and tell how much is
--- still due (counted to 1,000 at most, so that looking costs the same in any fleet) and for how many seconds.
+-- End the session, cancel what it left, drop at most 100 dead sessions that hold nothing more (a minute after their
+-- death, because a statement of theirs may still be under way), and tell how much is still due (counted to 1,000 at
+-- most, so that looking costs the same in any fleet) and for how many seconds.
 WITH due AS (
     SELECT d.machine_id
     FROM machine_due d
@@ -68,7 +69,7 @@ closed AS (
         OR session_id IN (
             SELECT s.session_id
             FROM sessions s
-            WHERE s.deadline <= statement_timestamp()
+            WHERE s.deadline <= statement_timestamp() - interval '1 minute'
                 AND NOT EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
             ORDER BY s.deadline
             LIMIT 100
