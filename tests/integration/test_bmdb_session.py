@@ -141,6 +141,7 @@ def test_sessions_that_died_empty_handed_are_cleared_away(fleet: Fleet) -> None:
     for _ in range(3):
         fleet.open_session()
     dead, held = dead_session_with_work(fleet)
+    fleet.pass_time(60)
     closing.close()
     left = {row[0] for row in fleet.sql("SELECT session_id FROM sessions")}
     assert left == {living.session_id, dead.session_id}
