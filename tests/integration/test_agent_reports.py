@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
@@ -342,18 +343,19 @@ def test_output_is_bounded_to_its_end(server: AgentServer, agent: Agent) -> None
 def test_an_installation_that_takes_too_long_is_killed(server: AgentServer, tmp_path: Path, script: str) -> None:
     """With all that it started, as long as that stayed together."""
     agent = Agent(server.url, tmp_path / "agent.install", limit=0.3)
-    agent.configure(f"echo $$ >{tmp_path}/pid; echo began; {script}")
+    agent.configure(f"echo began; {script}")
     server.answer = lambda _: _asking(1)
     agent.heartbeats.send()
     assert "took longer than 0.3 s: " in agent.outcome(server).error.error
-    group = int((tmp_path / "pid").read_text())
-    eventually(lambda: not _runs(group))
+    with agent.command.open() as file:
+        # Every process of the installation holds this lock.
+        eventually(lambda: _locks(file.fileno()))
 
 
-def _runs(group: int) -> bool:
+def _locks(file: int) -> bool:
     try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 
