@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb import work
-from shepherd_core.bmdb.work import AgentStarted, Failure
 from shepherd_core.errors import SessionExpired
 from shepherd_core.machine import Process
 
+from tests.integration.ends import ENDS, End
 from tests.integration.fleet import HOUR, PROVIDER, claimed
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from tests.integration.fleet import Fleet
 
-START, RECOVER = Process.AGENT_START, Process.RECOVERY
-KEY = bytes(range(32))
+START = Process.AGENT_START
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 
@@ -32,89 +31,71 @@ def session(fleet: Fleet) -> Session:
     return fleet.open_session()
 
 
-def ends() -> dict[str, Callable[[Session, list[work.Work]], set[object]]]:
-    """Return the ways to end several works of an agent start."""
-    return {
-        "finish_agent_start": lambda session, held: set(
-            work.finish_agent_start(session, {each: AgentStarted(KEY, "host key") for each in held})
-        ),
-        "finish": lambda session, held: set(work.finish(session, held)),
-        "fail": lambda session, held: set(
-            work.fail(session, {each: Failure("no luck", 60, "host key") for each in held})
-        ),
-        "cancel": lambda session, held: set(work.cancel(session, held)),
-    }
+each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
-@pytest.mark.parametrize("name", ends())
-def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: Session, name: str) -> None:
+@each_end
+def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: Session, end: End) -> None:
     """A batch ends what it can; for a machine that somebody else took, it must not write a thing."""
-    lost, kept = fleet.provided_machine(), fleet.provided_machine()
-    held = claimed(session, START)
+    lost, kept = end.due_machine(fleet), end.due_machine(fleet)
+    held = claimed(session, end.process)
     fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
     (due,) = fleet.sql("SELECT not_before, revision FROM machine_due WHERE machine_id = :id", id=lost)
+    tags = fleet.tags(lost)
 
-    assert ends()[name](session, held) == {kept}
+    assert end.end(session, held) == {kept}
     assert fleet.events(lost) == ["Started"]
-    assert fleet.tags(lost) == set()
+    assert fleet.tags(lost) == tags
     assert fleet.sql("SELECT machine_id FROM work_backoff WHERE machine_id = :id", id=lost) == []
     assert fleet.sql("SELECT not_before, revision FROM machine_due WHERE machine_id = :id", id=lost) == [due]
-    assert len(fleet.events(kept)) == 2
+    assert fleet.events(kept) == ["Started", end.event]
 
 
-@pytest.mark.parametrize("name", ends())
-def test_work_ends_once(fleet: Fleet, session: Session, name: str) -> None:
+@each_end
+def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
     """Whoever comes second is told that it was not his to end."""
-    machine_id = fleet.provided_machine()
-    held = claimed(session, START)
-    assert ends()[name](session, held) == {machine_id}
-    for other in ends().values():
-        assert other(session, held) == set()
-    assert len(fleet.events(machine_id)) == 2
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    assert end.end(session, held) == {machine_id}
+    for other in ENDS.values():
+        assert other.end(session, held) == set()
+    assert fleet.events(machine_id) == ["Started", end.event]
 
 
-@pytest.mark.parametrize("name", ends())
-def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, name: str) -> None:
+@each_end
+def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
     """Twins know each other's machines by name."""
-    machine_id = fleet.provided_machine()
-    held = claimed(session, START)
-    assert ends()[name](fleet.open_session(), held) == set()
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    assert end.end(fleet.open_session(), held) == set()
     assert fleet.holders(machine_id) == [session.session_id]
     assert fleet.events(machine_id) == ["Started"]
 
 
-def test_a_lost_recovery_drops_no_tags(fleet: Fleet, session: Session) -> None:
-    """They may belong to an agent that was started since."""
-    machine_id = fleet.silent_machine()
-    held = claimed(session, RECOVER)
-    fleet.sql("DELETE FROM work")
-    assert work.finish_recovery(session, held, 60) == set()
-    assert fleet.tags(machine_id) == {"agent_started", "agent_heartbeat"}
-
-
-def held_for_a_moment(fleet: Fleet, moment: float = MOMENT) -> tuple[Session, work.Work]:
+def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["finish"]) -> tuple[Session, work.Work]:
     """Return a session whose deadline comes soon, with a connection of its own, and the machine that it holds."""
-    machine_id = fleet.provided_machine()
+    machine_id = end.due_machine(fleet)
     session = fleet.open_session(connection=fleet.connect())
-    (held,) = claimed(session, START)
+    (held,) = claimed(session, end.process)
     assert held.machine_id == machine_id
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second'", s=moment)
     return session, held
 
 
-@pytest.mark.parametrize("name", ends())
-def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, name: str) -> None:
+@each_end
+def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end: End) -> None:
     """A statement that began in time may get its locks too late; it must look at the clock when it has them."""
-    session, held = held_for_a_moment(fleet)
+    session, held = held_for_a_moment(fleet, end=end)
+    tags = fleet.tags(held.machine_id)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(ends()[name], session, [held])
+        ended = pool.submit(end.end, session, [held])
         fleet.wait_until_blocked()
         fleet.wait_until_dead(session)
         fleet.connection.script("COMMIT")
         assert ended.result(timeout=20) == set()
     assert fleet.events(held.machine_id) == ["Started"]
-    assert fleet.tags(held.machine_id) == set()
+    assert fleet.tags(held.machine_id) == tags
 
 
 def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> None:
@@ -129,8 +110,8 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
     def unit() -> None:
         session.connection.run("now")
         fleet.wait_until_dead(session)
-        for end in ends().values():
-            assert end(session, [held]) == set()
+        for end in ENDS.values():
+            assert end.end(session, [held]) == set()
         for begin in begins:
             with pytest.raises(SessionExpired):
                 begin()
@@ -139,22 +120,22 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
     assert fleet.events(held.machine_id) == ["Started"]
 
 
-@pytest.mark.parametrize("name", ends())
-def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, name: str) -> None:
+@each_end
+def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> None:
     """Declared dead while its commit was on its way: the machine is the heir's, and stays his."""
-    session, held = held_for_a_moment(fleet)
+    session, held = held_for_a_moment(fleet, end=end)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(ends()[name], session, [held])
+        ended = pool.submit(end.end, session, [held])
         fleet.wait_until_blocked()
         fleet.wait_until_dead(session)
         heir = fleet.open_session(seconds=3 * HOUR, connection=fleet.connect())
         fleet.connection.script("COMMIT")
         assert ended.result(timeout=20) == set()
     fleet.pass_time(HOUR)  # the due row waits at the deadline that the session had when it claimed
-    (taken,) = claimed(heir, START)
+    taken = claimed(heir, end.process)
     assert fleet.events(held.machine_id) == ["Started", "Expired", "Started"]
-    assert work.finish_agent_start(heir, {taken: AgentStarted(KEY, None)}) == {held.machine_id}
+    assert end.end(heir, taken) == {held.machine_id}
 
 
 def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -> None:

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core.bmdb import provisioning, queries, work
-from shepherd_core.bmdb.work import AgentStarted, Failure
 from shepherd_core.errors import BmdbUnavailable, CommitUnknown
 from shepherd_core.machine import Process
 
 from tests.integration.breaking_connection import BreakingConnection, Lost
+from tests.integration.ends import ENDS, End
 from tests.integration.fleet import PROVIDER, Fleet, claimed, ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shepherd_core.bmdb.session import Session
 
-KEY = bytes(range(32))
 LOSSES = get_args(Lost)
 
 either = pytest.mark.parametrize("lost", LOSSES)
@@ -90,62 +89,54 @@ def test_work_from_a_lost_answer_can_be_given_back_at_once(
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 
 
-def ends() -> dict[str, tuple[Process, Callable[[Session, work.Work], set[object]], str]]:
-    """Return every way to end work, with the process and the event."""
-    return {
-        "finish_agent_start": (
-            Process.AGENT_START,
-            lambda session, held: set(work.finish_agent_start(session, {held: AgentStarted(KEY, "host key")})),
-            "Finished",
-        ),
-        "finish_recovery": (
-            Process.RECOVERY,
-            lambda session, held: set(work.finish_recovery(session, [held], 60)),
-            "Finished",
-        ),
-        "finish": (Process.AGENT_START, lambda session, held: set(work.finish(session, [held])), "Finished"),
-        "fail": (
-            Process.AGENT_START,
-            lambda session, held: set(work.fail(session, {held: Failure("no luck", 60)})),
-            "Failed",
-        ),
-        "cancel": (Process.AGENT_START, lambda session, held: set(work.cancel(session, [held])), "Canceled"),
-    }
-
-
 @either
-@pytest.mark.parametrize("name", ends())
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_end_of_work_happens_once_whatever_was_lost(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, name: str, lost: Lost
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End, lost: Lost
 ) -> None:
     """Said to be lost, finished work is repeated: a second reboot. Said to be done, it never happens."""
-    process, end, event = ends()[name]
-    machine_id = fleet.silent_machine() if process is Process.RECOVERY else fleet.provided_machine()
-    (held,) = claimed(session, process)
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
     breaking.lose(lost)
-    assert end(session, held) == {machine_id}
-    assert fleet.events(machine_id) == ["Started", event]
+    assert end.end(session, held) == {machine_id}
+    assert fleet.events(machine_id) == ["Started", end.event]
     assert fleet.holders(machine_id) == []
 
 
-@pytest.mark.parametrize("name", ends())
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_end_that_came_too_late_is_not_taken_for_done(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, name: str
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
     """The session died while its request was on its way; the machine is somebody else's now."""
-    process, end, _ = ends()[name]
-    machine_id = fleet.silent_machine() if process is Process.RECOVERY else fleet.provided_machine()
-    (held,) = claimed(session, process)
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
     tags = fleet.tags(machine_id)
 
     def die() -> None:
         fleet.expire(session)
-        claimed(fleet.open_session(), process)
+        claimed(fleet.open_session(), end.process)
 
     breaking.lose("request", meanwhile=die)
-    assert end(session, held) == set()
+    assert end.end(session, held) == set()
     assert fleet.events(machine_id) == ["Started", "Expired", "Started"]
     assert fleet.tags(machine_id) == tags
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_end_that_somebody_else_also_reached_is_not_taken_for_ours(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
+) -> None:
+    """The heir ended the same work in the same way; the history says so, of another session."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+
+    def die() -> None:
+        fleet.expire(session)
+        heir = fleet.open_session()
+        assert end.end(heir, claimed(heir, end.process)) == {machine_id}
+
+    breaking.lose("request", meanwhile=die)
+    assert end.end(session, held) == set()
 
 
 def test_an_earlier_end_of_the_same_work_is_not_taken_for_this_one(
