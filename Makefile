@@ -2,7 +2,8 @@
 # .venv-sam, with the versions and hashes of the lock files.
 #
 # `make demo` takes DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help), `make test` takes TEST_FLAGS="…" for
-# pytest, `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
+# pytest, `make invoke` and `make local-invoke` take FUNCTION=provisioner|initializer|recoverer (without it: all three)
+# and EVENT=FILE for events/FUNCTION.json, `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -30,7 +31,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 
 .PHONY: help
 help: ## list what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
@@ -38,7 +39,7 @@ demo: .venv/.ready ## watch machines go from capacity to running agents, harm tw
 
 # A file's tests stay in one process, because they share its database.
 .PHONY: test
-test: .venv/.ready ## run all tests
+test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
 
 # Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
@@ -46,9 +47,27 @@ test: .venv/.ready ## run all tests
 build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 or x86_64)
 	@$(if $(filter arm64 x86_64,$(ARCHITECTURE)),,echo "ARCHITECTURE is arm64 or x86_64, not $(ARCHITECTURE)" >&2; exit 1)
 	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --parameter-overrides Architecture=$(ARCHITECTURE)
-	@.venv-sam/bin/python -c 'import pathlib; [print("%-20s %6.1f MB unzipped" % (part.name, \
+	@.venv-sam/bin/python -c 'import pathlib; [print("%s: %.1f MB unzipped" % (part.name, \
 		sum(f.stat().st_size for f in part.rglob("*") if f.is_file()) / 1e6)) \
-		for part in sorted(pathlib.Path(".aws-sam/build").iterdir()) if part.is_dir()]'
+		for part in sorted(pathlib.Path(".aws-sam/build").glob("*Layer*"))]'
+
+INVOCATION := $(FUNCTION) $(if $(EVENT),--event $(EVENT))
+
+.PHONY: invoke
+invoke: .venv/.ready .venv-sam/.ready ## run the real functions in a world of their own, without Docker
+	@$(BIN)/python -m simulator.invoke $(INVOCATION)
+
+# In a folder of its own: what waits there to be deployed may be for another processor.
+LOCAL := build/sam
+
+.PHONY: local-invoke
+local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, as `sam build` and `sam local invoke` run them
+	@$(BIN)/python -m simulator.sam_local
+	@mkdir -p $(LOCAL)
+	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
+		--parameter-overrides Architecture=$(patsubst aarch64,arm64,$(shell uname -m)) >$(LOCAL).log 2>&1 || \
+		{ cat $(LOCAL).log >&2; exit 1; }
+	@$(BIN)/python -m simulator.invoke --sam $(LOCAL) $(INVOCATION)
 
 .PHONY: check
 check: check-code check-proto check-template check-docs ## run every check that is not a test
