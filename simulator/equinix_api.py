@@ -33,7 +33,7 @@ _NOBODY = "192.0.2.1"
 
 class EquinixApi:
     """
-    The API on a port of its own on 127.0.0.1; a context manager.
+    The API on a port of its own; a context manager.
 
     All methods are safe to use from any thread while it runs. What it shows of
     its records are copies.
@@ -55,9 +55,10 @@ class EquinixApi:
         other_projects: Sequence[str] = (),
         faults: Iterable[Rule] = (),
         seed: int = 0,
+        address: str = "127.0.0.1",
     ) -> None:
         """
-        Make the world and take a port; nothing is answered before ``start``.
+        Make the world and take a port of *address*; nothing is answered before ``start``.
 
         *reservations* are the project's, or so many alike. A device is active *provision_seconds* after its
         creation, of which it waits *queue_seconds* (None: a tenth) before it is given addresses; reboots and
@@ -81,12 +82,13 @@ class EquinixApi:
             per_page_cap=per_page_cap,
             calls_per_minute=calls_per_minute,
         )
-        self._server = Server(self._front.reply)
+        self._server = Server(self._front.reply, address)
+        self._address = address
 
     @property
     def url(self) -> str:
         """Return the base URL, which ends with /metal/v1."""
-        return f"http://127.0.0.1:{self._server.server_port}{BASE}"
+        return f"http://{self._address}:{self._server.server_port}{BASE}"
 
     @property
     def calls(self) -> Counter[tuple[str, str]]:

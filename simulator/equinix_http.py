@@ -40,13 +40,13 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = False  # so that closing waits for them
     request_queue_size = 128
 
-    def __init__(self, answer: Callable[[Request, str | None], Reply | None]) -> None:
+    def __init__(self, answer: Callable[[Request, str | None], Reply | None], address: str) -> None:
         self.answer = answer
         self._open_lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="equinix-api")
         self._thread.daemon = True
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__((address, 0), _Handler)
 
     def server_bind(self) -> None:
         """Bind without asking the name service who we are."""

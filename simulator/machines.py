@@ -41,14 +41,21 @@ class MachinePark:
     """
 
     def __init__(
-        self, folder: Path, port: int, *, boot_seconds: float, agent_environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        port: int,
+        *,
+        boot_seconds: float,
+        agent_environment: Mapping[str, str] | None = None,
+        first_address: str | None = None,
     ) -> None:
         """
         Open an empty park.
 
         Disks are made in *folder* and left there, except those of machines
         that are removed. All machines answer SSH at *port*; 0 picks one that no other park uses.
-        A boot takes *boot_seconds*. What is uploaded and run sees *agent_environment*.
+        A boot takes *boot_seconds*. What is uploaded and run sees *agent_environment*. The machines' addresses begin
+        with *first_address*, an IPv4 address of this computer; None: with one in the loopback network.
 
         Raises:
             OSError: another park uses the port.
@@ -59,7 +66,8 @@ class MachinePark:
         self._id = uuid.uuid4().hex
         self._machines: dict[str, MachineServer] = {}
         self._racked = 0
-        # The address before the first machine's: bound, not served, it keeps the port for this park.
+        self._first_address = _FIRST_ADDRESS + 1 if first_address is None else IPv4Address(first_address)
+        # An address that no machine has: bound, not served, it keeps the port for this park.
         self._claim = socket.socket()
         try:
             self._claim.bind((str(_FIRST_ADDRESS), port))
@@ -109,7 +117,7 @@ class MachinePark:
         with self._lock:
             if name in self._machines or not name or "/" in name or name.startswith("."):
                 raise ValueError(f"{name!r} cannot be the name of a new machine")
-            address = str(_FIRST_ADDRESS + self._racked + 1)
+            address = str(self._first_address + self._racked)
             machine = MachineServer(
                 self._id,
                 name,

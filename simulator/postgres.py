@@ -54,6 +54,11 @@ class Postgres:
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def socket(self) -> Path:
+        """Return the Unix socket that the server listens on."""
+        return Path(self.host) / ".s.PGSQL.5432"
+
     def settings(self, database: str) -> BmdbSettings:
         """Return how to reach *database*."""
         return BmdbSettings(bmdb_host=self.host, bmdb_name=database, bmdb_user="postgres")
@@ -70,5 +75,5 @@ class Postgres:
         self._run(f"DROP DATABASE IF EXISTS {settings.bmdb_name} WITH (FORCE)")
 
     def _run(self, statement: str) -> None:
-        with pg8000.native.Connection("postgres", database="postgres", unix_sock=f"{self.host}/.s.PGSQL.5432") as admin:
+        with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(self.socket)) as admin:
             admin.run(statement)

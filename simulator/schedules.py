@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Schedules:
     """
-    Fires an event for each function every *interval* seconds, until closed.
+    Fires an event for each of *functions*, which may be none, every *interval* seconds, until closed.
 
     An event is delivered *twice* with the given probability, both at the same
     time; nothing is retried. *done* is told what came of each, from a thread of
@@ -62,7 +62,7 @@ class Schedules:
 
     def _fire(self, functions: Sequence[str], interval: float) -> None:
         # Spread over the interval, as schedules that were made one after the other are.
-        while not self._closing.is_set():
+        while functions and not self._closing.is_set():
             for function in functions:
                 event = {"loop": function, "scheduled_time": datetime.now(UTC).isoformat(), "dry_run": False}
                 copies = 2 if self._chance.random() < self._twice else 1

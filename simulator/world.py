@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.request import Request, urlopen
 from uuid import UUID
 
 import boto3
@@ -28,6 +29,7 @@ from shepherd_core.bmdb import queries
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.clock import SystemClock
 
+from simulator import certificate
 from simulator.agent_endpoint import AgentEndpoint
 from simulator.equinix_api import EquinixApi
 from simulator.faults import Faults
@@ -35,6 +37,7 @@ from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaSer
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
+from simulator.tcp_door import TcpDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,6 +71,13 @@ class Settings:
     twice: float = 0.05
     """Probability that a schedule's event is delivered twice."""
     seed: int = 0
+    scheduled: bool = True
+    """False: no events are fired; who wants a function to run invokes it."""
+    remote: str | None = None
+    """
+    An IPv4 address of this computer where the functions reach everything; the first machine has it, the next one the
+    next. The BMDB is behind ``World.door`` there, with TLS. None: loopback addresses, and a Unix socket for the BMDB.
+    """
 
 
 class World:
@@ -77,6 +87,7 @@ class World:
         """*told* hears of every invocation, from several threads."""
         self.settings = settings
         self._told = told
+        self._address = settings.remote or "127.0.0.1"
         self._stack = ExitStack()
         self._lock = threading.Lock()
         self._harm = list(settings.faults.machines)
@@ -155,6 +166,7 @@ class World:
                 self.folder / "machines",
                 0,
                 boot_seconds=self.scaled(60),
+                first_address=self.settings.remote,
                 agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
             )
         )
@@ -168,15 +180,19 @@ class World:
                 action_seconds=self.scaled(15),
                 faults=self.settings.faults.api,
                 seed=self.settings.seed,
+                address=self._address,
             )
         )
-        aws = self._make_aws()
-        self.functions = enter(LambdaService(self._functions(aws), self.folder / "functions.log"))
+        tls, self._ca = certificate.make(self._address, self.folder)
+        self.door = enter(TcpDoor(self.postgres.socket, self._address, tls))
+        self.configs = self._functions(self._make_aws())
+        self.log = self.folder / "functions.log"
+        self.functions = enter(LambdaService(self.configs, self.log))
         self._began = time.monotonic()
         self.schedules = enter(
             Schedules(
                 self.functions,
-                LOOPS,
+                LOOPS if self.settings.scheduled else (),
                 self.scaled(60),
                 done=self._told,
                 twice=self.settings.twice,
@@ -187,10 +203,12 @@ class World:
     def _make_aws(self) -> str:
         """Start moto, store what an operator stores before a deployment, and return its URL."""
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server tells of every request
-        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server = ThreadedMotoServer(self._address, 0, verbose=False)
         server.start()
         self._stack.callback(server.stop)
         url = "http://{}:{}".format(*server.get_host_and_port())
+        # moto keeps what it knows for as long as the process lives: a second world would find the first one's keys.
+        urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
         session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
         session.client("ssm", endpoint_url=url).put_parameter(
             Name=_API_KEY_PARAMETER, Value=_API_KEY, Type="SecureString"
@@ -200,19 +218,28 @@ class World:
         s3 = session.client("s3", endpoint_url=url)
         s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
         s3.upload_file(str(agent), _BUCKET, "agent")
+        s3.upload_file(str(self._ca), _BUCKET, "bmdb-ca.pem")
         return url
 
     def _functions(self, aws: str) -> Mapping[str, FunctionConfig]:
         """Return the functions with the seeds' settings, in the time of this world."""
         bmdb = self.bmdb_settings
+        if self.settings.remote is not None:
+            ca = f"s3://{_BUCKET}/bmdb-ca.pem"
+            bmdb = bmdb.model_copy(
+                update={"bmdb_host": self._address, "bmdb_port": self.door.port, "bmdb_ca_source": ca}
+            )
         common = {
             **_AWS,
             "AWS_ENDPOINT_URL": aws,
             "TMPDIR": str(self.folder),
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
+            "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
             "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
             "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
+            "SHEPHERD_BMDB_PASSWORD_PARAMETER": "",
+            "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
             "SHEPHERD_SESSION_SECONDS": "10",
             "SHEPHERD_EQUINIX_PROJECT_ID": _PROJECT,
             "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _API_KEY_PARAMETER,

@@ -1,0 +1,128 @@
+"""A TCP port in front of PostgreSQL's Unix socket: for those who cannot reach that, and for networks that fail."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import ssl
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+_CHUNK = 1 << 16
+_TLS_REQUEST = struct.pack("!ii", 8, 80_877_103)
+"""What a client of PostgreSQL sends first if it wants TLS: length and code."""
+
+
+class TcpDoor:
+    """Carries every connection to a free port of *address* to the Unix socket, from the start. For any thread."""
+
+    def __init__(self, path: Path, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        """*path* is the Unix socket. With *tls* clients must ask for TLS, which ends here."""
+        self._path = path
+        self._tls = tls
+        self._passable = threading.Event()
+        self._passable.set()
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._closed = False
+        self._listener = socket.create_server((address, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept, name="tcp-door")]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stall(self) -> None:
+        """Carry nothing any more, not even the end of a connection: connected, and silent, as lost packets look."""
+        self._passable.clear()
+
+    def resume(self) -> None:
+        """Carry what has been waiting, and go on."""
+        self._passable.set()
+
+    def close(self) -> None:
+        """Break all connections and accept no more."""
+        with self._lock:
+            self._closed = True
+            for each in (self._listener, *self._sockets):
+                _end(each)
+        self._passable.set()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with self._lock:
+                if self._closed:
+                    client.close()
+                    return
+                self._sockets.add(client)
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
+                thread = threading.Thread(target=self._serve, args=(client,), name="tcp-door")
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """Carry a connection until either side ends it, or breaks off."""
+        with client, suppress(OSError), self._greeted(client) as greeted, socket.socket(socket.AF_UNIX) as server:
+            server.connect(str(self._path))
+            with selectors.DefaultSelector() as selector:
+                selector.register(greeted, selectors.EVENT_READ, server)
+                selector.register(server, selectors.EVENT_READ, greeted)
+                while all(self._carry(key.fileobj, key.data) for key, _ in selector.select()):  # type: ignore[arg-type] # sockets
+                    pass
+        with self._lock:
+            self._sockets = {each for each in self._sockets if each.fileno() >= 0}
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> bool:
+        """Carry what *source* has to say; False: it has ended."""
+        data = source.recv(_CHUNK)
+        while isinstance(source, ssl.SSLSocket) and source.pending():
+            data += source.recv(_CHUNK)
+        self._passable.wait()
+        sink.sendall(data)
+        return bool(data)
+
+    def _greeted(self, client: socket.socket) -> socket.socket:
+        """
+        Return the connection as it is to be carried.
+
+        Raises:
+            OSError: the client does not ask for TLS, or does not trust us.
+        """
+        if self._tls is None:
+            return client
+        if client.recv(len(_TLS_REQUEST), socket.MSG_WAITALL) != _TLS_REQUEST:
+            raise ConnectionAbortedError
+        client.sendall(b"S")
+        with self._lock:
+            encrypted = self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+            self._sockets.add(encrypted)
+        try:
+            encrypted.do_handshake()
+        except OSError:
+            encrypted.close()
+            raise
+        return encrypted
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # not connected any more
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # for TLS, too: another thread may be reading

@@ -1,0 +1,128 @@
+"""The functions as Lambda runs them: real bootstrap, real context, and a timeout that kills."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from simulator.emulator import Emulator
+from simulator.invoke import event, invoke, make_work
+from simulator.world import LOOPS, Settings, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+MACHINES = 3
+SPEED = 240
+LONG = 30
+"""Seconds after which a test gives up waiting."""
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return when *condition* holds; fail if it never does."""
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what the functions wrote during each request; fail on a line that is neither theirs nor the emulator's."""
+    requests: dict[str, list[dict[str, Any]]] = {}
+    for line in log.splitlines():
+        if line.startswith("START RequestId: "):
+            request = line.split()[2]
+            requests[request] = []
+        elif not line.startswith(("END RequestId: ", "REPORT RequestId: ")):
+            assert line.startswith("{"), line
+            requests[request].append(json.loads(line))
+    return requests
+
+
+def history(world: World, process: str) -> list[list[str]]:
+    """Return what happened to each machine by *process*, oldest first."""
+    return [
+        [entry["event"] for entry in reversed(world.history(row["machine_id"])) if entry["process"] == process]
+        for row in world.machines()
+    ]
+
+
+def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Operators see these three and nothing else: the result, the logs with the request they belong to, the BMDB."""
+    started: list[int] = []
+    with World(Settings(machines=MACHINES, speed=SPEED, scheduled=False)) as world:
+        with Emulator(world.configs, world.log) as emulator:
+            for function in LOOPS:
+                assert invoke(world, emulator, function, event(function), shown=True)
+                started.append(sum(row["agent_started_at"] is not None for row in world.machines()))
+        assert len(world.machines()) == MACHINES
+        assert started == [0, MACHINES, 0]
+        assert history(world, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
+        assert history(world, "ShepherdRecovery") == [["Started", "Finished"]] * MACHINES
+        requests = lines_by_request(world.log.read_text())
+    shown = capsys.readouterr()
+    results = [json.loads(line) for line in shown.out.splitlines()]
+    assert [result["loop"] for result in results] == list(LOOPS)
+    assert [results[0]["created"], results[1]["finished"], results[2]["finished"]] == [MACHINES] * 3
+    assert len(requests) == len(LOOPS)
+    assert all(f"START RequestId: {request}" in shown.err for request in requests)
+    for (request, lines), result in zip(requests.items(), results, strict=True):
+        (metrics,) = [line for line in lines if "_aws" in line]
+        assert {name: metrics[name] for name in result if name != "dry_run"} == {
+            name: [value] if isinstance(value, int | float) else value
+            for name, value in result.items()
+            if name != "dry_run"
+        }
+        others = [line for line in lines if "_aws" not in line]
+        assert {line.get("request_id", line.get("requestId")) for line in others} == {request}
+    told = Counter(line.get("message") for line in next(iter(requests.values())))
+    assert told["machine provided"] == MACHINES
+
+
+def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck() -> None:
+    """
+    Lambda kills without a word, and nobody comes to clean up.
+
+    The machines hang, and then the network between the function and the BMDB
+    does, so that the function can neither end its work nor give it back in time.
+    What it had sent arrives when the network is back, and must not count any more.
+    """
+    with World(Settings(machines=MACHINES, speed=SPEED, scheduled=False, remote="127.41.0.1")) as world:
+        config = world.configs["initializer"]
+        short = {"SHEPHERD_SESSION_SECONDS": "3", "SHEPHERD_MACHINE_SECONDS": "2"}
+        # As short as it can be: a function that could not work on a machine in its time refuses to begin.
+        configs = {
+            **world.configs,
+            "initializer": replace(config, environment={**config.environment, **short}, timeout_seconds=11),
+        }
+        with Emulator(configs, world.log) as emulator, ThreadPoolExecutor(1) as pool:
+            assert emulator.invoke("provisioner", event("provisioner")).error is None
+            make_work(world, "initializer")
+            warm = emulator.invoke("initializer", {**event("initializer"), "dry_run": True})
+            assert len((warm.result or {})["plan"]) == MACHINES
+            for name in world.park.names():
+                world.park.wedge(name)
+
+            killed = pool.submit(emulator.invoke, "initializer", event("initializer"))
+            wait_for(lambda: sum(row["being_worked_on"] for row in world.machines()) == MACHINES)
+            world.door.stall()
+            assert killed.result().error == "Task timed out after 11.00 seconds"
+            assert history(world, "ShepherdAgentStart") == [["Started"]] * MACHINES
+
+            world.door.resume()
+            for name in world.park.names():
+                world.park.reboot(name)
+            make_work(world, "initializer")
+            again = emulator.invoke("initializer", event("initializer"))
+        assert again.error is None
+        result = again.result or {}
+        assert (result["claimed"], result["finished"], result["backlog"]) == (MACHINES, MACHINES, 0)
+        assert history(world, "ShepherdAgentStart") == [["Started", "Expired", "Started", "Finished"]] * MACHINES
+        assert all(row["agent_started_at"] is not None for row in world.machines())
+        assert not any(row["being_worked_on"] for row in world.machines())
