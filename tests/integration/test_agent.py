@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import fcntl
+import json
 import os
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections import Counter
 from ipaddress import IPv4Address
@@ -20,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from shepherd_core.pb.agent_pb2 import TakeoverInit, TakeoverResponse
-from shepherd_core.pb.callback_pb2 import HeartbeatRequest
+from shepherd_core.pb.callback_pb2 import HeartbeatRequest, HeartbeatResponse, OSInstallationRequest
 
 from agent.build import build
 from agent.shepherd_agent.ed25519 import PrivateKey
@@ -28,6 +30,8 @@ from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reporter import Reporter
 from simulator.agent_endpoint import AgentEndpoint
 from simulator.machines import MachinePark
+from tests.integration.agent_server import AgentServer, Request
+from tests.integration.agent_server import Answer as ServerAnswer
 from tests.integration.machine_client import Client, Result, eventually
 
 if TYPE_CHECKING:
@@ -264,6 +268,34 @@ def test_an_endpoint_that_cannot_record_is_an_outage_to_the_agent(client: Client
         eventually(lambda: len(calls) >= 4)
 
 
+def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: str) -> None:
+    """The whole of its life: key, hardware, wish, outcome."""
+    client.upload(
+        machine,
+        f"{PATH}.install",
+        b'#!/bin/sh\ncat >"$HOME/request"; echo $SHEPHERD_AGENT_INSTALL_GENERATION; exit 1\n',
+    )
+    wish = OSInstallationRequest(generation=3)
+    wish.metropolis.image_url = "https://images.example.com/image"
+
+    def answer(request: Request) -> ServerAnswer:
+        done = request.heartbeat.HasField("installation_report")
+        return ServerAnswer(200, HeartbeatResponse(installation_request=None if done else wish))
+
+    with AgentServer(answer) as server:
+        key = _start(client, machine, server.url).success.key
+        eventually(lambda: any(request.heartbeat.HasField("installation_report") for request in server.requests))
+        client.park.power_off(machine)
+    for request in server.requests:
+        request.verify(key)
+        assert request.heartbeat.machine_id == "id"
+    assert server.requests[0].heartbeat.hardware_report.report.cpu
+    reports = [each.heartbeat.installation_report for each in server.requests]
+    (error,) = {report.error.error for report in reports if report.generation == 3}
+    assert error == "the installation command ended with status 1: 3"
+    assert OSInstallationRequest.FromString((client.park.disk(machine) / "root/request").read_bytes()) == wish
+
+
 @pytest.mark.parametrize(
     ("init", "reason"),
     [
@@ -283,12 +315,13 @@ def test_a_bad_takeover_is_refused_and_starts_nothing(client: Client, machine: s
     assert client.park.agents(machine) == []
 
 
-def test_a_bad_interval_is_refused(executable: Path) -> None:
+@pytest.mark.parametrize("variable", [INTERVAL, "SHEPHERD_AGENT_INSTALL_SECONDS"])
+def test_a_bad_duration_is_refused(executable: Path, variable: str) -> None:
     """The environment is checked before the takeover, like everything else."""
     init = TakeoverInit(machine_id="id", bmaas_endpoint="http://127.0.0.1:1").SerializeToString()
-    environment = {"PATH": os.environ["PATH"], INTERVAL: "often"}
+    environment = {"PATH": os.environ["PATH"], variable: "often"}
     done = subprocess.run([executable], input=init, capture_output=True, check=False, env=environment)
-    assert INTERVAL in _refusal(Result(done.returncode, done.stdout, done.stderr))
+    assert variable in _refusal(Result(done.returncode, done.stdout, done.stderr))
 
 
 def test_an_agent_whose_answer_nobody_takes_does_not_go_on(
@@ -301,15 +334,15 @@ def test_an_agent_whose_answer_nobody_takes_does_not_go_on(
     assert client.park.agents(machine) == []
 
 
-def _certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
-    """Return what a server for 127.0.0.1 needs, and its self-signed certificate in DER."""
+def _certificate(folder: Path, begins: dt.timedelta = dt.timedelta(days=-1)) -> tuple[ssl.SSLContext, bytes]:
+    """Return what a server for 127.0.0.1 needs, and its self-signed certificate in DER, good for two days."""
     key = generate_private_key(SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "endpoint")])
-    now = dt.datetime.now(dt.UTC)
+    begin = dt.datetime.now(dt.UTC) + begins
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
+        .not_valid_before(begin)
+        .not_valid_after(begin + dt.timedelta(days=2))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, SHA256())
@@ -373,3 +406,52 @@ def test_a_ca_that_is_of_no_use_is_warned_about(client: Client, machine: str, en
     """Somebody believes that the heartbeats are encrypted."""
     (warning,) = _start(client, machine, endpoint.url, ca=b"anything").success.warning
     assert "plain HTTP" in warning
+
+
+@pytest.mark.parametrize("days", [-3, 1], ids=["over", "to come"])
+def test_a_clock_outside_the_cas_time_is_warned_about(client: Client, machine: str, tmp_path: Path, days: int) -> None:
+    """No heartbeat will arrive, and now is the last time that somebody listens."""
+    _, ca = _certificate(tmp_path, dt.timedelta(days=days))
+    (warning,) = _start(client, machine, "127.0.0.1:1", ca=ca).success.warning
+    assert warning.startswith("the ca_certificate is valid from ")
+    assert "this machine's clock says " in warning
+
+
+def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_path: Path) -> None:
+    """Whoever stands before a silent machine learns whether the endpoint can be reached, and why not."""
+    tls, ca = _certificate(tmp_path)
+    (tmp_path / "ca.der").write_bytes(ca)
+    (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(ca))
+
+    def once(*arguments: object) -> tuple[int, str]:
+        command = [sys.executable, str(executable), "--once", "id", *map(str, arguments)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    with AgentEndpoint(beats, tls=tls) as endpoint:
+        for ca_file in ("ca.der", "ca.pem"):
+            assert once(endpoint.url, tmp_path / ca_file) == (0, "accepted\nasked for: nothing\n")
+        status, output = once(endpoint.url)
+        assert status == 1
+        assert "certificate verify failed" in output
+        assert once(endpoint.url, tmp_path / "none") == (
+            1,
+            f"shepherd-agent: the CA cannot be read: [Errno 2] No such file or directory: '{tmp_path / 'none'}'\n",
+        )
+    wish = HeartbeatResponse(installation_request=OSInstallationRequest(generation=4))
+    with AgentServer(lambda _: ServerAnswer(200, wish)) as server:
+        assert once(server.url) == (0, "accepted\nasked for: installation 4, which was not begun\n")
+        server.answer = lambda _: ServerAnswer(401)
+        assert once(server.url) == (1, "shepherd-agent: 401 Unauthorized\n")
+    assert once("ftp://x")[0] == 1
+
+
+def test_the_hardware_report_can_be_read_by_people(executable: Path) -> None:
+    """Without takeover, and without sending it anywhere."""
+    done = subprocess.run(
+        [sys.executable, executable, "--dry-run"], stdin=subprocess.DEVNULL, capture_output=True, check=True
+    )
+    shown = json.loads(done.stdout)
+    assert shown["report"]["cpu"][0]["cores"] > 0
+    assert shown["report"]["efi_support"] in ("UNKNOWN", "UNSUPPORTED", "SUPPORTED", "ENABLED")
+    assert set(shown) == {"report", "warning"}
