@@ -130,22 +130,9 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _a_process_of_its_own() -> Iterator[None]:
-    """Forget what a process keeps between invocations, and close it, as the end of the process would."""
-    yield
-    for thing in gc.get_objects():
-        if type(thing) is Connection:
-            thing.close()
-    modules: tuple[ModuleType, ...] = (runtime, edges)
-    for value in [value for module in modules for value in vars(module).values()]:
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
-
-
 @pytest.fixture
-def asked(aws: None) -> set[tuple[str, str]]:
-    """Return what grows by the action and the resource of every call that this process makes to AWS."""
+def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
+    """Return what grows by the action and the resource of every call that a function makes to AWS."""
     found: set[tuple[str, str]] = set()
 
     def called(params: dict[str, Any], model: Any, **_: object) -> None:
@@ -160,7 +147,15 @@ def asked(aws: None) -> set[tuple[str, str]]:
     events = boto3._get_default_session().events
     events.register("provide-client-params.*", called)
     events.register("choose-signer.rds.connect", signed)
-    return found
+    yield found
+    # What the process of a function keeps between invocations ends here.
+    for thing in gc.get_objects():
+        if type(thing) is Connection:
+            thing.close()
+    modules: tuple[ModuleType, ...] = (runtime, edges)
+    for value in [value for module in modules for value in vars(module).values()]:
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
 
 
 @pytest.fixture
