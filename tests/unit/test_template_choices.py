@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import pytest
 
 from tests.cloudformation import Stack
-from tests.deployments import DEPLOYMENTS, EQUINIX, IAM, LOOPS, STATIC, TEMPLATE, TOPIC, VPC
+from tests.deployments import DEPLOYMENTS, EQUINIX, IAM, LOOPS, ROOT, STATIC, TEMPLATE, TOPIC, VPC
 
 
 @pytest.mark.parametrize(
@@ -141,3 +142,22 @@ def test_subnets_become_a_list() -> None:
         "SecurityGroupIds": ["sg-0c3"],
         "Ipv6AllowedForDualStack": "false",
     }
+
+
+def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:
+    """Who takes the comment signs away and fills in the names gets a deployment that is not refused."""
+    lines = (ROOT / "samconfig.toml").read_text(encoding="utf-8").splitlines()
+    first = lines.index("# parameter_overrides = [")
+    last = lines.index("# ]")
+    text = "\n".join([*lines[:first], *(line.removeprefix("# ") for line in lines[first : last + 1])])
+    suggested = tomllib.loads(text)["default"]["deploy"]["parameters"]["parameter_overrides"]
+    answers = dict(answer.replace("BUCKET", "bucket").split("=", 1) for answer in suggested)
+    assert Stack(TEMPLATE, {name: value.strip("'") for name, value in answers.items()}).refusals() == []
+    assert all(" " not in value or value[0] == value[-1] == "'" for value in answers.values())
+
+
+def test_guided_deployments_ask_first_for_what_nobody_can_know() -> None:
+    """SAM asks in the order of the template, for everything; after these, Enter is an answer."""
+    ours = [name for name in TEMPLATE["Parameters"] if name == "Provider" or name in EQUINIX]
+    assert list(TEMPLATE["Parameters"])[: len(ours)] == ours
+    assert list(TEMPLATE["Parameters"])[len(ours)] == "BmdbPort"
