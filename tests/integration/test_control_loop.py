@@ -400,8 +400,9 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
     assert fleet.tags(other) == {"agent_started"}
 
 
+@pytest.mark.parametrize("error", [None, SshRefused()])
 def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
-    fleet: Fleet, run: Runner, clock: ManualClock
+    fleet: Fleet, run: Runner, clock: ManualClock, capsys: pytest.CaptureFixture[str], error: Exception | None
 ) -> None:
     """The work was given up and may be another's by now; a work that ends twice would be counted twice."""
     stuck, _ = fleet.provided_machine(), fleet.provided_machine()
@@ -413,6 +414,8 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
             threads.append(threading.current_thread())
             clock.now += 60 + control_loop.MARGIN_SECONDS
             assert other_began.wait(WAIT_SECONDS)
+            if error is not None:
+                raise error
         else:
             other_began.set()
             threads[0].join(WAIT_SECONDS)
@@ -421,6 +424,7 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     assert fleet.events(stuck) == ["Started", "Failed"]
     assert fleet.tags(stuck) == set()
+    assert [line["message"] for line in lines(capsys)] == ["work failed"]
 
 
 def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
