@@ -38,8 +38,9 @@ class Inputs:
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 24
-    metrics: int = 24
+    alarms: int = 31
+    """Metrics that alarms look at: each is charged for."""
+    metrics: int = 23
 
     # What happens.
     idle_seconds: float = 0.05

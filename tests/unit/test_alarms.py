@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -228,3 +229,11 @@ def test_an_alarm_can_be_evaluated(name: str) -> None:
         assert {part["Id"] for part in metrics} == set(re.findall(r"\b[a-z]+\b", formula["Expression"]))
         assert all(part["ReturnData"] is False for part in metrics)
         assert len(metrics) <= 10
+
+
+def test_the_costs_are_computed_for_what_is_deployed() -> None:
+    """CloudWatch charges for each metric, and for each that an alarm looks at."""
+    cost = runpy.run_path(str(ROOT / "bench" / "cost.py"))["Inputs"]()
+    assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in ALARMS.values())
+    assert cost.metrics == sum(len(loops_of(row[0])) for row in documented("Metrics").values())
+    assert cost.loops == len(LOOPS)
