@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
 
@@ -161,3 +162,10 @@ def test_guided_deployments_ask_first_for_what_nobody_can_know() -> None:
     ours = [name for name in TEMPLATE["Parameters"] if name == "Provider" or name in EQUINIX]
     assert list(TEMPLATE["Parameters"])[: len(ours)] == ours
     assert list(TEMPLATE["Parameters"])[len(ours)] == "BmdbPort"
+
+
+def test_every_parameter_that_a_page_names_exists() -> None:
+    """Pages say NAME=VALUE for what is given to `sam deploy`."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    given = {name for page in pages for name in re.findall(r"\b([A-Z]\w*[a-z]\w*)=", page.read_text(encoding="utf-8"))}
+    assert {"BmdbAuth", "ProvisionerScheduleState"} <= given <= TEMPLATE["Parameters"].keys()
