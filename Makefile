@@ -97,6 +97,10 @@ check-template: .venv-sam/.ready
 check-docs: .venv/.ready
 	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
 
+.PHONY: bench-coldstart
+bench-coldstart: .venv/.ready ## compare each function's cold start with its bare libraries'
+	@$(BIN)/python bench/coldstart.py
+
 .PHONY: cost
 cost: .venv/.ready ## compute what a month on AWS costs
 	@$(BIN)/python bench/cost.py

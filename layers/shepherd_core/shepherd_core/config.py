@@ -36,7 +36,13 @@ FilledIn = Annotated[str, Field(min_length=1), AfterValidator(_filled_in)]
 class Settings(BaseSettings):
     """What all settings types share: names in capitals behind the prefix, nothing but the environment."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        defer_build=True,  # a function uses two or three of the types
+    )
 
 
 class BmdbSettings(Settings):

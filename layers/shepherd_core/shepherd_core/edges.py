@@ -21,7 +21,9 @@ from shepherd_core.secret_store import SsmSecretStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shepherd_core.clock import Deadline
     from shepherd_core.provider import Provider
+    from shepherd_core.ssh import SshConnection, SshDialer
 
 LIST_SECONDS = 30.0
 """How old a static list may be."""
@@ -72,6 +74,39 @@ def _password(settings: config.BmdbSettings) -> Callable[[], str] | None:
     return None if parameter is None else partial(secrets().get, parameter)
 
 
+class LateDialer:
+    """A ``takeover.Dialer`` whose key is read, or made, when it is needed: not for a dry run, nor if nothing is due."""
+
+    def __init__(self, settings: config.InitializerSettings) -> None:
+        self._settings = settings
+        self._dialer: SshDialer | None = None
+
+    def make(self) -> SshDialer:
+        """
+        Return the real one.
+
+        Raises:
+            SecretError: the key cannot be had.
+            ConfigError: it is no key.
+        """
+        if self._dialer is None:
+            from shepherd_core import ssh_key  # noqa: PLC0415 - see the module's docstring
+            from shepherd_core.ssh import SshDialer  # noqa: PLC0415
+
+            settings = self._settings
+            self._dialer = SshDialer(
+                secrets().create_once(settings.ssh_key_parameter, ssh_key.generate),
+                settings.ssh_user,
+                settings.ssh_port,
+                settings.ssh_connect_timeout_seconds,
+            )
+        return self._dialer
+
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
+        """See ``takeover.Dialer``."""
+        return self.make().dial(address, pinned_host_key, deadline)
+
+
 def load(settings_type: type[Any]) -> tuple[Any, Provider]:
     """
     Return the settings of a function and the provider that they choose.
@@ -96,10 +131,11 @@ def _static(_: Any, settings: config.StaticSettings) -> Provider:
 
 
 def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) -> Provider:
-    from shepherd_core import ssh_key  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415
+    from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415 - see the module's docstring
 
     def public_key() -> str:
+        from shepherd_core import ssh_key  # noqa: PLC0415 - only to create machines
+
         return ssh_key.public_line(secrets().create_once(common.ssh_key_parameter, ssh_key.generate))
 
     def api_key() -> str:

@@ -83,7 +83,7 @@ def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> di
 
 def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) -> dict[str, object]:
     """Run *loop* once for at most *seconds*, on behalf of *runtime_info*; otherwise as ``invoke``."""
-    function = _BUILDERS[loop]()
+    function = build(loop)
     telemetry.bind(provider=function.provider)
     head: dict[str, object] = {"loop": loop, "provider": function.provider, "dry_run": dry_run}
     deadline = Deadline(CLOCK, seconds)
@@ -96,6 +96,11 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
         raise
     telemetry.emit(loop, function.provider, counts)
     return {**head, **{metric.value: count for metric, count in counts.items()}}
+
+
+def build(loop: str) -> Function:
+    """Return *loop* as the environment configures it; the same one every time. Asks nobody anything yet."""
+    return _BUILDERS[loop]()
 
 
 def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
@@ -173,23 +178,18 @@ def _provisioner() -> Function:
 
 @cache
 def _initializer() -> Function:
-    from shepherd_core import object_source, ssh_key  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.initializer import Initializer  # noqa: PLC0415
-    from shepherd_core.ssh import SshDialer  # noqa: PLC0415
 
     settings, provider = edges.load(config.InitializerSettings)
     agents = object_source.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
+    dialer = edges.LateDialer(settings)
 
     def fetch() -> tuple[AgentBinary, bytes]:
+        dialer.make()  # here, because that the key cannot be had is no machine's fault
         source = settings.agent_ca_source
         return agents.fetch(settings.agent_source), b"" if source is None else edges.certificate(source)
 
-    dialer = SshDialer(
-        edges.secrets().create_once(settings.ssh_key_parameter, ssh_key.generate),
-        settings.ssh_user,
-        settings.ssh_port,
-        settings.ssh_connect_timeout_seconds,
-    )
     loop = Initializer(
         provider,
         dialer,

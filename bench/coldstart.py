@@ -1,0 +1,168 @@
+"""
+What a cold start of each function costs, as a ratio to what the libraries that it cannot do without cost by themselves.
+
+    make bench-coldstart                             # a table
+    python bench/coldstart.py --json                 # the same as JSON
+
+Two stages: ``import`` is the handler as Lambda imports it; ``ready`` is the function built from settings with a static
+list in a file (the Recoverer: with Equinix Metal, since a list cannot reboot), its first log line and metrics written,
+and, in the Initializer, SSH at hand. Each figure is the median of fresh processes, ours and the bare libraries' in
+turn, which find their modules as on Lambda: on a path, with bytecode. Time is the processor's, memory is what the
+process grew by. A ratio above the goal of 1.15 says that our own code is slow to load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import sysconfig
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
+FUNCTIONS = ("provisioner", "initializer", "recoverer", "migrator")
+GOAL = 1.15
+
+# Nobody is asked anything: all of this is looked up late.
+SETTINGS = {
+    "SHEPHERD_BMDB_HOST": "/nowhere",
+    "SHEPHERD_PROVIDER": "static",
+    "SHEPHERD_STATIC_LIST": "/nowhere/machines.json",
+    "SHEPHERD_AGENT_SOURCE": "/nowhere/agent",
+    "SHEPHERD_AGENT_ENDPOINT": "agents.example.com:443",
+    "SHEPHERD_EQUINIX_PROJECT_ID": "project",
+    "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/shepherd/api-key",
+    "SHEPHERD_EQUINIX_DEVICE_PREFIX": "ours-",
+    "SHEPHERD_EQUINIX_KEY_LABEL": "ours",
+}
+
+_ALWAYS = "import pydantic_settings, pg8000.native"
+_TELEMETRY = """
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
+"""
+_SSH = """
+import paramiko
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from google.protobuf import descriptor_pool, message, symbol_database
+from google.protobuf.internal import builder
+"""
+_READY = {"initializer": _TELEMETRY + _SSH, "recoverer": _TELEMETRY + "import requests"}
+
+
+def built(function: str, **settings: str) -> str:
+    """Return the program that imports the handler of *function* and builds what is behind it, with *settings*."""
+    environment = {**SETTINGS, **({"SHEPHERD_PROVIDER": "equinix"} if function == "recoverer" else {}), **settings}
+    build = "from shepherd_core import deployment; runtime.bmdb()"
+    return f"""
+import os
+os.environ.update({environment!r})
+import functions.{function}.app
+from shepherd_core import runtime
+{build if function == "migrator" else f"runtime.build({function!r})"}
+"""
+
+
+def ours(function: str, stage: str) -> str:
+    """Return the program that brings *function* to *stage*."""
+    if stage == "import":
+        return f"import functions.{function}.app"
+    return f"""{built(function)}
+from shepherd_core import telemetry
+telemetry.info("ready")
+telemetry.emit({function!r}, "static", {{telemetry.Metric.CLAIMED: 1}})
+{"from shepherd_core import ssh, ssh_key" if function == "initializer" else ""}
+"""
+
+
+def bare(function: str, stage: str) -> str:
+    """Return the program that imports the libraries that *function* cannot do without at *stage*."""
+    return "\n".join((_ALWAYS, _READY.get(function, _TELEMETRY) if stage == "ready" else ""))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a program took in a process of its own, and which modules it loaded."""
+
+    seconds: float
+    kib: float
+    modules: frozenset[str]
+
+
+def measure(program: str) -> Cost:
+    """Return what *program* costs in a new process."""
+    whole = f"""
+import json, sys, time
+sys.path[:0] = {PATHS!r}
+def kib():
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4
+    except OSError:  # not on Linux
+        return 0
+known, before, began = set(sys.modules), kib(), time.process_time()
+{program}
+seconds = time.process_time() - began
+print(json.dumps([seconds, kib() - before, sorted(set(sys.modules) - known)]))
+"""
+    command = [sys.executable, "-S", "-c", whole]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={"POWERTOOLS_LOG_LEVEL": "INFO"})
+    seconds, kib, modules = json.loads(done.stdout.splitlines()[-1])
+    return Cost(seconds, kib, frozenset(modules))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One function at one stage; milliseconds and MiB, the bare libraries', and the ratios."""
+
+    function: str
+    stage: str
+    ms: float
+    bare_ms: float
+    mib: float
+    bare_mib: float
+    time_ratio: float
+    memory_ratio: float
+
+
+def figure(function: str, stage: str, repeats: int) -> Figure:
+    """Measure *function* at *stage*."""
+    programs = ours(function, stage), bare(function, stage)
+    for program in programs:
+        measure(program)  # writes the bytecode
+    rounds = [(measure(programs[0]), measure(programs[1])) for _ in range(repeats)]
+    ms, bare_ms = (statistics.median(each[which].seconds for each in rounds) * 1000 for which in (0, 1))
+    mib, bare_mib = (statistics.median(each[which].kib for each in rounds) / 1024 for which in (0, 1))
+    # The median of neighbours' ratios, because how fast a machine is changes over minutes.
+    time_ratio = statistics.median(mine.seconds / theirs.seconds for mine, theirs in rounds)
+    memory_ratio = mib / bare_mib if bare_mib else 0.0
+    rounded = (round(value, 2) for value in (ms, bare_ms, mib, bare_mib, time_ratio, memory_ratio))
+    return Figure(function, stage, *rounded)
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15, metavar="COUNT", help="processes for each figure (15)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    figures = [figure(function, stage, options.repeats) for function in FUNCTIONS for stage in ("import", "ready")]
+    if options.json:
+        python = sys.version.split()[0]
+        print(json.dumps({"goal": GOAL, "python": python, "figures": [asdict(each) for each in figures]}, indent=2))
+        return
+    print(f"{'function':<11} {'stage':<6} {'ms':>7} {'bare':>7} {'ratio':>6} {'MiB':>7} {'bare':>7} {'ratio':>6}")
+    for each in figures:
+        print(
+            f"{each.function:<11} {each.stage:<6} {each.ms:>7.1f} {each.bare_ms:>7.1f} {each.time_ratio:>6.2f} "
+            f"{each.mib:>7.1f} {each.bare_mib:>7.1f} {each.memory_ratio:>6.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What a function reaches outside is reached when it is needed, and not before."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from shepherd_core import edges, runtime
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shepherd_core.clock import Deadline
+    from shepherd_core.runtime import Function
+
+    from tests.integration.fleet import Fleet
+
+KEY = "/shepherd/ssh-key"
+
+
+def _forget() -> None:
+    """End the process, as far as a test can."""
+    for thing in gc.get_objects():
+        if type(thing) is Connection:
+            thing.close()
+    runtime._initializer.cache_clear()
+    edges.secrets.cache_clear()
+
+
+@pytest.fixture
+def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Function]:
+    """Return an Initializer with an empty AWS account, an empty list of machines, and no agent."""
+    (tmp_path / "machines.json").write_text("[]")
+    settings = {
+        "BMDB_HOST": fleet.settings.bmdb_host,
+        "BMDB_NAME": fleet.settings.bmdb_name,
+        "BMDB_USER": fleet.settings.bmdb_user,
+        "PROVIDER": "static",
+        "STATIC_LIST": str(tmp_path / "machines.json"),
+        "AGENT_SOURCE": str(tmp_path / "agent"),
+        "MACHINE_SECONDS": "30",
+        "AGENT_ENDPOINT": "agents.example.com:443",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"SHEPHERD_{name}", value)
+    _forget()
+    yield runtime.build("initializer")
+    _forget()
+
+
+def parameters() -> list[str]:
+    """Return the names of all SSM parameters."""
+    return [found["Name"] for found in boto3.client("ssm").describe_parameters()["Parameters"]]
+
+
+def test_a_dry_run_makes_no_ssh_key(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
+    """It changes nothing, in SSM neither."""
+    fleet.provided_machine()
+    assert len(initializer.plan(deadline)) == 1  # type: ignore[arg-type]  # a list, for this function
+    assert parameters() == []
+
+
+def test_a_run_with_nothing_to_do_makes_no_ssh_key(initializer: Function, deadline: Deadline) -> None:
+    """Nor does it load what speaks SSH, which takes longer than all the rest."""
+    initializer.run(deadline, "a test")
+    assert parameters() == []
+
+
+def test_a_key_that_cannot_be_used_is_held_against_no_machine(
+    initializer: Function, fleet: Fleet, deadline: Deadline
+) -> None:
+    """It is the deployment's fault: the invocation fails, and the machines are as due as before."""
+    machine_id = fleet.provided_machine()
+    boto3.client("ssm").put_parameter(Name=KEY, Value="hunter2", Type="SecureString")
+    with pytest.raises(ConfigError, match="SSH key") as caught:
+        initializer.run(deadline, "a test")
+    assert "hunter2" not in str(caught.value)
+    assert fleet.sql("SELECT event FROM work_history WHERE machine_id = :id ORDER BY 1", id=machine_id) == [
+        ["Canceled"],
+        ["Started"],
+    ]
+    assert len(initializer.plan(deadline)) == 1  # type: ignore[arg-type]  # a list, for this function
