@@ -37,6 +37,7 @@ class _Show:
     live: Live | None
     lines: list[str] = field(default_factory=list)
     events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
+    explained: bool = False
 
     def say(self, world: World, text: str) -> None:
         self.lines.append(f"{world.elapsed:5.1f} s  {text}")
@@ -51,6 +52,9 @@ class _Show:
             did += [event.error.splitlines()[0]] if event.error is not None else []
             if did:
                 self.say(world, f"{event.function:<11}  {', '.join(did)}")
+            if not self.explained and (event.result or {}).get("failed"):
+                self.explained = True
+                self.say(world, f"{'':<11}  (no SSH before a machine has booted: it backs off and is tried again)")
         if self.live is not None:
             self.live.update(Group(_table(world, sights), *self.lines[-_LINES:]))
 
@@ -151,7 +155,7 @@ def demo(
         _summarize(console, summary)
         if world.harmed:
             _tell_history(console, world, next(iter(world.harmed)))
-        _conclude(console, found, world.folder / "functions.log")
+        _conclude(console, found, world.folder / "functions.log", "Everything is as it should be.")
 
 
 def simulate(
@@ -175,6 +179,9 @@ def simulate(
     from simulator.world import Settings, World  # noqa: PLC0415
 
     script = Faults() if faults is None else load(faults)
+    if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
+        message = f"{faults} harms machine {beyond[0]}, but there are only {machines}, counted from 0"
+        raise typer.BadParameter(message)
     console = Console(stderr=as_json)
     live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
     show = _Show(console, live)
@@ -189,7 +196,8 @@ def simulate(
             typer.echo(json.dumps(summary, indent=2))
         else:
             _summarize(console, summary)
-        _conclude(console, found, world.folder / "functions.log")
+        verdict = f"No promise was broken; {summary['running']} of {summary['machines']} machines run their agents."
+        _conclude(console, found, world.folder / "functions.log", verdict)
 
 
 def _summarize(console: Console, summary: dict[str, object]) -> None:
@@ -206,16 +214,17 @@ def _flat(value: object) -> str:
 
 def _tell_history(console: Console, world: World, provider_id: str) -> None:
     machine_id = next(row["machine_id"] for row in world.machines() if row["provider_id"] == provider_id)
-    console.print(f"\nhistory of machine {machine_id} ({world.harmed[provider_id]}):", highlight=False)
+    harm = world.harmed[provider_id]
+    console.print(f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({harm}):", highlight=False)
     for entry in reversed(world.history(machine_id)):
         cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
         line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {entry['event']}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _conclude(console: Console, found: list[str], log: Path) -> None:
+def _conclude(console: Console, found: list[str], log: Path, verdict: str) -> None:
     if not found:
-        console.print("\nEverything is as it should be.", style="green")
+        console.print(f"\n{verdict}", style="green", highlight=False)
         return
     console.print("\nNot as it should be:", style="red")
     for problem in found:

@@ -376,6 +376,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     """An alarm watches the metric; the failure alone could be anything."""
     for _ in range(4):
         fleet.provided_machine()
+    fleet.pass_time(3600)
     with pytest.raises(Discrepancy):
         invoke("provisioner")
     (record,), lines = output(capsys)

@@ -126,7 +126,7 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
 ) -> None:
     """This is what it is for; a second pass finds nothing to do."""
     counts = run(edge)
-    assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3}
+    assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MANAGED: 3}
     assert_settled(fleet, api, 3)
     assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 3
     again = run(edge)
@@ -417,6 +417,51 @@ def test_a_provider_that_is_not_well_is_not_asked_for_more(fleet: Fleet, api: Eq
     assert len(intents(fleet)) == 1
 
 
+def test_a_provider_that_asks_for_patience_has_nothing_against_the_capacity(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Too many requests in one minute must not cost the capacity an hour."""
+    api.faults.add(Answer(method="POST", path=DEVICES, status=429, retry_after=1))
+    counts = run(edge)
+    assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 0, 1)
+    assert run(edge)[Metric.CREATED] == 3
+    assert_settled(fleet, api, 3)
+
+
+def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
+    fleet: Fleet, clock: ManualClock, run: Run
+) -> None:
+    """A quota or a wrong key is no fault of the capacity; all of it would be penalized in one pass."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
+        api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=422))
+        counts = run(equinix(api, clock))
+    assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (3, 3)
+    assert intents(fleet) == []
+
+
+def test_a_pause_stops_a_pass_that_is_under_way(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """Whoever stops everything means the creation that would come next, not the one of the next minute."""
+    edge.after["create_machine"] = lambda: queries.pause(fleet.connect(), owner="me", reason="stop")
+    assert run(edge)[Metric.CREATED] == 1
+    assert_settled(fleet, api, 1)
+
+
+def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Operators see the intent's machine and may pause it; giving it up later takes the pause along."""
+    api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=503))
+    run(edge)
+    (machine_id,) = intents(fleet)
+    queries.pause(fleet.connection, owner="me", reason="what is this?", machine_id=machine_id)
+    api.faults.clear()
+    fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
+    for reservation in api.reservations():
+        api.snatch(reservation.id)
+    assert run(edge, max_disputed=10)[Metric.FORGOTTEN] == 1
+    assert queries.pauses(fleet.connection) == []
+
+
 def test_capacity_that_somebody_else_took_is_forgotten(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """Between the listing and the creation; nothing of it may be left, and the others are created."""
     taken = min(reservation.id for reservation in api.reservations())
@@ -440,6 +485,7 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     edge = static(names)
     run(edge)
     machines = provided(fleet)
+    fleet.pass_time(HOUR)
     names[:] = ["b", "c"]
     for _ in range(2):
         counts = run(edge)

@@ -123,9 +123,12 @@ def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) 
     assert "no machine is due" in nothing.stderr
 
 
-def test_a_discrepancy_fails_and_names_every_machine(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+def test_a_discrepancy_fails_and_names_every_machine(
+    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
+) -> None:
     """Somebody must look at them one by one."""
     shepherdctl(RACK).process("run", "provisioner")
+    fleet.pass_time(3600)
     ran = shepherdctl([]).process("run", "provisioner")
     assert (ran.returncode, ran.stdout) == (1, "")
     message = ran.stderr.partition("error: ")[2]
@@ -134,9 +137,12 @@ def test_a_discrepancy_fails_and_names_every_machine(shepherdctl: Callable[[List
     assert "Traceback" not in message
 
 
-def test_what_the_provisioner_disputes_is_part_of_its_plan(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+def test_what_the_provisioner_disputes_is_part_of_its_plan(
+    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
+) -> None:
     """A rehearsal that hid it would look like all is well."""
     shepherdctl(RACK).process("run", "provisioner")
+    fleet.pass_time(3600)
     command_line = shepherdctl(RACK[:1])
     command_line.environment["SHEPHERD_MAX_DISPUTED"] = "3"
     rehearsed = command_line.process("run", "provisioner", "--dry-run")

@@ -149,6 +149,26 @@ def test_a_machine_that_is_listed_as_unused_is_missing_too() -> None:
     assert found.create == ()
 
 
+@pytest.mark.parametrize(("age", "missed"), [(600, 0), (601, 1)])
+def test_a_machine_that_was_created_lately_is_not_missed(age: float, missed: int) -> None:
+    """Listings lag; a chunk of new machines would look like a fleet that vanished."""
+    young = replace(known("a", 1), age_seconds=age)
+    assert len(plan(ledger=Ledger(provided=(young,))).set_aside) == missed
+
+
+def test_machines_that_were_set_aside_before_stop_nobody() -> None:
+    """A fleet loses machines one by one over the years; what is known of must not add up to a discrepancy."""
+    gone = [known(f"gone{number}", number, set_aside=True) for number in range(9)]
+    new = [known(f"new{number}", 10 + number) for number in range(4)]
+    listing, capacity_left = [in_use("a")], capacity("r1")
+    ledger = Ledger(provided=(known("a", 99), *gone, *new[:3]))
+    assert created(plan(*listing, capacity_left, ledger=ledger)) == ["r1"]
+    with pytest.raises(Discrepancy):
+        plan(*listing, capacity_left, ledger=replace(ledger, provided=(*ledger.provided, new[3])))
+    with pytest.raises(Discrepancy):
+        plan(*listing, ledger=Ledger(provided=(known("a", 99), gone[0])), max_disputed=0)
+
+
 def test_a_machine_that_is_still_missing_is_not_set_aside_again() -> None:
     """It stays a difference, for people to see, until it is back."""
     found = plan(ledger=Ledger(provided=(known("gone", 1, set_aside=True),)))

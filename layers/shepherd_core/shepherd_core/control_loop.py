@@ -51,7 +51,7 @@ class Attempt:
     deadline: Deadline
     """Ends the work; its ``check`` is the fence before every effect."""
     host_key: str | None = None
-    """Set by the loop when it has seen the machine's SSH host key; pinned however the work ends."""
+    """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
 
 
 class Loop(Protocol[F]):
@@ -138,14 +138,15 @@ class _Run(Generic[F]):
         except Exception as error:  # noqa: BLE001 - carried to the thread that commits and logs
             self.results.put((attempt.work, None, error))
 
-    def settle(self) -> None:
-        """Wait for results, at most until the next poke is due, and commit all that have come."""
+    def settle(self) -> bool:
+        """Wait a second at most for results, commit all that have come, and return whether any had."""
         if self.clock.monotonic() >= self.next_poke:
             self.session.poke()
             self.next_poke = self.clock.monotonic() + self.session.poke_interval
         done: dict[Work, F] = {}
         failed: dict[Work, Exception] = {}
-        for work, facts, error in self._collected():
+        collected = self._collected()
+        for work, facts, error in collected:
             if work not in self.running:
                 continue  # given up before; the result comes too late
             if error is None:
@@ -160,6 +161,7 @@ class _Run(Generic[F]):
         if failed:
             failures = {work: self._failure(work, error) for work, error in failed.items()}
             self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
+        return bool(collected)
 
     def _collected(self) -> list[tuple[Work, F | None, Exception | None]]:
         collected = []
@@ -223,12 +225,15 @@ def run(
         )
     session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
     state = _Run(loop, session, clock, limits, deadline, next_poke=clock.monotonic() + session.poke_interval)
-    more, prepared, backlog = True, False, None
+    more, prepared, calm, backlog = True, False, False, None
     try:
         while more or state.running:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
-            # Not for every single place that falls free: claims cost a round trip, whatever they bring.
-            if more and state.has_time() and free >= max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2):
+            # A claim costs a round trip, whatever it brings: it is made when half of the places are free, or when
+            # nothing else was to be done for a second.
+            enough = 1 if calm else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
+            if more and state.has_time() and free >= enough:
+                calm = False
                 claim = bmdb_work.claim(
                     session,
                     loop.process,
@@ -248,7 +253,7 @@ def run(
                 for work in claim.work:
                     state.begin(work)
             elif state.running and deadline.remaining() > 0:
-                state.settle()
+                calm = not state.settle()
             else:
                 break
         state.cancel(list(state.running))

@@ -16,8 +16,7 @@ Every error that Shepherd raises on purpose.
     │   ├── MigrationRefused         an applied migration file was edited
     │   ├── SessionExpired           the session's deadline passed
     │   ├── MachineUnknown           the BMDB knows no such machine
-    │   ├── WorkConflict             the machine is already being worked on
-    │   └── WorkLost                 this work was no longer ours to end
+    │   └── WorkConflict             the machine is already being worked on
     ├── ProviderError
     │   ├── ProviderUnavailable      (retryable) may work later
     │   ├── ProviderRefused          will not work until somebody changes something
@@ -143,10 +142,6 @@ class MachineUnknown(BmdbError):
 
 class WorkConflict(BmdbError):
     """The machine is already being worked on."""
-
-
-class WorkLost(BmdbError):
-    """This work is no longer ours: somebody ended it or its session was declared dead."""
 
 
 class ProviderError(ShepherdError):

@@ -25,7 +25,7 @@ from shepherd_core.errors import (
     ProviderRefused,
     TimeLimitExceeded,
 )
-from shepherd_core.reconcile import reconcile
+from shepherd_core.reconcile import Plan, reconcile
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from shepherd_core.clock import Clock, Deadline
     from shepherd_core.machine import Machine
     from shepherd_core.provider import Provider
-    from shepherd_core.reconcile import Creation, Limits, Plan
+    from shepherd_core.reconcile import Creation, Limits
 
 CREATE_SECONDS = 60.0
 """What one creation at the provider may take."""
+
+REFUSALS = 3
+"""So many refused creations end a pass: it is hardly the capacity that is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +66,16 @@ class Provisioner:
         self._limits = limits
         self._pace = pace
         self._counts: Counter[Metric] = Counter()
+        self._refusals = 0
 
     def plan(self, deadline: Deadline) -> Plan:
         """Return what a pass would do now, and change nothing. Raises what ``run`` raises."""
+        name = self._provider.name
+        if reason := provisioning.paused(self._connection, name):
+            telemetry.info("nothing is provisioned", reason=reason)
+            return Plan()
         listing = self._provider.list_machines(deadline)
-        return reconcile(listing, provisioning.ledger(self._connection, self._provider.name), self._limits)
+        return reconcile(listing, provisioning.ledger(self._connection, name), self._limits)
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
@@ -129,7 +137,8 @@ class Provisioner:
             self._forget(session, intent)
         for machine in plan.assimilate:
             machine_id = provisioning.intend(session, self._provider.name, machine.capacity_id)
-            self._record(session, machine_id, machine, Metric.ASSIMILATED)
+            if machine_id is not None:
+                self._record(session, machine_id, machine, Metric.ASSIMILATED)
 
     def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
         next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds
@@ -145,12 +154,14 @@ class Provisioner:
                 return
 
     def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
-        """Create one machine; False: the provider is not well, so leave it at that for this pass."""
-        name, capacity = self._provider.name, creation.capacity
+        """Create one machine; False: the provider is not well, or put on hold, so leave it at that for this pass."""
+        capacity, intent = creation.capacity, creation.intent
         session.poke()
-        intent = creation.intent or provisioning.Intent(
-            provisioning.intend(session, name, capacity.capacity_id), capacity.capacity_id
-        )
+        if intent is None:
+            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)
+            if machine_id is None:
+                return False
+            intent = provisioning.Intent(machine_id, capacity.capacity_id)
         limit = deadline.within(CREATE_SECONDS, session.left)
         try:
             machine = session.keep_alive(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
@@ -159,10 +170,13 @@ class Provisioner:
             # This call created nothing; an earlier one, of which no answer came, may yet turn out to have.
             if creation.intent is None or isinstance(error, CapacityTaken):
                 self._forget(session, intent)
-            return True
+            self._refusals += isinstance(error, ProviderRefused)
+            return self._refusals < REFUSALS
         except (ProviderError, TimeLimitExceeded) as error:
-            # Perhaps it was created. The intent stays; the machine is adopted, or its creation repeated, later.
-            self._penalize(session, intent, error)
+            # Perhaps it was created. The intent stays; the machine is adopted, or its creation repeated, later. A
+            # provider that asks for patience has nothing against the capacity.
+            if getattr(error, "retry_after", None) is None:
+                self._penalize(session, intent, error)
             self._counts[Metric.INCOMPLETE] = 1
             return False
         self._record(session, intent.machine_id, machine, Metric.CREATED)
@@ -171,6 +185,7 @@ class Provisioner:
     def _record(self, session: Session, machine_id: UUID, machine: Machine, metric: Metric) -> None:
         provisioning.provide(session, self._provider.name, machine_id, machine)
         self._counts[metric] += 1
+        self._counts[Metric.MANAGED] += metric is Metric.CREATED  # the others were counted before
         telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
 
     def _forget(self, session: Session, intent: Intent) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from shepherd_core.machine import Machine, ProviderId
 
 
+YOUNG_SECONDS = 600.0
+"""A machine that was created so lately is not missed: listings lag behind."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How far one pass may go."""
@@ -26,8 +30,8 @@ class Limits:
     chunk: int
     """Machines to create in one pass at most."""
     max_disputed: int
-    """Unexplained differences that are set aside one by one; more than that, and than a hundredth of the fleet, stop
-    the pass. 0: every difference does."""
+    """New unexplained differences that are set aside one by one; more than that, and than a hundredth of the fleet,
+    stop the pass. 0: every difference does, new or old."""
     assimilate: bool
     """Take unknown machines at the provider into the BMDB."""
     forget_seconds: float
@@ -91,14 +95,17 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     missing = [
         provided
         for provider_id, provided in known.items()
-        if provider_id not in used and provided.status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT
+        if provider_id not in used
+        and provided.status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT
+        and provided.age_seconds > YOUNG_SECONDS
     ]
     for provided in missing:
         differences[provided.provider_id] = (
             f"{provided.provider_id} (machine {provided.machine_id}) is in the BMDB and not in use at the provider"
         )
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
-    if len(differences) > tolerated:
+    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years.
+    if len(differences) - sum(provided.set_aside for provided in missing if tolerated) > tolerated:
         raise Discrepancy(sorted(differences.values()))
 
     settled = len(known) + len(adopt)

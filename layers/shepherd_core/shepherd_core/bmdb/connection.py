@@ -193,7 +193,8 @@ class Connection:
         sqlstate, message = str(facts.get("C", "")), str(facts.get("M", "no reason given"))
         if sqlstate in _CONFLICTS:
             return SerializationConflict(f"{what}: {message}")
-        stale = sqlstate == "0A000" and "cached plan" in message  # the schema changed under a warm connection
+        # The schema changed under a warm connection, or the server became a replica: another connection finds better.
+        stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
         if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
             self.close()
             return BmdbUnavailable(f"{what}: {message} ({sqlstate})")

@@ -1,13 +1,15 @@
 """
 What the Provisioner keeps in the BMDB: the lock, intents, penalties, and the machines it provided.
 
-All writes need the provider's lock and a live session; the statements check
-both, so that a Provisioner that was taken for dead writes nothing more.
+What begins, records or gives up a creation needs the provider's lock and a live
+session; the statements check both, so that a Provisioner that was taken for
+dead does none of it. Penalties and pauses may be written late: they only hold
+back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import storable
@@ -32,6 +34,8 @@ class Provided:
     status: ProviderStatus | None
     set_aside: bool = False
     """The Provisioner paused it, because the provider did not list it."""
+    age_seconds: float = field(default=float("inf"), compare=False)
+    """Since its creation was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,12 @@ def ledger(connection: Connection, provider: str) -> Ledger:
     def unit() -> Ledger:
         return Ledger(
             provided=tuple(
-                Provided(machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), aside)
-                for machine_id, provider_id, reservation, status, aside in connection.run("provided", provider=provider)
+                Provided(
+                    machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), aside, age
+                )
+                for machine_id, provider_id, reservation, status, aside, age in connection.run(
+                    "provided", provider=provider
+                )
             ),
             intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
             penalized=frozenset(row[0] for row in connection.run("penalized", provider=provider)),
@@ -101,15 +109,22 @@ def paused(connection: Connection, provider: str) -> str | None:
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 
-def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
+def intend(session: Session, provider: str, capacity_id: str | None) -> UUID | None:
     """
     Record that a machine is about to be created on the capacity, and return its id: the token at the provider.
+
+    None: creations were put on hold meanwhile. Create nothing.
 
     Raises:
         SessionExpired: the session or the lock is lost. Create nothing.
         CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent is there.
     """
-    return _fenced(session, "intend", provider=provider, capacity_id=capacity_id)
+    try:
+        return _fenced(session, "intend", provider=provider, capacity_id=capacity_id)
+    except SessionExpired:
+        if paused(session.connection, provider) is None:
+            raise
+        return None
 
 
 def provide(session: Session, provider: str, machine_id: UUID, machine: Machine) -> None:

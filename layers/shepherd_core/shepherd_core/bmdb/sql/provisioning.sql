@@ -33,8 +33,10 @@ SELECT
     p.provider_status,
     EXISTS (
         SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
-    ) AS set_aside
+    ) AS set_aside,
+    extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds
 FROM machine_provided p
+JOIN machines m ON m.machine_id = p.machine_id
 WHERE p.provider = :provider;
 
 -- name: intents
@@ -49,8 +51,8 @@ ORDER BY intended_at, machine_id;
 SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until > clock_timestamp();
 
 -- name: intend
--- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: the lock or
--- the session is lost.
+-- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: somebody put
+-- creations on hold, or the lock or the session is lost.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
@@ -62,7 +64,16 @@ fence AS (
 ),
 machine AS (
     INSERT INTO machines (machine_created_at)
-    SELECT clock_timestamp() FROM fence
+    SELECT clock_timestamp()
+    FROM fence
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM pauses
+        WHERE machine_id IS NULL
+            AND process IS NULL
+            AND (pauses.provider IS NULL OR pauses.provider = :provider)
+            AND (expires_at IS NULL OR expires_at > clock_timestamp())
+    )
     RETURNING machine_id
 )
 INSERT INTO machine_creation_intent (machine_id, provider, capacity_id)
@@ -123,6 +134,9 @@ dropped AS (
     DELETE FROM machine_creation_intent
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM fence)
     RETURNING machine_id
+),
+released AS (
+    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM dropped)
 )
 DELETE FROM machines WHERE machine_id IN (SELECT machine_id FROM dropped) RETURNING machine_id;
 

@@ -23,7 +23,7 @@ SELECT id FROM schema_lock FOR UPDATE;
 
 -- name: schema_exists
 -- Whether a migration was ever run here.
-SELECT 1 FROM information_schema.tables WHERE table_name = 'schema_migrations' LIMIT 1;
+SELECT 1 FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = 'schema_migrations' LIMIT 1;
 
 -- name: applied_migrations
 -- What was applied, oldest first.
