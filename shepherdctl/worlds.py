@@ -215,7 +215,9 @@ def _flat(value: object) -> str:
 def _tell_history(console: Console, world: World, provider_id: str) -> None:
     machine_id = next(row["machine_id"] for row in world.machines() if row["provider_id"] == provider_id)
     harm = world.harmed[provider_id]
-    console.print(f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({harm}):", highlight=False)
+    console.print(
+        f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({harm}):", highlight=False, soft_wrap=True
+    )
     for entry in reversed(world.history(machine_id)):
         cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
         line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {entry['event']}{cause}"

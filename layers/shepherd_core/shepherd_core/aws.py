@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import logging
 from enum import Enum, auto
 from typing import Any
 
@@ -40,6 +41,7 @@ def client(service: str) -> Any:
     import boto3  # noqa: PLC0415 - half a second, spent only by who needs it
     from botocore.config import Config  # noqa: PLC0415 - the same
 
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # it tells where it found credentials, at every cold start
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
