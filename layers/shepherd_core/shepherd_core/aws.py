@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import logging
+import threading
 from enum import Enum, auto
 from typing import Any
 
