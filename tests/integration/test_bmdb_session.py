@@ -253,5 +253,5 @@ def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
     fleet.pass_time(10)
     never = Event()
     with pytest.raises(SessionExpired):
-        session.keep_alive(never.wait)
+        session.keep_alive(lambda: never.wait(timeout=20))
     never.set()
