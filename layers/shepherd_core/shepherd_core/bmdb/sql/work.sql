@@ -1,5 +1,5 @@
 -- Work: claim, and the ways to end it. Every statement that ends work locks the due rows first, in the order of
--- the machine id (one lock order everywhere), holds the session's row and checks its deadline, deletes the work rows
+-- the machine id (one lock order everywhere), then holds the session's row and checks its deadline, deletes the work rows
 -- that are this session's, and does the rest for those that it deleted and no others. What comes back is what was
 -- ended; what is missing there was lost.
 
@@ -203,10 +203,7 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
 -- name: finish_agent_start
 -- The agent runs: record its key (and the host key of a first contact), forget the backoff, and let the Recoverer
 -- look at the machine from now on.
-WITH session AS (
-    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
-),
-given AS (
+WITH given AS (
     SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key
     FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[]) AS g (machine_id, public_key, host_key)
 ),
@@ -216,6 +213,12 @@ due AS (
     JOIN given g ON g.machine_id = d.machine_id
     ORDER BY d.machine_id
     FOR UPDATE OF d
+),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 ended AS (
     DELETE FROM work
@@ -256,11 +259,14 @@ SELECT machine_id FROM ended;
 -- name: finish_recovery
 -- The machine was told to reboot: its agent is gone and with it what we knew of it. The next agent start waits until
 -- the machine should have come up.
-WITH session AS (
-    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
-),
-due AS (
+WITH due AS (
     SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
+),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 ended AS (
     DELETE FROM work
@@ -301,18 +307,20 @@ SELECT machine_id FROM ended;
 
 -- name: finish
 -- The work is done and changed no tag.
-WITH session AS (
-    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
-),
-due AS (
+WITH due AS (
     SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
+),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 ended AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM session)
         AND machine_id = ANY(:machine_ids::uuid[])
-        AND (SELECT count(*) FROM due) >= 0
     RETURNING machine_id
 ),
 forgiven AS (
@@ -332,10 +340,7 @@ SELECT machine_id FROM ended;
 -- name: fail
 -- The work failed: leave each machine alone for its interval, and keep the cause. The host key of a first contact
 -- stays pinned although the rest went wrong.
-WITH session AS (
-    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
-),
-given AS (
+WITH given AS (
     SELECT g.machine_id, g.cause, g.seconds, g.host_key
     FROM unnest(:machine_ids::uuid[], :causes::text[], :intervals::bigint[], :host_keys::text[])
         AS g (machine_id, cause, seconds, host_key)
@@ -347,12 +352,17 @@ due AS (
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
+),
 ended AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM session)
         AND machine_id IN (SELECT machine_id FROM given)
-        AND (SELECT count(*) FROM due) >= 0
     RETURNING machine_id
 ),
 backed_off AS (
@@ -388,10 +398,7 @@ SELECT machine_id FROM ended;
 
 -- name: cancel
 -- The work was not done and nothing is held against the machine: it is as due as it was before.
-WITH session AS (
-    SELECT session_id FROM sessions WHERE session_id = :session_id AND deadline > clock_timestamp() FOR UPDATE
-),
-given AS (
+WITH given AS (
     SELECT g.machine_id, g.not_before
     FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)
 ),
@@ -402,12 +409,17 @@ due AS (
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
+),
 ended AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM session)
         AND machine_id IN (SELECT machine_id FROM given)
-        AND (SELECT count(*) FROM due) >= 0
     RETURNING machine_id
 ),
 noted AS (
