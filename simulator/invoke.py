@@ -31,6 +31,9 @@ from simulator.world import LOOPS, Settings, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+FUNCTIONS = ("migrator", *LOOPS)
+"""In the order in which each makes work for the next."""
+
 _PATIENCE_SECONDS = 60
 _MACHINES = 3
 _SPEED = 120
@@ -44,7 +47,7 @@ class Service(Protocol):
 
 
 def event(function: str) -> dict[str, Any]:
-    """Return what a schedule sends to *function*."""
+    """Return what a schedule, or a person, sends to *function*."""
     loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
     return loaded
 
@@ -103,9 +106,9 @@ def _until(condition: Callable[[], bool], wanted: str) -> None:
 def _run(arguments: argparse.Namespace) -> bool:
     # Containers reach this computer at one address only: there is room for one machine.
     settings = (
-        Settings(machines=_MACHINES, speed=_SPEED, scheduled=False)
+        Settings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
         if arguments.sam is None
-        else Settings(machines=1, speed=_SPEED, scheduled=False, remote=sam_local.gateway())
+        else Settings(machines=1, speed=_SPEED, scheduled=False, migrated=False, remote=sam_local.gateway())
     )
     with ExitStack() as stack:
         world = stack.enter_context(World(settings))
@@ -114,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> bool:
             service = stack.enter_context(Emulator(world.configs, world.log))
         else:
             service = sam_local.SamLocal(world.configs, world.log, arguments.sam)
-        for function in LOOPS[: LOOPS.index(arguments.function or LOOPS[-1]) + 1]:
+        for function in FUNCTIONS[: FUNCTIONS.index(arguments.function or FUNCTIONS[-1]) + 1]:
             chosen = function == arguments.function
             sent = json.loads(arguments.event.read_text()) if chosen and arguments.event else event(function)
             if not invoke(world, service, function, sent, shown=chosen or arguments.function is None):
@@ -125,7 +128,7 @@ def _run(arguments: argparse.Namespace) -> bool:
 def main() -> int:
     """Invoke what the command line asks for, and return the exit status."""
     parser = argparse.ArgumentParser(prog="simulator.invoke", description="Invoke functions in a world of their own.")
-    parser.add_argument("function", nargs="?", choices=LOOPS, help="print this one; else all")
+    parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one; else all")
     parser.add_argument("--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json")
     parser.add_argument(
         "--sam", type=Path, metavar="FOLDER", help="run what sam build put there under sam local invoke"

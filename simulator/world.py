@@ -71,6 +71,8 @@ class Settings:
     twice: float = 0.05
     """Probability that a schedule's event is delivered twice."""
     seed: int = 0
+    migrated: bool = True
+    """Whether the BMDB has its schema from the beginning; else the Migrator has to make it."""
     scheduled: bool = True
     """False: no events are fired; who wants a function to run invokes it."""
     remote: str | None = None
@@ -151,7 +153,7 @@ class World:
         enter = self._stack.enter_context
         self.folder = Path(enter(tempfile.TemporaryDirectory(prefix="shepherd-", ignore_cleanup_errors=True)))
         self.postgres = enter(Postgres())
-        self.bmdb_settings = self.postgres.new_database()
+        self.bmdb_settings = self.postgres.new_database(*(() if self.settings.migrated else ("template1",)))
         self._bmdb = Connection(self.bmdb_settings, None, SystemClock())
         self._stack.callback(self._bmdb.close)
         heartbeats = Connection(self.bmdb_settings, None, SystemClock())
@@ -248,6 +250,7 @@ class World:
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
         return {
+            "migrator": FunctionConfig(common, timeout_seconds=60),
             "provisioner": FunctionConfig(
                 {
                     **common,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
+from shepherd_core.bmdb.migrate import migrations
 
 MACHINES = 3
 SPEED = 240
@@ -83,6 +84,17 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
         assert {line.get("request_id", line.get("requestId")) for line in others} <= {request}
     told = Counter(line.get("message") for line in next(iter(requests.values())))
     assert told["machine provided"] == MACHINES
+
+
+def test_the_migrator_makes_the_schema_of_an_empty_database(capsys: pytest.CaptureFixture[str]) -> None:
+    """A deployment begins with it; everything else needs its tables."""
+    with (
+        World(Settings(machines=1, speed=SPEED, scheduled=False, migrated=False)) as world,
+        Emulator(world.configs, world.log) as emulator,
+    ):
+        assert invoke(world, emulator, "migrator", event("migrator"), shown=True)
+        assert world.machines() == []
+    assert json.loads(capsys.readouterr().out) == {"SchemaVersion": migrations()[-1].version}
 
 
 def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck() -> None:
