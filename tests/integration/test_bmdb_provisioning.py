@@ -17,6 +17,7 @@ from tests.integration.fleet import HOUR, PROVIDER, claimed, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
 
@@ -38,6 +39,13 @@ def session(fleet: Fleet) -> Session:
     opened = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(opened, PROVIDER) == float("inf")
     return opened
+
+
+def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
+    """Decide on a machine where nothing is on hold, and return its id."""
+    machine_id = provisioning.intend(session, provider, capacity_id)
+    assert machine_id is not None
+    return machine_id
 
 
 def writes(session: Session, intended: Intent) -> dict[str, Callable[[], object]]:
@@ -62,7 +70,7 @@ def recorded(fleet: Fleet) -> list[list[Any]]:
 
 def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, session: Session) -> None:
     """The intent comes first, so that a crash at the provider leaves something to adopt the machine by."""
-    machine_id = provisioning.intend(session, PROVIDER, "rack 1")
+    machine_id = intend(session, PROVIDER, "rack 1")
     (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
     assert (intent.machine_id, intent.capacity_id) == (machine_id, "rack 1")
     assert claimed(session, Process.AGENT_START) == []
@@ -90,7 +98,7 @@ def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Sessio
 
 def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
     """Two rows for one machine would be worked on by two."""
-    first, second = (provisioning.intend(session, PROVIDER, None) for _ in range(2))
+    first, second = (intend(session, PROVIDER, None) for _ in range(2))
     provisioning.provide(session, PROVIDER, first, MACHINE)
     with pytest.raises(StatementFailed, match="23505"):
         provisioning.provide(session, PROVIDER, second, MACHINE)
@@ -101,7 +109,7 @@ def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     """Each has its own lock, and its own books."""
     other = fleet.open_session()
     assert provisioning.take_lock(other, "equinix") == float("inf")
-    machine_id = provisioning.intend(session, PROVIDER, None)
+    machine_id = intend(session, PROVIDER, None)
     provisioning.provide(session, PROVIDER, machine_id, MACHINE)
     provisioning.penalize(session, PROVIDER, "rack 9", HOUR, "no power")
     assert provisioning.ledger(fleet.connection, "equinix") == provisioning.Ledger()
@@ -131,7 +139,7 @@ def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
 
 def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) -> None:
     """It falls with the session's deadline, and what the dead one still tries is refused."""
-    intended = Intent(provisioning.intend(session, PROVIDER, None), None)
+    intended = Intent(intend(session, PROVIDER, None), None)
     fleet.pass_time(HOUR)
     before = recorded(fleet)
     for write in writes(session, intended).values():
@@ -149,7 +157,7 @@ def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_that_waited_beyond_the_deadline_is_refused(fleet: Fleet, session: Session, write: str) -> None:
     """It began in time and got the lock too late."""
-    intended = Intent(provisioning.intend(session, PROVIDER, None), None)
+    intended = Intent(intend(session, PROVIDER, None), None)
     before = recorded(fleet)
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '0.4 seconds'")
     fleet.connection.script("BEGIN; SELECT 1 FROM provisioner_lock FOR UPDATE")
@@ -166,7 +174,7 @@ def test_a_write_that_waited_beyond_the_deadline_is_refused(fleet: Fleet, sessio
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session, write: str) -> None:
     """Another Provisioner was just taking the lock, because this one had died for a moment."""
-    intended = Intent(provisioning.intend(session, PROVIDER, None), None)
+    intended = Intent(intend(session, PROVIDER, None), None)
     before = recorded(fleet)
     heir = fleet.open_session()
     fleet.connection.script(
@@ -183,7 +191,7 @@ def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session
 
 def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Session) -> None:
     """The pause between two creations must hold from one invocation to the next."""
-    provisioning.provide(session, PROVIDER, provisioning.intend(session, PROVIDER, None), MACHINE)
+    provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE)
     fleet.pass_time(30)
     seconds = provisioning.take_lock(session, PROVIDER)
     assert seconds is not None
@@ -199,7 +207,7 @@ def test_penalized_capacity_is_left_alone_for_its_time(fleet: Fleet, session: Se
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 1", "rack 2"}
     fresh = fleet.open_session()
     provisioning.take_lock(fresh, PROVIDER)
-    provisioning.provide(fresh, PROVIDER, provisioning.intend(fresh, PROVIDER, "rack 1"), MACHINE)
+    provisioning.provide(fresh, PROVIDER, intend(fresh, PROVIDER, "rack 1"), MACHINE)
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 2"}
     fleet.pass_time(60)
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == frozenset()
