@@ -140,7 +140,7 @@ def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> N
 
 def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -> None:
     """Its old deadline has passed for everybody else, but the sign of life came in time and is being committed."""
-    session, held = held_for_a_moment(fleet, 1.5)
+    session, held = held_for_a_moment(fleet, 2 * MOMENT)
 
     def unit() -> None:
         session.poke()
@@ -153,20 +153,21 @@ def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -
     assert work.finish(session, [held]) == {held.machine_id}
 
 
-def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet) -> None:
+@each_end
+def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet, end: End) -> None:
     """Its commit came in time; the sweep must neither wait for it nor end its other work."""
-    session, held = held_for_a_moment(fleet, 1.5)
-    other = fleet.provided_machine()
-    work.start_work(session, START, other)
+    session, held = held_for_a_moment(fleet, 2 * MOMENT, end)
+    other = fleet.bare_machine()
+    work.start_work(session, Process.ACCESS, other)
 
     def unit() -> None:
-        assert work.finish(session, [held]) == {held.machine_id}
+        assert end.end(session, [held]) == {held.machine_id}
         fleet.wait_until_dead(session)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(fleet.open_session).result(timeout=20)
 
     session.connection.transact(unit)
-    assert fleet.events(held.machine_id) == ["Started", "Finished"]
+    assert fleet.events(held.machine_id) == ["Started", end.event]
     assert fleet.events(other) == ["Started"]
     fleet.open_session()
     assert fleet.events(other) == ["Started", "Expired"]
