@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
 
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
-MACHINES = 3
+MACHINES = 2
 SESSIONS = 2
 
 # Everything lasts whole minutes, so that nothing is just about to happen when a step takes its milliseconds.
@@ -56,6 +56,16 @@ class History:
         def step() -> None:
             found = work.claim(self.sessions[session], process, PROVIDER, limit)
             self.held += [(self.sessions[session], each) for each in found.work]
+
+        self._in_session(session, step)
+
+    def look(self, session: int, process: Process) -> None:
+        """Claim all that there is and give it back at once, which leaves the other due rows where it put them."""
+
+        def step() -> None:
+            work_found = claimed(self.sessions[session], process)
+            if work_found:
+                work.cancel(self.sessions[session], work_found)
 
         self._in_session(session, step)
 
@@ -194,12 +204,15 @@ def step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tup
 # Claims and time come often: they are what moves due rows.
 minutes = step("time", st.sampled_from([1, 2, 5, 10, 20, 30]))
 claims = step("claim", session, loop, st.integers(1, MACHINES))
+looks = step("look", session, loop)
 ends = step("end", which, st.sampled_from(["do it", "finish", "fail", "cancel"]))
 steps = st.one_of(
     minutes,
     minutes,
     claims,
     claims,
+    looks,
+    looks,
     ends,
     ends,
     step("access", session, machine),

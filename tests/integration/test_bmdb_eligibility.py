@@ -64,6 +64,17 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
     return plant
 
 
+def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
+    """Return how to plant the same machine after something about it was changed, so that its due row is new."""
+
+    def plant_and_touch(fleet: Fleet) -> UUID:
+        machine_id = plant(fleet)
+        fleet.change(machine_id)
+        return machine_id
+
+    return plant_and_touch
+
+
 def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
     """Return how to plant a machine that holds a heartbeat from before its agent was started."""
     return lambda fleet: fleet.silent_machine(silent_for=started_ago + 60, started_ago=started_ago)
@@ -109,6 +120,9 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "recovery failed just now": (failed(RECOVER, 60, 0), NOTHING),
     "recovery failed, long enough ago": (failed(RECOVER, 60, 60), RECOVER),
     "rebooted, not quite settled": (rebooted(120, 115), NOTHING),
+    "rebooted, not quite settled, touched": (touched(rebooted(120, 115)), NOTHING),
+    "agent start failed just now, touched": (touched(failed(START, 300, 0)), NOTHING),
+    "recovery failed just now, touched": (touched(failed(RECOVER, 60, 0)), NOTHING),
     "rebooted and settled": (rebooted(120, 120), START),
 }
 

@@ -67,6 +67,7 @@ def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, 
         "in work": fleet.provided_machine(),
     }
     queries.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
+    queries.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
     work.start_work(session, Process.ACCESS, machines["in work"])
     rows = {machine["machine_id"]: machine for machine in queries.list_machines(connection)}
     columns = ("provider", "process", "backing_off", "being_worked_on", "paused")
