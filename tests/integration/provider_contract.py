@@ -37,8 +37,7 @@ from shepherd_core.errors import (
     SessionExpired,
     TimeLimitExceeded,
 )
-from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.provider import RecoveringProvider
+from shepherd_core.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
+
+ACTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE)
 
 ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
 """Ids that no world may use. A provider id is opaque text, so none of them may become anything else on the way."""
@@ -73,7 +74,9 @@ class World:
     spoil_listing: Callable[[], object] | None = None
     """From now on the listing is incomplete or contradicts itself."""
     reboots: Callable[[ProviderId], int] | None = None
-    """Returns how often the edge has rebooted this machine."""
+    """Returns how often the edge has restarted this machine, by whatever means."""
+    stall: Callable[[], object] | None = None
+    """From now on the edge takes requests and never answers."""
     secret: str | None = None
     """The credential, which no error may repeat."""
 
@@ -199,40 +202,52 @@ class ProviderContract:
         with pytest.raises(MachineNotFound):
             world.provider.get_machine(ProviderId(odd), deadline)
 
-    @pytest.mark.parametrize("action", ["reboot", "reinstall"])
+    @pytest.mark.parametrize("action", ACTIONS)
     def test_unknown_id_is_not_acted_on(self, world: World, deadline: Deadline, action: str) -> None:
         """An id that is not escaped on its way could reboot another machine, or all."""
         act = _action(world, action)
         world.settle()
         before = _by_capacity(world.provider.list_machines(deadline))
         for odd in ODD_IDS:
-            with pytest.raises((MachineNotFound, NotSupported)):
-                act(ProviderId(odd), deadline)
+            if action == Capability.RELEASE:
+                act(ProviderId(odd), deadline)  # what is not there is released already
+            else:
+                with pytest.raises(MachineNotFound):
+                    act(ProviderId(odd), deadline)
         assert _by_capacity(world.provider.list_machines(deadline)) == before
 
     # Recovery
 
-    def test_reboot_restarts_the_machine_and_keeps_its_identity(self, world: World, deadline: Deadline) -> None:
-        """A reboot is the cure for a silent machine; it must come back as the same one."""
-        reboot = _action(world, "reboot")
+    def test_what_it_cannot_do_it_refuses_to_do(self, world: World, deadline: Deadline) -> None:
+        """A loop trusts what a provider says of itself; a call that did nothing would look like a cure."""
+        created = _create(world, deadline)
+        world.settle()
+        before = _by_capacity(world.provider.list_machines(deadline))
+        for capability, method in _methods(world.provider).items():
+            if capability not in world.provider.capabilities:
+                with pytest.raises(NotSupported, match=f"{world.provider.name} cannot {capability}"):
+                    method(created.provider_id, deadline)
+        assert _by_capacity(world.provider.list_machines(deadline)) == before
+
+    @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
+    def test_a_restart_keeps_the_machine_s_identity(self, world: World, deadline: Deadline, action: Capability) -> None:
+        """It is the cure for a silent machine, which must come back as the same one."""
+        restart = _action(world, action)
         created = _create(world, deadline)
         world.settle()
         before = world.provider.get_machine(created.provider_id, deadline)
-        reboot(created.provider_id, deadline)
+        restart(created.provider_id, deadline)
         world.settle()
         assert world.provider.get_machine(created.provider_id, deadline) == before
         if world.reboots is not None:
             assert world.reboots(created.provider_id) == 1
 
-    def test_reinstall_keeps_the_identity_or_is_not_supported(self, world: World, deadline: Deadline) -> None:
+    def test_reinstall_keeps_the_identity(self, world: World, deadline: Deadline) -> None:
         """A machine with a fresh operating system is still the machine that the BMDB knows."""
-        reinstall = _action(world, "reinstall")
+        reinstall = _action(world, Capability.REINSTALL)
         created = _create(world, deadline)
         world.settle()
-        try:
-            reinstall(created.provider_id, deadline)
-        except NotSupported:
-            return
+        reinstall(created.provider_id, deadline)
         world.settle()
         after = world.provider.get_machine(created.provider_id, deadline)
         assert (after.provider_id, after.capacity_id, after.token) == (
@@ -241,9 +256,32 @@ class ProviderContract:
             created.token,
         )
 
+    def test_a_released_machine_is_in_use_no_more(self, world: World, deadline: Deadline) -> None:
+        """What was given back must not be found again as a machine of ours; and it may be given back twice."""
+        release = _action(world, Capability.RELEASE)
+        created = _create(world, deadline)
+        world.settle()
+        release(created.provider_id, deadline)
+        world.settle()
+        release(created.provider_id, deadline)
+        in_use = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
+        assert in_use == []
+
     # Time
 
-    @pytest.mark.parametrize("action", ["list", "get", "create", "reboot", "reinstall"])
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
+    def test_an_edge_that_never_answers_is_given_up_in_time(
+        self, world: World, deadline: Deadline, action: str
+    ) -> None:
+        """One provider that hangs must not hold an invocation until Lambda kills it."""
+        if world.stall is None:
+            pytest.skip("this world always answers")
+        call = _call(world, action, deadline)
+        world.stall()
+        with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
+            call(Deadline(SystemClock(), 0.5))
+
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_nothing_is_sent_after_the_deadline(self, world: World, deadline: Deadline, action: str) -> None:
         """Whoever has no time left cannot record what would come of it."""
         call = _call(world, action, deadline)
@@ -252,38 +290,38 @@ class ProviderContract:
             call(Deadline(SystemClock(), 0))
         assert world.requests() == sent
 
-    @pytest.mark.parametrize("action", ["create", "reboot", "reinstall"])
+    @pytest.mark.parametrize("action", ["create", *ACTIONS])
     def test_nothing_is_changed_when_the_session_is_over(self, world: World, deadline: Deadline, action: str) -> None:
         """A session that is over has lost its machine to another: two would act on one machine."""
         call = _call(world, action, deadline)
         before = _by_capacity(world.provider.list_machines(deadline))
-        with pytest.raises((SessionExpired, NotSupported)):
+        with pytest.raises(SessionExpired):
             call(Deadline(SystemClock(), 60, session_left=lambda: 0))
         world.settle()
         assert _by_capacity(world.provider.list_machines(deadline)) == before
 
     # Failures of the edge
 
-    @pytest.mark.parametrize("action", ["list", "get", "create", "reboot", "reinstall"])
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_passing_failure_may_be_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
         """The loops try later what is retryable, and tell a person about the rest: it must be clear which is which."""
         if world.make_unavailable is None:
             pytest.skip("this world cannot fail for a while")
         call = _call(world, action, deadline)
         world.make_unavailable()
-        with pytest.raises((ProviderUnavailable, NotSupported)) as raised:
+        with pytest.raises(ProviderUnavailable) as raised:
             call(deadline)
-        assert raised.value.retryable or raised.type is NotSupported
+        assert raised.value.retryable
         _assert_holds_no_secret(world, raised.value)
 
-    @pytest.mark.parametrize("action", ["list", "get", "create", "reboot", "reinstall"])
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_lasting_failure_is_not_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
         """To repeat what is refused would hide that somebody must do something."""
         if world.make_refusing is None:
             pytest.skip("this world cannot refuse")
         call = _call(world, action, deadline)
         world.make_refusing()
-        with pytest.raises((ProviderRefused, NotSupported)) as raised:
+        with pytest.raises(ProviderRefused) as raised:
             call(deadline)
         assert not raised.value.retryable
         _assert_holds_no_secret(world, raised.value)
@@ -321,10 +359,19 @@ def _create(world: World, deadline: Deadline) -> Machine:
 
 
 def _action(world: World, action: str) -> Callable[[ProviderId, Deadline], None]:
-    """Return the provider's method *action*, reboot or reinstall; skip the test if it has none."""
-    if not isinstance(world.provider, RecoveringProvider):
-        pytest.skip("this provider cannot act on machines")
-    return world.provider.reboot if action == "reboot" else world.provider.reinstall
+    """Return the provider's method for *action*, a ``Capability``; skip the test if it has none."""
+    if action not in world.provider.capabilities:
+        pytest.skip(f"this provider cannot {action} machines")
+    return _methods(world.provider)[Capability(action)]
+
+
+def _methods(provider: Provider) -> dict[Capability, Callable[[ProviderId, Deadline], None]]:
+    return {
+        Capability.REBOOT: provider.reboot,
+        Capability.POWER_CYCLE: provider.power_cycle,
+        Capability.REINSTALL: provider.reinstall,
+        Capability.RELEASE: provider.release,
+    }
 
 
 def _call(world: World, action: str, deadline: Deadline) -> Callable[[Deadline], object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.config import EquinixSettings
+from shepherd_core.provider import Provider
+from shepherd_core.provider_config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.providers.equinix_objects import token_tag
 from shepherd_core.providers.static import StaticProvider
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.clock import Clock, Deadline
-    from shepherd_core.machine import Machine, ProviderId
-    from shepherd_core.provider import Provider
+    from shepherd_core.machine import Capability, Machine, ProviderId
 
     from simulator.equinix_api import EquinixApi
     from tests.integration.fleet import Fleet
@@ -27,11 +27,15 @@ PREFIX = "shepherd-"
 _PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 
 
-class Edge:
+class Edge(Provider):
     """A provider, and what a test wants to happen before and after its calls, by the names of the methods."""
+
+    name = ""
+    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, provider: Provider) -> None:
         self.name = provider.name
+        self.capabilities = provider.capabilities
         self.before: dict[str, Callable[[], object]] = {}
         self.after: dict[str, Callable[[], object]] = {}
         self._provider = provider

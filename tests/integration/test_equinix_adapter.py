@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 import requests
 from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.config import EquinixSettings
 from shepherd_core.errors import (
     CapacityTaken,
     ListingInvalid,
@@ -28,7 +27,7 @@ from shepherd_core.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.provider import RecoveringProvider
+from shepherd_core.provider_config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
 
 from simulator.equinix_api import EquinixApi
@@ -139,11 +138,6 @@ def world(clock: ManualClock) -> Iterator[World]:
     with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=7, per_page_cap=3) as api:
         yield World(api, hardware, clock)
         assert api.errors == []
-
-
-def test_the_adapter_can_recover_machines(clock: ManualClock) -> None:
-    """The Recoverer asks for exactly this."""
-    assert isinstance(provider("http://127.0.0.1:1", clock), RecoveringProvider)
 
 
 # The listing

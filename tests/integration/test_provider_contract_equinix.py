@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.config import EquinixSettings
+from shepherd_core.provider_config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
 
 from simulator.equinix_api import EquinixApi

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core import object_source
 from shepherd_core.errors import SourceUnavailable
-from shepherd_core.provider import RecoveringProvider
+from shepherd_core.machine import Capability
 from shepherd_core.providers.static import StaticProvider
 
 from tests.integration.provider_contract import ProviderContract, World
@@ -64,4 +64,4 @@ class TestStaticProvider(ProviderContract):
 
     def test_it_does_not_pretend_to_recover(self, world: World) -> None:
         """The Recoverer asks what a provider can do before it promises to do it."""
-        assert not isinstance(world.provider, RecoveringProvider)
+        assert world.provider.capabilities == {Capability.CREATE}

@@ -15,7 +15,6 @@ from shepherd_core.clock import Deadline
 from shepherd_core.control_loop import Attempt, Limits
 from shepherd_core.errors import SessionExpired
 from shepherd_core.machine import Process, ProviderId
-from shepherd_core.provider import RecoveringProvider
 from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
@@ -48,7 +47,6 @@ class World:
         self.api = api
         self._clock = clock
         provider = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
-        assert isinstance(provider, RecoveringProvider)
         self.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=Backoff(60, 3600, 1.2))
 
     def given(self, machine_id: UUID) -> UUID:

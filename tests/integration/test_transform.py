@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shepherd_core.config import (
     PREFIX,
-    EquinixSettings,
     InitializerSettings,
     MigratorSettings,
     ProvisionerSettings,
     RecovererSettings,
     Settings,
-    StaticSettings,
     load,
 )
 from shepherd_core.control_loop import MARGIN_SECONDS
+from shepherd_core.provider_config import EquinixSettings, StaticSettings
 from shepherd_core.provisioner import CREATE_SECONDS
 from shepherd_core.runtime import CLOSING_SECONDS
 

@@ -7,25 +7,25 @@ import inspect
 import pytest
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
-from shepherd_core import config
+from shepherd_core import config, provider_config
 from shepherd_core.backoff import Backoff
 from shepherd_core.config import (
     BmdbSettings,
-    EquinixSettings,
     InitializerSettings,
     ProvisionerSettings,
     RecovererSettings,
     Settings,
     SilenceSettings,
-    StaticSettings,
     load,
 )
 from shepherd_core.errors import ConfigError
+from shepherd_core.provider_config import EquinixSettings, StaticSettings
 
 ALL = [
     settings
-    for _, settings in inspect.getmembers(config, inspect.isclass)
-    if issubclass(settings, Settings) and settings is not Settings
+    for module in (config, provider_config)
+    for _, settings in inspect.getmembers(module, inspect.isclass)
+    if issubclass(settings, Settings) and settings is not Settings and settings.__module__ == module.__name__
 ]
 FIELDS = [(settings, name) for settings in ALL for name in settings.model_fields]
 

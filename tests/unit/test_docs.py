@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic_core import PydanticUndefined
-from shepherd_core import config, errors
+from shepherd_core import config, errors, provider_config
 from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent import heartbeat, installation
@@ -28,7 +28,10 @@ FUNCTIONS: dict[str, type[config.Settings]] = {
     "Initializer": config.InitializerSettings,
     "Recoverer": config.RecovererSettings,
 }
-PROVIDERS: dict[str, type[config.Settings]] = {"static": config.StaticSettings, "equinix": config.EquinixSettings}
+PROVIDERS: dict[str, type[config.Settings]] = {
+    "static": provider_config.StaticSettings,
+    "equinix": provider_config.EquinixSettings,
+}
 
 
 def default(field: FieldInfo) -> str:

@@ -11,16 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 from shepherd_core.bmdb.migrate import migrations
 from shepherd_core.config import (
     PREFIX,
-    EquinixSettings,
     InitializerSettings,
     MigratorSettings,
     ProvisionerSettings,
     RecovererSettings,
     Settings,
-    StaticSettings,
     load,
 )
 from shepherd_core.deployment import ANSWER_SECONDS
+from shepherd_core.provider_config import EquinixSettings, StaticSettings
 
 from tests.deployments import EQUINIX, STATIC, TEMPLATE
 

@@ -12,7 +12,7 @@ import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import config
+from shepherd_core import config, provider_config
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.clock import SystemClock
 from shepherd_core.errors import ConfigError
@@ -124,13 +124,13 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
     return settings, build(settings, provider_settings)
 
 
-def _static(_: Any, settings: config.StaticSettings) -> Provider:
+def _static(_: Any, settings: provider_config.StaticSettings) -> Provider:
     from shepherd_core.providers.static import StaticProvider  # noqa: PLC0415 - see the module's docstring
 
     return StaticProvider(_remembering(partial(read, settings.static_list)))
 
 
-def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) -> Provider:
+def _equinix(common: config.SshKeySettings, settings: provider_config.EquinixSettings) -> Provider:
     from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415 - see the module's docstring
 
     def public_key() -> str:
@@ -145,8 +145,8 @@ def _equinix(common: config.SshKeySettings, settings: config.EquinixSettings) ->
 
 
 _PROVIDERS: dict[str, tuple[type[config.Settings], Callable[[Any, Any], Provider]]] = {
-    "static": (config.StaticSettings, _static),
-    "equinix": (config.EquinixSettings, _equinix),
+    "static": (provider_config.StaticSettings, _static),
+    "equinix": (provider_config.EquinixSettings, _equinix),
 }
 
 

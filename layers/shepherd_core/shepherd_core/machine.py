@@ -39,6 +39,21 @@ class ProviderStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class Capability(StrEnum):
+    """What a provider can do with a machine, besides listing it."""
+
+    CREATE = "create"
+    """Turn unused capacity into a machine."""
+    REBOOT = "reboot"
+    """Restart the machine, so that its operating system boots again."""
+    POWER_CYCLE = "power-cycle"
+    """Cut its power and give it back."""
+    REINSTALL = "reinstall"
+    """Give it a fresh operating system; everything on it is lost."""
+    RELEASE = "release"
+    """Give it back to the provider; it is gone for good."""
+
+
 class Process(StrEnum):
     """What may be going on with a machine; a machine has at most one live work for each."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
+
+from shepherd_core.errors import NotSupported
+from shepherd_core.machine import Capability
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 class Provider(Protocol):
     """
-    A source of machines.
+    A source of machines; adapters inherit from this class, and with it what they cannot do.
 
     Adapters keep no state that matters between calls, never touch the BMDB,
     and are safe to call from several threads. Every method ends by its
@@ -31,6 +34,10 @@ class Provider(Protocol):
     @property
     def name(self) -> str:
         """Return the value of ``machine_provided.provider``: short, lower case, never changed."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Return what this provider can do. The methods of what is missing raise ``NotSupported``, and do nothing."""
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
@@ -65,11 +72,6 @@ class Provider(Protocol):
                 find the token in a later listing.
         """
 
-
-@runtime_checkable
-class RecoveringProvider(Provider, Protocol):
-    """A provider that can also act on a deployed machine."""
-
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
         Ask for a restart of the machine; returns when the provider accepted, not when it is up.
@@ -77,6 +79,16 @@ class RecoveringProvider(Provider, Protocol):
         Raises:
             MachineNotFound: there is no such machine.
         """
+        raise _cannot(self, Capability.REBOOT)
+
+    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Ask that its power be cut and given back; returns when the provider accepted, not when it is up.
+
+        Raises:
+            MachineNotFound: there is no such machine.
+        """
+        raise _cannot(self, Capability.POWER_CYCLE)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
@@ -84,5 +96,18 @@ class RecoveringProvider(Provider, Protocol):
 
         Raises:
             MachineNotFound: there is no such machine.
-            NotSupported: this provider has no way to do it.
         """
+        raise _cannot(self, Capability.REINSTALL)
+
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Give the machine back; everything on it is lost. May be called again: what is gone already is released.
+
+        Its capacity may be offered again, by this provider's listing or not at all.
+        """
+        raise _cannot(self, Capability.RELEASE)
+
+
+def _cannot(provider: Provider, capability: Capability) -> NotSupported:
+    offered = ", ".join(sorted(provider.capabilities)) or "nothing"
+    return NotSupported(f"the provider {provider.name} cannot {capability} machines; it can {offered}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.work import Silence, Work
     from shepherd_core.clock import Deadline
     from shepherd_core.control_loop import Attempt
-    from shepherd_core.provider import RecoveringProvider
+    from shepherd_core.provider import Provider
 
 
 class Recoverer:
@@ -25,9 +25,7 @@ class Recoverer:
 
     process = Process.RECOVERY
 
-    def __init__(
-        self, provider: RecoveringProvider, *, silence: Silence, settle_seconds: float, backoff: Backoff
-    ) -> None:
+    def __init__(self, provider: Provider, *, silence: Silence, settle_seconds: float, backoff: Backoff) -> None:
         """*settle_seconds*: how long a machine takes to come up."""
         self.silence = silence
         self.backoff = backoff

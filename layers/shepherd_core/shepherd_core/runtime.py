@@ -21,8 +21,8 @@ from shepherd_core import config, edges, telemetry
 from shepherd_core.bmdb.migrate import require
 from shepherd_core.clock import Deadline
 from shepherd_core.edges import CLOCK
-from shepherd_core.errors import Discrepancy, EventInvalid, NotSupported, ShepherdError
-from shepherd_core.provider import RecoveringProvider
+from shepherd_core.errors import ConfigError, Discrepancy, EventInvalid, ShepherdError
+from shepherd_core.machine import Capability
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def _provisioner() -> Function:
     from shepherd_core.reconcile import Limits  # noqa: PLC0415
 
     settings, provider = edges.load(config.ProvisionerSettings)
+    _require(provider, Capability.CREATE)
     limits = Limits(
         max_machines=settings.max_machines,
         chunk=settings.chunk,
@@ -208,9 +209,7 @@ def _recoverer() -> Function:
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
 
     settings, provider = edges.load(config.RecovererSettings)
-    if not isinstance(provider, RecoveringProvider):
-        message = f"the provider {provider.name} cannot reboot machines, so there is no use in a Recoverer for it"
-        raise NotSupported(message)
+    _require(provider, Capability.REBOOT)
     silence = Silence(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
@@ -226,6 +225,14 @@ _BUILDERS: dict[str, Callable[[], Function]] = {
 
 LOOPS = tuple(_BUILDERS)
 """The names of the loops."""
+
+
+def _require(provider: Provider, capability: Capability) -> None:
+    """Refuse a provider that cannot do what a loop is for, before the loop has touched anything."""
+    if capability not in provider.capabilities:
+        offered = ", ".join(sorted(provider.capabilities))
+        fault = f"{config.PREFIX}PROVIDER is {provider.name!r}, which cannot {capability} machines. It can: {offered}."
+        raise ConfigError([fault])
 
 
 def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:

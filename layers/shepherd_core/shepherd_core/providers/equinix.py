@@ -21,6 +21,8 @@ from shepherd_core.errors import (
     SecretError,
     TimeLimitExceeded,
 )
+from shepherd_core.machine import Capability
+from shepherd_core.provider import Provider
 from shepherd_core.providers.equinix_objects import (
     Device,
     Page,
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.clock import Clock, Deadline
-    from shepherd_core.config import EquinixSettings
     from shepherd_core.machine import Machine, ProviderId
+    from shepherd_core.provider_config import EquinixSettings
 
 PER_PAGE = 100
 RESERVATION_ID_LENGTH = 18
@@ -53,7 +55,7 @@ _DEVICE = {
 _RESERVATION = {"include": "device,facility,facility.metro,plan"}
 
 
-class EquinixProvider:
+class EquinixProvider(Provider):
     """
     The devices of one project whose host name begins with our prefix, and the free reservations of that project.
 
@@ -63,6 +65,7 @@ class EquinixProvider:
     """
 
     name = "equinix"
+    capabilities = frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL})
 
     def __init__(
         self, settings: EquinixSettings, api_key: Callable[[], str], ssh_public_key: Callable[[], str], clock: Clock

@@ -14,7 +14,8 @@ from shepherd_core.errors import (
     ProviderUnavailable,
     SourceError,
 )
-from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
+from shepherd_core.provider import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 _LONGEST = 128
 
 
-class StaticProvider:
+class StaticProvider(Provider):
     """
-    A Provider whose machines are the entries of a JSON list.
+    A provider whose machines are the entries of a JSON list.
 
     ``[{"ID": "rack1-3", "Addr": "192.0.2.13", "Location": "Amsterdam"}, …]``:
     *ID* is the provider id, *Addr* the IP address where SSH answers, and
@@ -40,6 +41,7 @@ class StaticProvider:
     """
 
     name = "static"
+    capabilities = frozenset({Capability.CREATE})
 
     def __init__(self, read: Callable[[], bytes]) -> None:
         self._read = read
