@@ -601,7 +601,7 @@ def test_of_two_equal_keys_under_our_label_the_oldest_is_used(clock: ManualClock
     keys = [{"id": name, "created_at": at, "key": key, "label": "shepherd-key"} for name, at, key in listed]
     with serving() as script:
         script.replies = [said(200, ssh_keys=keys)]
-        assert provider(script.url, clock)._ensure_key(deadline) == "key-2"
+        assert provider(script.url, clock)._key.ensure(deadline) == "key-2"
 
 
 def test_a_key_that_was_added_but_is_not_listed_is_waited_for(clock: ManualClock, deadline: Deadline) -> None:
@@ -609,7 +609,7 @@ def test_a_key_that_was_added_but_is_not_listed_is_waited_for(clock: ManualClock
     with serving() as script:
         script.replies = [said(200, ssh_keys=[]), said(201, id="key-1"), said(200, ssh_keys=[])]
         with pytest.raises(ProviderUnavailable, match="'shepherd-key'"):
-            provider(script.url, clock)._ensure_key(deadline)
+            provider(script.url, clock)._key.ensure(deadline)
 
 
 @pytest.mark.parametrize(
@@ -642,7 +642,7 @@ def test_whoever_waits_for_the_key_waits_until_its_deadline(world: World, deadli
         first = pool.submit(stuck.create_machine, world.capacity, TOKEN, deadline)
         assert asked.wait(20)
         with pytest.raises(TimeLimitExceeded):
-            stuck._ensure_key(Deadline(SystemClock(), 0.1))
+            stuck._key.ensure(Deadline(SystemClock(), 0.1))
         answer.set()
         assert first.result().token == TOKEN
     assert len(world.api.devices()) == 1

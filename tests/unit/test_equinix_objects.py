@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 from shepherd_core.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderStatus
-from shepherd_core.providers.equinix_objects import Device, Link, Reservation, machine, machines, parse, token_tag
+from shepherd_core.providers.api_object import parse
+from shepherd_core.providers.equinix_objects import Device, Link, Reservation, machine, machines, token_tag
 
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
 

@@ -78,6 +78,7 @@ class Provider(Protocol):
 
         Raises:
             MachineNotFound: there is no such machine.
+            NotSupported: the provider cannot do it, or not with this machine; nothing was done.
         """
         raise _cannot(self, Capability.REBOOT)
 
@@ -87,6 +88,7 @@ class Provider(Protocol):
 
         Raises:
             MachineNotFound: there is no such machine.
+            NotSupported: the provider cannot do it, or not with this machine; nothing was done.
         """
         raise _cannot(self, Capability.POWER_CYCLE)
 
@@ -96,6 +98,7 @@ class Provider(Protocol):
 
         Raises:
             MachineNotFound: there is no such machine.
+            NotSupported: the provider cannot do it, or not with this machine; nothing was done.
         """
         raise _cannot(self, Capability.REINSTALL)
 

@@ -7,7 +7,6 @@ reference for providers whose capacity is reserved machines.
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -18,22 +17,13 @@ from shepherd_core.errors import (
     MachineNotFound,
     ProviderRefused,
     ProviderUnavailable,
-    SecretError,
-    TimeLimitExceeded,
 )
 from shepherd_core.machine import Capability
 from shepherd_core.provider import Provider
-from shepherd_core.providers.equinix_objects import (
-    Device,
-    Page,
-    Reservation,
-    SshKeys,
-    machine,
-    machines,
-    parse,
-    token_tag,
-)
+from shepherd_core.providers.api_object import parse
+from shepherd_core.providers.equinix_objects import Device, Page, Reservation, SshKeys, machine, machines, token_tag
 from shepherd_core.providers.http import HttpApi
+from shepherd_core.providers.registered_key import RegisteredKey, StoredKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,16 +61,18 @@ class EquinixProvider(Provider):
         self, settings: EquinixSettings, api_key: Callable[[], str], ssh_public_key: Callable[[], str], clock: Clock
     ) -> None:
         self._prefix = settings.equinix_device_prefix
-        self._label = settings.equinix_key_label
         self._os = settings.equinix_os
         project = f"/projects/{quote(settings.equinix_project_id, '')}"
         self._devices = f"{project}/devices"
         self._reservations = f"{project}/hardware-reservations"
         self._keys = f"{project}/ssh-keys"
-        self._ssh_public_key = ssh_public_key
-        self._key_id: str | None = None
-        self._key_lock = threading.Lock()
         self._api = HttpApi(settings.equinix_api_url, "X-Auth-Token", api_key, clock, settings.equinix_max_calls)
+        self._key = RegisteredKey(
+            settings.equinix_key_label,
+            ssh_public_key,
+            self._listed_keys,
+            lambda label, key, deadline: self._api.post(self._keys, {"label": label, "key": key}, deadline),
+        )
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
@@ -132,13 +124,13 @@ class EquinixProvider(Provider):
             "operating_system": self._os,
             "hardware_reservation_id": reservation.id,
             # Without a key here, the API lets everybody of the organisation into the machine.
-            "project_ssh_keys": [self._ensure_key(deadline)],
+            "project_ssh_keys": [self._key.ensure(deadline)],
             "tags": [token_tag(token)],
         }
         try:
             answer = self._api.post(self._devices, body, deadline, _DEVICE)
         except ProviderRefused:
-            self._key_id = None  # in case it is the key that was refused, because it is no longer there
+            self._key.forget()  # in case it is the key that was refused, because it is no longer there
             # Or somebody was faster; an earlier call of ours, perhaps.
             existing = self._existing(self._reservation(reservation.id, deadline), token, deadline)
             if existing is None:
@@ -232,47 +224,6 @@ class EquinixProvider(Provider):
         if len(seen) != total:
             raise ListingInvalid(f"{path}: {len(seen)} entries came, but the total is {total}")
 
-    def _ensure_key(self, deadline: Deadline) -> str:
-        """
-        Return the id of our SSH key in the project, after putting it there if need be.
-
-        Raises:
-            ProviderRefused: another key bears our label.
-        """
-        if not self._key_lock.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
-            raise TimeLimitExceeded
-        try:
-            if self._key_id is None:
-                key = self._public_key()
-                self._key_id = self._find_key(key, deadline) or self._add_key(key, deadline)
-            return self._key_id
-        finally:
-            self._key_lock.release()
-
-    def _find_key(self, key: str, deadline: Deadline) -> str | None:
+    def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         listed = parse(SshKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys
-        labelled = sorted((one for one in listed if one.label == self._label), key=lambda one: (one.created_at, one.id))
-        for one in labelled:
-            if one.key.split()[:2] == key.split()[:2]:  # the rest is a comment
-                return one.id
-        if labelled:
-            raise ProviderRefused(f"another SSH key of the project bears the label {self._label!r}: remove one of them")
-        return None
-
-    def _add_key(self, key: str, deadline: Deadline) -> str:
-        refused = None
-        try:
-            self._api.post(self._keys, {"label": self._label, "key": key}, deadline)
-        except ProviderRefused as error:
-            refused = error  # somebody else may have added it since we looked
-        # Looked up even after success: of those who added it at the same time, all use the oldest.
-        found = self._find_key(key, deadline)
-        if found is None:
-            raise refused or ProviderUnavailable(f"the SSH key {self._label!r} was added, but is not listed yet")
-        return found
-
-    def _public_key(self) -> str:
-        try:
-            return self._ssh_public_key()
-        except SecretError as error:
-            raise (ProviderUnavailable if error.retryable else ProviderRefused)(f"our SSH key: {error}") from error
+        return [StoredKey(one.id, one.label, one.key, one.created_at) for one in listed]

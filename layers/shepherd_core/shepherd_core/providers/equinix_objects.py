@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pydantic import AliasChoices, BaseModel, Field, IPvAnyAddress, ValidationError
+from pydantic import AliasChoices, Field, IPvAnyAddress
 
-from shepherd_core.errors import ListingInvalid, ProviderError, ProviderUnavailable
+from shepherd_core.errors import ListingInvalid
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.api_object import ApiObject, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +30,7 @@ _STATUS = {
 }
 
 
-class _Object(BaseModel, hide_input_in_errors=True):
-    """The fields of an object that matter here. Devices hold passwords, so no error may quote what came."""
-
-
-class Link(_Object):
+class Link(ApiObject):
     """Another object, or only where it is to be found."""
 
     id: str | None = None
@@ -45,27 +42,27 @@ class Link(_Object):
         return self.id or (self.href or "").rstrip("/").rpartition("/")[2]
 
 
-class Place(_Object):
+class Place(ApiObject):
     """A metro, or a facility in one."""
 
     code: str | None = None
     metro: Place | None = None
 
 
-class Address(_Object):
+class Address(ApiObject):
     """One address of a device."""
 
     address: IPvAnyAddress | None = None
     public: bool = False
 
 
-class Plan(_Object):
+class Plan(ApiObject):
     """A kind of hardware."""
 
     slug: str | None = None
 
 
-class Device(_Object):
+class Device(ApiObject):
     """A machine."""
 
     id: str
@@ -82,7 +79,7 @@ class Device(_Object):
         return token_tag(token) in (self.tags or ())
 
 
-class Reservation(_Object):
+class Reservation(ApiObject):
     """Hardware that is ours to put a device on."""
 
     id: str
@@ -97,7 +94,7 @@ class Reservation(_Object):
         return self.facility.metro.code if self.facility and self.facility.metro else None
 
 
-class Meta(_Object):
+class Meta(ApiObject):
     """Where in a listing a page is."""
 
     total: int
@@ -105,14 +102,14 @@ class Meta(_Object):
     next: Link | None = None
 
 
-class Page(_Object):
+class Page(ApiObject):
     """One page of a listing."""
 
     meta: Meta
     entries: list[dict[str, Any]] = Field(validation_alias=AliasChoices("devices", "hardware_reservations"))
 
 
-class SshKey(_Object):
+class SshKey(ApiObject):
     """An SSH key that the project knows."""
 
     id: str
@@ -121,24 +118,10 @@ class SshKey(_Object):
     created_at: str = ""
 
 
-class SshKeys(_Object):
+class SshKeys(ApiObject):
     """All SSH keys that the project knows; they are not paged."""
 
     ssh_keys: list[SshKey]
-
-
-ObjectT = TypeVar("ObjectT", bound=_Object)
-
-
-def parse(
-    kind: type[ObjectT], raw: object, what: str, error_type: type[ProviderError] = ProviderUnavailable
-) -> ObjectT:
-    """Return *raw*, decoded JSON that is called *what* in errors, as an object, or raise *error_type*."""
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
-        raise error_type(f"{what} was not understood: {'; '.join(faults[:3])}") from error
 
 
 def token_tag(token: UUID) -> str:

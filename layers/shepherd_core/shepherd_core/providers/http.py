@@ -1,13 +1,10 @@
-"""JSON over HTTP, for the adapters of providers that have such an API."""
+"""JSON over HTTP, for the adapters of providers that have such an API; what differs among them is overridden."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import threading
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +13,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, ShepherdError, TimeLimitExceeded
+from shepherd_core.providers.http_answer import Answer, read, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,20 +31,11 @@ PAUSE_SECONDS = 0.5
 """The longest pause after the first try; doubled after each further one."""
 LONGEST_PAUSE_SECONDS = 10
 """Whoever would have to wait longer than this is told so instead: waiting costs money."""
-LONGEST_RETRY_AFTER_SECONDS = 86_400
 TEXT_LENGTH = 200
 """How many characters of somebody else's words an error quotes."""
 
-_PIECE = 65_536
 _PASSING = (408, 425, 429)
 _WITHOUT_ANSWER = (202, 204)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
-    retry_after: float | None
 
 
 class HttpApi:
@@ -57,16 +46,29 @@ class HttpApi:
     answered with 401, since it may have been replaced meanwhile. It is sent in
     the header *credential_header*, to this API alone: redirections are not
     followed. It is never part of an error. Safe to use from several threads.
+
+    A credential that was answered with 401 is not sent again for
+    *lockout_seconds*: set it for an API that locks out whoever fails to log in.
+    With *max_calls* 1 it is sent once in that time, however many threads wait.
     """
 
     def __init__(
-        self, url: str, credential_header: str, credential: Callable[[], str], clock: Clock, max_calls: int
+        self,
+        url: str,
+        credential_header: str,
+        credential: Callable[[], str],
+        clock: Clock,
+        max_calls: int,
+        *,
+        lockout_seconds: float = 0,
     ) -> None:
         """*url* is what all paths are appended to."""
         self._url = url.rstrip("/")
         self._header = credential_header
         self._credential = credential
         self._known_credential: str | None = None
+        self._lockout_seconds = lockout_seconds
+        self._locked_out: tuple[str, float] | None = None
         self._clock = clock
         self._calls = threading.BoundedSemaphore(max_calls)
         self._session = requests.Session()
@@ -91,15 +93,14 @@ class HttpApi:
             ProviderRefused: any other refusal, but a 404 is raised as *missing*.
             TimeLimitExceeded: the deadline passed before a request could be sent.
         """
-        credential = self._known_credential or self._ask_credential()
+        credential = self._usable_credential()
         for tries in itertools.count(1):
             try:
                 answer = self._exchange("GET", path, deadline, credential, params=params)
                 if answer.status == requests.codes.unauthorized and (newer := self._ask_credential()) != credential:
                     credential = newer
                     answer = self._exchange("GET", path, deadline, credential, params=params)
-                _refuse(f"GET {path}", answer, credential, missing)
-                return _decoded(f"GET {path}", answer.body)
+                return self._result(f"GET {path}", answer, credential, missing)
             except ProviderUnavailable as error:
                 pause = error.retry_after
                 if pause is None:
@@ -127,10 +128,52 @@ class HttpApi:
             TimeLimitExceeded: the deadline passed before the request could be sent.
             SessionExpired: the BMDB session ended before the request could be sent.
         """
-        credential = self._known_credential or self._ask_credential()
+        credential = self._usable_credential()
         answer = self._exchange("POST", path, deadline, credential, params=params, body=body)
-        _refuse(f"POST {path}", answer, credential, missing)
-        return None if answer.status in _WITHOUT_ANSWER else _decoded(f"POST {path}", answer.body)
+        return self._result(f"POST {path}", answer, credential, missing)
+
+    def delete(self, path: str, deadline: Deadline, missing: type[ProviderError] = ProviderRefused) -> Any:
+        """Ask for a removal, as ``post`` asks for a change."""
+        credential = self._usable_credential()
+        answer = self._exchange("DELETE", path, deadline, credential, params=None)
+        return self._result(f"DELETE {path}", answer, credential, missing)
+
+    # What an API may do in its own way.
+
+    def _authorization(self, credential: str) -> str:
+        """Return what the header for the credential holds."""
+        return credential
+
+    def _secrets(self, credential: str) -> tuple[str, ...]:
+        """Return what of *credential* no error may repeat."""
+        return (credential,)
+
+    def _encoded(self, body: object) -> Mapping[str, Any]:
+        """Return *body* as an argument for ``requests.request``."""
+        return {"json": body}
+
+    def _said(self, answer: Answer) -> str:
+        """Return what the API says about an error; a load balancer in front of it may have said nothing."""
+        said = answer.decoded()
+        if not isinstance(said, dict):
+            return ""
+        errors = said.get("errors")
+        return "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(said.get("error") or "")
+
+    def _failure(self, message: str, answer: Answer, missing: type[ProviderError]) -> ProviderError:
+        """Return the error that an answer other than 2xx stands for."""
+        if answer.status in _PASSING or answer.status >= requests.codes.server_error:
+            return ProviderUnavailable(message, answer.retry_after)
+        return (missing if answer.status == requests.codes.not_found else ProviderRefused)(message)
+
+    def _usable_credential(self) -> str:
+        credential = self._known_credential or self._ask_credential()
+        return self._ask_credential() if self._locked_seconds(credential) else credential
+
+    def _locked_seconds(self, credential: str) -> float:
+        """Return for how many seconds *credential* must not be sent."""
+        refused, until = self._locked_out or (None, 0)
+        return max(0.0, until - self._clock.monotonic()) if refused == credential else 0
 
     def _ask_credential(self) -> str:
         try:
@@ -146,28 +189,32 @@ class HttpApi:
 
     def _exchange(
         self, method: str, path: str, deadline: Deadline, credential: str, *, params: Params | None, body: object = None
-    ) -> _Answer:
+    ) -> Answer:
         def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
             # As auth instead of a header: otherwise requests adds what it finds in ~/.netrc.
-            request.headers[self._header] = credential
+            request.headers[self._header] = self._authorization(credential)
             return request
 
         if not self._calls.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
             raise TimeLimitExceeded
         try:
-            if method == "POST":
+            if locked := self._locked_seconds(credential):
+                raise ProviderRefused(f"{method} {path}: not sent: the credential was refused; again in {locked:.0f} s")
+            if method != "GET":
                 deadline.check()
             with self._session.request(
                 method,
                 self._url + path,
                 params=params,
-                json=body,
+                **({} if body is None else self._encoded(body)),
                 auth=authorize,
                 timeout=deadline.left(ANSWER_SECONDS),
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                content = _read(f"{method} {path}", response, deadline)
+                if response.status_code == requests.codes.unauthorized:
+                    self._locked_out = (credential, self._clock.monotonic() + self._lockout_seconds)
+                content = read(f"{method} {path}", response, deadline)
         except (requests.RequestException, HTTPError) as error:
             if isinstance(error, requests.RequestException):
                 error.request = None  # it holds the credential
@@ -176,68 +223,22 @@ class HttpApi:
             raise ProviderUnavailable(f"{method} {path}: no complete answer: {_innermost(error)}") from error
         finally:
             self._calls.release()
-        return _Answer(response.status_code, content, _retry_after(response.headers))
+        return Answer(response.status_code, content, retry_after(response.headers))
 
-
-def _read(request: str, response: requests.Response, deadline: Deadline) -> bytes:
-    """
-    Return the whole body; one that trickles in outlives the deadline by one piece at most.
-
-    Raises:
-        ProviderUnavailable: the deadline passed. Not TimeLimitExceeded: the request was sent.
-    """
-    content = bytearray()
-    while piece := response.raw.read1(_PIECE, decode_content=True):
-        content += piece
-        try:
-            deadline.left()
-        except TimeLimitExceeded as error:
-            raise ProviderUnavailable(f"{request}: the answer was still coming when the time was used up") from error
-    return bytes(content)
-
-
-def _refuse(request: str, answer: _Answer, credential: str, missing: type[ProviderError]) -> None:
-    """Return if the API did what was asked, else raise the error that fits."""
-    if requests.codes.ok <= answer.status < requests.codes.multiple_choices:
-        return
-    said = " ".join(_error_text(answer.body).replace(credential, "***").split())[:TEXT_LENGTH]
-    message = f"{request}: {answer.status}{': ' if said else ''}{said}"
-    if answer.status in _PASSING or answer.status >= requests.codes.server_error:
-        raise ProviderUnavailable(message, answer.retry_after)
-    raise (missing if answer.status == requests.codes.not_found else ProviderRefused)(message)
-
-
-def _decoded(request: str, body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise ProviderUnavailable(f"{request}: the answer is not JSON") from error
-
-
-def _error_text(body: bytes) -> str:
-    """Return what the API says about an error; a load balancer in front of it may have said nothing."""
-    try:
-        said = json.loads(body)
-    except ValueError:
-        return ""
-    if not isinstance(said, dict):
-        return ""
-    errors = said.get("errors")
-    return "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(said.get("error") or "")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the API wants to be left alone; a date is compared with the API's own clock."""
-    value = headers.get("Retry-After", "")
-    if value.isascii() and value.isdecimal():
-        seconds = float(value)
-    else:
-        try:
-            until, now = (parsedate_to_datetime(text) for text in (value, headers.get("Date", "")))
-            seconds = (until - now).total_seconds()
-        except (ValueError, TypeError):
+    def _result(self, request: str, answer: Answer, credential: str, missing: type[ProviderError]) -> Any:
+        """Return the decoded answer if the API did what was asked, else raise the error that fits."""
+        if answer.status in _WITHOUT_ANSWER:
             return None
-    return min(max(seconds, 0), LONGEST_RETRY_AFTER_SECONDS)
+        if requests.codes.ok <= answer.status < requests.codes.multiple_choices:
+            decoded = answer.decoded()
+            if decoded is None:
+                raise ProviderUnavailable(f"{request}: the answer is not JSON")
+            return decoded
+        said = self._said(answer)
+        for secret in self._secrets(credential):
+            said = said.replace(secret, "***")
+        said = " ".join(said.split())[:TEXT_LENGTH]
+        raise self._failure(f"{request}: {answer.status}{': ' if said else ''}{said}", answer, missing)
 
 
 def _may_wait(seconds: float, deadline: Deadline) -> bool:

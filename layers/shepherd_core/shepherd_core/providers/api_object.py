@@ -1,0 +1,27 @@
+"""Objects that an API answers with: the fields that matter, checked, and never quoted."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from shepherd_core.errors import ProviderError, ProviderUnavailable
+
+
+class ApiObject(BaseModel, hide_input_in_errors=True):
+    """The fields of an object that matter here. Machines come with passwords, so no error may quote what came."""
+
+
+ObjectT = TypeVar("ObjectT", bound=ApiObject)
+
+
+def parse(
+    kind: type[ObjectT], raw: object, what: str, error_type: type[ProviderError] = ProviderUnavailable
+) -> ObjectT:
+    """Return *raw*, decoded JSON that is called *what* in errors, as an object, or raise *error_type*."""
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
+        raise error_type(f"{what} was not understood: {'; '.join(faults[:3])}") from error

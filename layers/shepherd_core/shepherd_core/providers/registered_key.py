@@ -1,0 +1,105 @@
+"""Our SSH key in the key store of a provider: put there once, by whoever comes first."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shepherd_core.clock import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """An SSH key that the provider knows."""
+
+    id: str
+    """What the provider calls it when a machine is to get it."""
+    name: str | None
+    line: str
+    """As in ``authorized_keys``."""
+    created_at: str
+
+
+class RegisteredKey:
+    """
+    The SSH key of *public_key* (a line as in ``authorized_keys``), under *name* or the name that it bears already.
+
+    *listed* returns all keys of the store; *add* puts one there, or raises
+    ProviderRefused if it is there already. Safe to use from several threads,
+    and beside others that do the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        public_key: Callable[[], str],
+        listed: Callable[[Deadline], Iterable[StoredKey]],
+        add: Callable[[str, str, Deadline], object],
+    ) -> None:
+        """*add* takes name and line."""
+        self._name = name
+        self._public_key = public_key
+        self._listed = listed
+        self._add = add
+        self._id: str | None = None
+        self._lock = threading.Lock()
+
+    def line(self) -> str:
+        """
+        Return the key.
+
+        Raises:
+            ProviderUnavailable, ProviderRefused: it cannot be read; passing or not.
+        """
+        try:
+            return self._public_key()
+        except SecretError as error:
+            raise (ProviderUnavailable if error.retryable else ProviderRefused)(f"our SSH key: {error}") from error
+
+    def ensure(self, deadline: Deadline) -> str:
+        """
+        Return the id of the key, after putting it into the store if need be.
+
+        Raises:
+            ProviderRefused: it is not there, and another key bears our name.
+        """
+        if not self._lock.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
+            raise TimeLimitExceeded
+        try:
+            if self._id is None:
+                line = self.line()
+                self._id = self._find(line, deadline) or self._put(line, deadline)
+            return self._id
+        finally:
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Look the key up again when it is wanted next: the provider refused it, so it may be gone."""
+        self._id = None
+
+    def _find(self, line: str, deadline: Deadline) -> str | None:
+        keys = list(self._listed(deadline))
+        same = [key for key in keys if key.line.split()[:2] == line.split()[:2]]  # the rest is a comment
+        if same:
+            return min(same, key=lambda key: (key.name != self._name, key.created_at, key.id)).id
+        if any(key.name == self._name for key in keys):
+            raise ProviderRefused(f"another SSH key bears the name {self._name!r} at the provider: remove one of them")
+        return None
+
+    def _put(self, line: str, deadline: Deadline) -> str:
+        refused = None
+        try:
+            self._add(self._name, line, deadline)
+        except ProviderRefused as error:
+            refused = error  # somebody else may have added it since we looked
+        # Looked up even after success: of those who added it at the same time, all use the oldest.
+        found = self._find(line, deadline)
+        if found is None:
+            raise refused or ProviderUnavailable(f"the SSH key {self._name!r} was added, but is not listed yet")
+        return found
