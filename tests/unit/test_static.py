@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.errors import ListingInvalid, MachineNotFound, ProviderRefused
 from shepherd_core.machine import Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.static import StaticProvider, parse
-
-if TYPE_CHECKING:
-    from shepherd_core.clock import Deadline
+from shepherd_core.providers.static import StaticProvider
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
+
+
+def parse(document: bytes) -> list[Machine]:
+    """Return the machines of a list."""
+    return StaticProvider(lambda: document).list_machines(Deadline(SystemClock(), 60))
 
 
 def test_an_entry_is_a_machine_that_may_be_used() -> None:
