@@ -60,12 +60,9 @@ class _Show:
 
 
 def _table(world: World, sights: list[Sight]) -> Table:
-    occupied = {device.reservation_id for device in world.api.devices()}
-    unused = sum(reservation.id not in occupied for reservation in world.api.reservations())
     running = sum(sight.running for sight in sights)
-    table = Table(
-        title=f"minute {world.minutes:.0f} of the fleet: {unused} unused, {len(sights)} machines, {running} running"
-    )
+    counts = f"{world.supply.unused()} unused, {len(sights)} machines, {running} running"
+    table = Table(title=f"minute {world.minutes:.0f} of the fleet: {counts}")
     for column in ("machine", "provider id", "the machine is", "the BMDB says"):
         table.add_column(column)
     table.add_column("heartbeat", justify="right")

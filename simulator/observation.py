@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.providers.equinix_objects import token_tag
-
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -66,13 +64,13 @@ def problems(world: World) -> list[str]:
     One machine at the provider for one in the BMDB (or for a creation that the BMDB knows to be under way), one live
     agent at most on each, no reboot of a machine that nobody harmed, and every started work ended once.
     """
-    found = [f"the simulator itself failed: {error}" for error in world.api.errors]
+    found = [f"the simulator itself failed: {error}" for error in world.supply.errors]
     rows = world.machines()
-    begun = {token_tag(row["machine_id"]) for row in rows if row["provider_id"] is None}
-    devices = {device.id for device in world.api.devices() if not begun.intersection(device.tags)}
+    begun = {str(row["machine_id"]) for row in rows if row["provider_id"] is None}
+    used = {provider_id for provider_id, token in world.supply.in_use().items() if token not in begun}
     known = {row["provider_id"] for row in rows} - {None}
-    found += [f"{provider_id} is at the provider and not in the BMDB" for provider_id in sorted(devices - known)]
-    found += [f"{provider_id} is in the BMDB and not at the provider" for provider_id in sorted(known - devices)]
+    found += [f"{provider_id} is at the provider and not in the BMDB" for provider_id in sorted(used - known)]
+    found += [f"{provider_id} is in the BMDB and not at the provider" for provider_id in sorted(known - used)]
     for provider_id, agents in world.park.all_agents().items():
         if len(agents) > 1:
             found.append(f"{provider_id} runs {len(agents)} agents")
@@ -108,7 +106,7 @@ def report(world: World) -> dict[str, Any]:
         "failures": dict(causes.most_common()),
         "functions": functions,
         "events_delivered_twice": world.schedules.duplicates,
-        "provider_calls": sum(world.api.calls.values()),
+        "provider_calls": world.supply.calls,
         "fleet_minutes": round(world.minutes, 1),
         "seconds": round(world.elapsed, 1),
     }

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.request import Request, urlopen
-from uuid import UUID
 
 import boto3
 from moto.server import ThreadedMotoServer
@@ -30,25 +29,26 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.clock import SystemClock
 
 from simulator import certificate
-from simulator.agent_endpoint import AgentEndpoint
-from simulator.equinix_api import EquinixApi
+from simulator.agent_endpoint import AgentEndpoint, invoking
 from simulator.faults import Faults
 from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaService
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
+from simulator.supply import EquinixSupply
 from simulator.tcp_door import TcpDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
+    from uuid import UUID
 
-LOOPS = ("provisioner", "initializer", "recoverer")
+    from simulator.supply import Supply
 
-_PROJECT = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10"
-_API_KEY = "made-up-key-of-the-simulated-project"
-_API_KEY_PARAMETER = "/shepherd/equinix-api-key"
+LOOPS = ("provisioner", "initializer", "recoverer", "updater")
+
 _BUCKET = "shepherd-agents"
+_CA = f"s3://{_BUCKET}/ca.pem"
 _REGION = "eu-central-1"
 _AWS = {
     "AWS_ACCESS_KEY_ID": "made-up",
@@ -56,7 +56,6 @@ _AWS = {
     "AWS_REGION": _REGION,
     "AWS_DEFAULT_REGION": _REGION,
 }
-_PREFIX = "fleet-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +155,10 @@ class World:
         self.bmdb_settings = self.postgres.new_database(*(() if self.settings.migrated else ("template1",)))
         self._bmdb = Connection(self.bmdb_settings, None, SystemClock())
         self._stack.callback(self._bmdb.close)
-        heartbeats = Connection(self.bmdb_settings, None, SystemClock())
-        self._stack.callback(heartbeats.close)
-
-        def record(machine_id: str) -> None:
-            queries.record_heartbeat(heartbeats, UUID(machine_id))
-
-        self.endpoint = enter(AgentEndpoint(record))
+        tls, self._ca = certificate.make(self._address, self.folder)
+        self.endpoint = enter(
+            AgentEndpoint(invoking(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
+        )
         self.park = enter(
             MachinePark(
                 self.folder / "machines",
@@ -172,20 +168,16 @@ class World:
                 agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
             )
         )
-        self.api = enter(
-            EquinixApi(
+        self.supply: Supply = enter(
+            EquinixSupply(
                 self.park,
-                project_id=_PROJECT,
-                api_key=_API_KEY,
-                reservations=self.settings.machines,
-                provision_seconds=self.scaled(180),
-                action_seconds=self.scaled(15),
+                machines=self.settings.machines,
+                minute=self.scaled(60),
+                address=self._address,
                 faults=self.settings.faults.api,
                 seed=self.settings.seed,
-                address=self._address,
             )
         )
-        tls, self._ca = certificate.make(self._address, self.folder)
         self.door = enter(TcpDoor(self.postgres.socket, self._address, tls))
         self.configs = self._functions(self._make_aws())
         self.log = self.folder / "functions.log"
@@ -212,30 +204,29 @@ class World:
         # moto keeps what it knows for as long as the process lives: a second world would find the first one's keys.
         urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
         session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
-        session.client("ssm", endpoint_url=url).put_parameter(
-            Name=_API_KEY_PARAMETER, Value=_API_KEY, Type="SecureString"
-        )
+        ssm = session.client("ssm", endpoint_url=url)
+        for name, secret in self.supply.secrets.items():
+            ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
         agent = self.folder / "agent"
         subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
         s3 = session.client("s3", endpoint_url=url)
         s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
         s3.upload_file(str(agent), _BUCKET, "agent")
-        s3.upload_file(str(self._ca), _BUCKET, "bmdb-ca.pem")
+        s3.upload_file(str(self._ca), _BUCKET, "ca.pem")
         return url
 
     def _functions(self, aws: str) -> Mapping[str, FunctionConfig]:
         """Return the functions with the seeds' settings, in the time of this world."""
         bmdb = self.bmdb_settings
         if self.settings.remote is not None:
-            ca = f"s3://{_BUCKET}/bmdb-ca.pem"
             bmdb = bmdb.model_copy(
-                update={"bmdb_host": self._address, "bmdb_port": self.door.port, "bmdb_ca_source": ca}
+                update={"bmdb_host": self._address, "bmdb_port": self.door.port, "bmdb_ca_source": _CA}
             )
         common = {
             **_AWS,
             "AWS_ENDPOINT_URL": aws,
             "TMPDIR": str(self.folder),
-            "SHEPHERD_PROVIDER": "equinix",
+            **self.supply.environment,
             "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
             "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
             "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
@@ -243,14 +234,10 @@ class World:
             "SHEPHERD_BMDB_PASSWORD_PARAMETER": "",
             "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
             "SHEPHERD_SESSION_SECONDS": "10",
-            "SHEPHERD_EQUINIX_PROJECT_ID": _PROJECT,
-            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _API_KEY_PARAMETER,
-            "SHEPHERD_EQUINIX_API_URL": self.api.url,
-            "SHEPHERD_EQUINIX_DEVICE_PREFIX": _PREFIX,
-            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
         return {
             "migrator": FunctionConfig(common, timeout_seconds=60),
+            "agent_api": FunctionConfig(common, timeout_seconds=10),
             "provisioner": FunctionConfig(
                 {
                     **common,
@@ -266,11 +253,15 @@ class World:
                     "SHEPHERD_MACHINE_SECONDS": "20",
                     "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
                     "SHEPHERD_AGENT_ENDPOINT": self.endpoint.url,
+                    "SHEPHERD_AGENT_CA_SOURCE": _CA,
                     "SHEPHERD_SSH_PORT": str(self.park.port),
                     "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(300)),
                     "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(14_400)),
                 },
                 timeout_seconds=60,
+            ),
+            "updater": FunctionConfig(
+                {**common, "SHEPHERD_UPDATE_SECONDS": str(self.scaled(3600))}, timeout_seconds=60
             ),
             "recoverer": FunctionConfig(
                 {

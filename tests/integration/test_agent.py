@@ -28,7 +28,7 @@ from agent.build import build
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reporter import Reporter
-from simulator.agent_endpoint import AgentEndpoint
+from simulator.agent_endpoint import AgentEndpoint, recording
 from simulator.machines import MachinePark
 from tests.integration.agent_server import AgentServer, Request
 from tests.integration.agent_server import Answer as ServerAnswer
@@ -66,7 +66,7 @@ def beats() -> Beats:
 @pytest.fixture
 def endpoint(beats: Beats) -> Iterator[AgentEndpoint]:
     """Return a running endpoint."""
-    with AgentEndpoint(beats) as endpoint:
+    with AgentEndpoint(recording(beats)) as endpoint:
         yield endpoint
 
 
@@ -263,7 +263,7 @@ def test_an_endpoint_that_cannot_record_is_an_outage_to_the_agent(client: Client
         if len(calls) < 3:
             raise RuntimeError(machine_id)
 
-    with AgentEndpoint(record) as endpoint:
+    with AgentEndpoint(recording(record)) as endpoint:
         _start(client, machine, endpoint.url)
         eventually(lambda: len(calls) >= 4)
 
@@ -359,7 +359,7 @@ def _certificate(folder: Path, begins: dt.timedelta = dt.timedelta(days=-1)) -> 
 def test_the_given_ca_is_trusted_for_https(client: Client, machine: str, beats: Beats, tmp_path: Path) -> None:
     """An endpoint needs no certificate that the world trusts."""
     tls, ca = _certificate(tmp_path)
-    with AgentEndpoint(beats, tls=tls) as endpoint:
+    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
         _start(client, machine, endpoint.url.removeprefix("https://"), ca=ca)
         beats.wait("id", 2)
 
@@ -369,7 +369,7 @@ def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
     tls, ca = _certificate(tmp_path)
     _, another = _certificate(tmp_path)
     message = HeartbeatRequest(machine_id="id").SerializeToString()
-    with AgentEndpoint(beats, tls=tls) as endpoint:
+    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
         assert Endpoint(endpoint.url, ca).post("heartbeat", message, {}).status == 200
         for wrong in (another, b""):
             with pytest.raises(NotDelivered, match="certificate verify failed"):
@@ -428,7 +428,7 @@ def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_p
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    with AgentEndpoint(beats, tls=tls) as endpoint:
+    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
         for ca_file in ("ca.der", "ca.pem"):
             assert once(endpoint.url, tmp_path / ca_file) == (0, "accepted\nasked for: nothing\n")
         status, output = once(endpoint.url)

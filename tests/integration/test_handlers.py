@@ -21,7 +21,7 @@ from shepherd_core.secret_store import SsmSecretStore
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
-from simulator.agent_endpoint import AgentEndpoint
+from simulator.agent_endpoint import AgentEndpoint, recording
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
 from simulator.machines import MachinePark
@@ -177,7 +177,7 @@ def test_the_initializer_starts_agents_with_a_key_that_it_makes(
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
     heard: set[str] = set()
     with (
-        AgentEndpoint(lambda *facts: heard.add(str(facts[0]))) as endpoint,
+        AgentEndpoint(recording(heard.add)) as endpoint,
         MachinePark(
             tmp_path / "park", 0, boot_seconds=0, agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
         ) as park,

@@ -28,7 +28,7 @@ from shepherd_core.ssh import SshDialer
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
-from simulator.agent_endpoint import AgentEndpoint
+from simulator.agent_endpoint import AgentEndpoint, recording
 from simulator.machines import MachinePark
 from tests.integration.fleet import HOUR, PROVIDER, Fleet
 from tests.integration.machine_client import Client, eventually
@@ -179,7 +179,7 @@ def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
     heard: set[str] = set()
     environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
     with (
-        AgentEndpoint(heard.add) as endpoint,
+        AgentEndpoint(recording(heard.add)) as endpoint,
         MachinePark(tmp_path / "park", 0, boot_seconds=0, agent_environment=environment) as park,
     ):
         client = Client(park)

@@ -64,6 +64,19 @@ class MigratorSettings(BmdbSettings):
     )
 
 
+class AgentApiSettings(BmdbSettings):
+    """The endpoint that agents report to."""
+
+    bmdb_statement_timeout_seconds: Seconds = Field(5, description="Seconds that one statement of a report may take.")
+    max_body_bytes: int = Field(
+        1_048_576, ge=1_024, le=6_000_000, description="Bytes that the report of an agent may be long."
+    )
+    stale_seconds: Seconds = Field(
+        300,
+        description="Seconds by which an agent's clock may differ from the database's; else it is refused.",
+    )
+
+
 class ProviderChoice(Settings):
     """Whose machines."""
 
@@ -107,6 +120,12 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
         False,  # noqa: FBT003 - the default of a field
         description="Take unknown machines of ours at the provider into the BMDB instead of disputing them.",
     )
+
+
+class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
+    """The Updater."""
+
+    update_seconds: Seconds = Field(3_600, description="Seconds that what is on record of a settled machine may be old.")
 
 
 class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):

@@ -131,19 +131,21 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     )
 
 
-def _resolve(
-    listing: Sequence[Machine], known: Collection[ProviderId]
-) -> tuple[dict[ProviderId, Machine], list[Machine]]:
-    """Return the machines in use by id, and the capacity that none of them, or of the BMDB, is; in a stable order."""
+def in_use(listing: Sequence[Machine], known: Collection[ProviderId]) -> dict[ProviderId, Machine]:
+    """
+    Return the machines in use by id, where those that may be used or not are if the BMDB has them: they are *known*.
+
+    Raises:
+        ListingInvalid: the listing contradicts itself.
+    """
     used: dict[ProviderId, Machine] = {}
-    unused: list[Machine] = []
     for machine in listing:
         named = machine.provider_id != INVALID
         match machine.availability:
             case Availability.KNOWN_UNUSED:
-                unused.append(machine)
+                pass
             case Availability.POSSIBLY_USED if not named or machine.provider_id not in known:
-                unused.append(machine)
+                pass
             case Availability.POSSIBLY_USED:
                 used[machine.provider_id] = machine
             case Availability.KNOWN_USED if named:
@@ -155,6 +157,15 @@ def _resolve(
                 )
                 raise ListingInvalid(message)
     _refuse_duplicates(machine.provider_id for machine in listing if machine.provider_id != INVALID)
+    return used
+
+
+def _resolve(
+    listing: Sequence[Machine], known: Collection[ProviderId]
+) -> tuple[dict[ProviderId, Machine], list[Machine]]:
+    """Return the machines in use by id, and the capacity that none of them, or of the BMDB, is; in a stable order."""
+    used = in_use(listing, known)
+    unused = [machine for machine in listing if machine.provider_id not in used]
     _refuse_duplicates(machine.capacity_id for machine in unused if machine.capacity_id is not None)
     occupied = {machine.capacity_id for machine in used.values()}
     free = [machine for machine in unused if machine.capacity_id not in occupied and machine.provider_id not in known]

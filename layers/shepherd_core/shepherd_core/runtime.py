@@ -9,6 +9,7 @@ imported when that one is built.
 from __future__ import annotations
 
 import tempfile
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
@@ -28,6 +29,7 @@ from shepherd_core.telemetry import Metric
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
+    from shepherd_core.agent_api import AgentApi
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.provider import Provider
     from shepherd_core.takeover import AgentBinary
@@ -123,6 +125,45 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
         telemetry.unbind()
 
 
+def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, object]:
+    """
+    Answer one request of an agent, which an HTTP API passes on as an event of payload version 2.0; see ``agent_api``.
+
+    Raises:
+        EventInvalid: the event is no request.
+        ConfigError: the settings are wrong.
+    """
+    from shepherd_core.agent_api import Request  # noqa: PLC0415 - see the module's docstring
+
+    telemetry.bind(request_id=context.aws_request_id, loop="agent_api")
+    try:
+        try:
+            http = event["requestContext"]["http"]
+            body = event.get("body") or ""
+            request = Request(
+                method=http["method"],
+                path=event["rawPath"],
+                headers=event["headers"],
+                body=b64decode(body) if event.get("isBase64Encoded") else body.encode(),
+                received_at=event["requestContext"]["timeEpoch"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"the event is not a request of an HTTP API, payload version 2.0: {type(error).__name__} {error}"
+            raise EventInvalid(message) from error
+        answer = _agent_api().handle(request)
+    except ShepherdError as error:
+        telemetry.error("the invocation failed", exc=error)
+        raise
+    finally:
+        telemetry.unbind()
+    return {
+        "statusCode": answer.status.value,
+        "headers": answer.headers,
+        "body": b64encode(answer.body).decode(),
+        "isBase64Encoded": True,
+    }
+
+
 def bmdb(settings: config.BmdbSettings | None = None) -> Connection:
     """
     Return a connection to the BMDB that the environment names, or *settings*; connects when it is first used.
@@ -204,6 +245,14 @@ def _initializer() -> Function:
 
 
 @cache
+def _agent_api() -> AgentApi:
+    from shepherd_core.agent_api import AgentApi  # noqa: PLC0415 - see the module's docstring
+
+    (settings,) = config.load(config.AgentApiSettings)
+    return AgentApi(edges.bmdb(settings), max_body_bytes=settings.max_body_bytes, stale_seconds=settings.stale_seconds)
+
+
+@cache
 def _recoverer() -> Function:
     from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
@@ -217,10 +266,26 @@ def _recoverer() -> Function:
     return _machine_loop(loop, provider, settings)
 
 
+@cache
+def _updater() -> Function:
+    from shepherd_core.updater import Updater  # noqa: PLC0415 - see the module's docstring
+
+    settings, provider = edges.load(config.UpdaterSettings)
+    connection = edges.bmdb(settings)
+    updater = Updater(provider, connection, CLOCK, settings.session_seconds, settings.update_seconds)
+
+    def plan(deadline: Deadline) -> object:
+        require(connection)  # a plan opens no session, which would ask for it
+        return updater.plan(deadline)
+
+    return Function(provider.name, updater.run, plan)
+
+
 _BUILDERS: dict[str, Callable[[], Function]] = {
     "provisioner": _provisioner,
     "initializer": _initializer,
     "recoverer": _recoverer,
+    "updater": _updater,
 }
 
 LOOPS = tuple(_BUILDERS)

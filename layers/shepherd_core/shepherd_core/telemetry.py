@@ -59,6 +59,12 @@ class Metric(StrEnum):
     """Capacity that failed and is left alone for a while."""
     MANAGED = "managed"
     """Machines of this provider in the BMDB."""
+    UPDATED = "updated"
+    """Machines of which something else was put on record, because the provider says so."""
+    UNSETTLED = "unsettled"
+    """Machines that were on record as neither up, nor missing, nor failed for good."""
+    MISSING = "missing"
+    """Machines that were put on record as missing, because the provider does not list them any more."""
 
     @property
     def unit(self) -> str:

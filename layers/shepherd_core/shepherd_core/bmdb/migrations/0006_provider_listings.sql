@@ -1,11 +1,35 @@
 -- What the Updater remembers between passes.
 
--- When the listing began from which all machines of a provider were last brought up to date.
+-- One Updater at a time for each provider: the one whose session is named here and alive. The session is not referenced,
+-- so that no session of any loop has to look here when it is closed.
 CREATE TABLE provider_listings (
     provider text PRIMARY KEY,
-    listed_at timestamptz NOT NULL
+    session_id uuid NOT NULL,
+    began_at timestamptz NOT NULL, -- before it asked for its listing
+    listed_at timestamptz -- when the listing began from which all machines were last brought up to date; null: never
 );
 
--- Machines that are not simply up: those about which the next listing may say something new.
+-- What the BMDB holds of what providers say. Unsettled: the next listing may well say something new. Missing, and failed
+-- for good, are not: they may stay so for years, and would have the provider asked every minute.
+CREATE VIEW machine_facts AS
+SELECT
+    p.machine_id,
+    p.provider,
+    p.provider_id,
+    p.provider_reservation_id,
+    p.provider_ip_address,
+    p.provider_location,
+    p.provider_status,
+    m.machine_created_at,
+    (
+        p.provider_status IS NULL
+        OR p.provider_status IN ('Provisioning', 'Stopped', 'Unknown')
+        OR (p.provider_status = 'Running' AND p.provider_ip_address IS NULL)
+    ) AS unsettled
+FROM machine_provided p
+LEFT JOIN machines m ON m.machine_id = p.machine_id; -- always there; an outer join costs nothing where it is not asked for
+
 CREATE INDEX machine_provided_unsettled ON machine_provided (provider)
-    WHERE provider_ip_address IS NULL OR provider_status IS NULL OR provider_status NOT IN ('Running', 'Missing');
+    WHERE provider_status IS NULL
+        OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
+        OR (provider_status = 'Running' AND provider_ip_address IS NULL);
