@@ -96,6 +96,7 @@ READS_ALL = {
     "intents": "so many creations are not under way",
     "penalized": "so much capacity does not fail",
     "paused": "people read it",
+    "inventory": "people ask what the whole fleet consists of",
     "machines_named": "people ask it, by the beginning of an id",
     "applied_migrations": "a few rows",
     "schema_exists": "the catalogue",
@@ -151,6 +152,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "settle_seconds": 120,
         "public_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
+        "host_key": "key",
         "causes": ["no luck"] * BATCH,
         "intervals": [60] * BATCH,
         "not_befores": ["2026-01-01"] * BATCH,
@@ -171,6 +173,11 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "provider_ip_address": None,
         "provider_location": None,
         "provider_status": None,
+        "location": None,
+        "generation": 3,
+        "request": "00",
+        "requested": None,
+        "reported": None,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -83,6 +84,27 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
     )
     assert fleet.sql("SELECT provider_ip_address, provider_location FROM machine_provided") == [["2001:db8::1", "am6"]]
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+
+@pytest.mark.parametrize("host_key", ["ssh-ed25519 AAAA", None], ids=["known to the provider", "not known"])
+def test_the_host_key_of_a_machine_is_pinned_if_the_provider_knows_it(
+    fleet: Fleet, session: Session, host_key: str | None
+) -> None:
+    """Whoever answers in the machine's place at the very first contact is found out."""
+    machine_id = intend(session, PROVIDER, None)
+    provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key=host_key))
+    (work,) = claimed(session, Process.AGENT_START)
+    assert (work.machine_id, work.host_key) == (machine_id, host_key)
+    assert ("host_key" in fleet.tags(machine_id)) is (host_key is not None)
+
+
+def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Session) -> None:
+    """A Provisioner that was taken for dead must not decide whom the loops trust."""
+    machine_id = intend(session, PROVIDER, None)
+    fleet.expire(session)
+    with pytest.raises(SessionExpired):
+        provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key="ssh-ed25519 AAAA"))
+    assert fleet.tags(machine_id) == set()
 
 
 def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Session) -> None:

@@ -92,6 +92,8 @@ class Machine:
     """The provider gave up on it. Present on one side only, it is not a discrepancy."""
     token: UUID | None = None
     """The machine id that Shepherd gave as idempotency token when it created the machine."""
+    host_key: str | None = None
+    """Its SSH host key, ``ssh-ed25519 AAAA...``, if the provider knows it: pinned before the first contact."""
 
     @property
     def capacity_id(self) -> str | None:

@@ -131,6 +131,8 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine)
     """
     Record that *machine* exists at the provider: it is provided, and due for its agent.
 
+    If the provider knows its SSH host key, that is pinned with it, so that even the first contact is verified.
+
     Raises:
         SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
         StatementFailed: the BMDB has the provider id already, for another machine.
@@ -146,6 +148,7 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine)
         provider_location=machine.location,
         provider_status=machine.status,
         capacity_id=machine.capacity_id,
+        host_key=machine.host_key,
     )
 
 

@@ -81,8 +81,9 @@ SELECT machine_id, :provider, :capacity_id FROM machine
 RETURNING machine_id;
 
 -- name: provide
--- The machine exists at the provider: tag it, drop its intent and any penalty on its capacity, and make it due. No
--- row: the lock or the session is lost, and the intent is still there for a later pass.
+-- The machine exists at the provider: tag it, pin its host key if the provider knows it, drop its intent and any penalty
+-- on its capacity, and make it due. No row: the lock or the session is lost, and the intent is still there for a later
+-- pass.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
@@ -102,6 +103,10 @@ tagged AS (
         :provider_location, :provider_status
     FROM fence f
     RETURNING machine_id, provider
+),
+pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
+    SELECT machine_id, :host_key::text, clock_timestamp() FROM tagged WHERE :host_key::text IS NOT NULL
 ),
 kept AS (
     DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM tagged)
