@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -40,3 +40,27 @@ class EquinixSettings(Settings):
     equinix_os: str = Field("ubuntu_24_04", description="Operating system that new devices get.")
     equinix_api_url: str = Field("https://api.equinix.com/metal/v1", description="Base URL of the API.")
     equinix_max_calls: Count = Field(3, description="Calls to the API at the same time.")
+
+
+class HetznerSettings(Settings):
+    """Hetzner's dedicated servers."""
+
+    hetzner_credential_parameter: str = Field(
+        description="Name of the SSM parameter that holds USER:PASSWORD of the Robot web service."
+    )
+    hetzner_name_prefix: FilledIn = Field(
+        description="Names of our servers in Robot begin with this; all others are ignored."
+    )
+    hetzner_key_name: FilledIn = Field(description="Name of our SSH key in Robot's key store.")
+    hetzner_reboot: Literal["software", "hardware"] = Field(
+        "software",
+        description="How servers are rebooted: by Ctrl+Alt+Del (software) where that is offered, or by the reset "
+        "button (hardware).",
+    )
+    hetzner_reinstall: Literal["linux", "rescue"] = Field(
+        "linux",
+        description="What a reinstall boots: the installation of a distribution (linux), or the rescue system, which "
+        "leaves the disks alone (rescue).",
+    )
+    hetzner_dist: str = Field("Debian 12 base", description="Distribution that is installed, as Robot calls it.")
+    hetzner_api_url: str = Field("https://robot-ws.your-server.de", description="Base URL of the web service.")

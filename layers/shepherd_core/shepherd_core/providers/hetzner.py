@@ -1,0 +1,252 @@
+"""Hetzner's dedicated servers, through the Robot web service: what is rented is there to be used, and stays rented."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shepherd_core.errors import (
+    MachineNotFound,
+    NotSupported,
+    ProviderRefused,
+    ProviderUnavailable,
+    ShepherdError,
+    TimeLimitExceeded,
+)
+from shepherd_core.machine import Availability, Capability
+from shepherd_core.provider import Provider
+from shepherd_core.providers.api_object import parse
+from shepherd_core.providers.hetzner_api import AlreadyEnabled, RobotApi
+from shepherd_core.providers.hetzner_objects import (
+    BootEntry,
+    ResetEntry,
+    Server,
+    ServerEntry,
+    fingerprint,
+    machine,
+    machines,
+    stored_keys,
+)
+from shepherd_core.providers.http import ANSWER_SECONDS
+from shepherd_core.providers.registered_key import RegisteredKey, StoredKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from shepherd_core.clock import Clock, Deadline
+    from shepherd_core.machine import Machine, ProviderId
+    from shepherd_core.provider_config import HetznerSettings
+
+_HARDWARE = ("hw",)
+_SOFTWARE = ("sw", "hw")
+
+
+class HetznerProvider(Provider):
+    """
+    The servers of one account whose name in Robot begins with our prefix.
+
+    No other server is ever acted upon, and none is ordered or cancelled. Nobody
+    records which are in use, so all are ``PossiblyUsed``: the BMDB knows. To
+    create a machine is to take a server, which changes nothing on it.
+
+    A reinstall arms the server, with our SSH key, for its next boot, and then
+    resets it. Whoever dies in between leaves it armed: so no reboot happens
+    here before what is armed has been disarmed.
+
+    *credential* returns ``USER:PASSWORD``; it and *ssh_public_key* (a line as in
+    ``authorized_keys``) raise SecretError.
+    """
+
+    name = "hetzner"
+    capabilities = frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL})
+
+    def __init__(
+        self,
+        settings: HetznerSettings,
+        credential: Callable[[], str],
+        ssh_public_key: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        self._prefix = settings.hetzner_name_prefix
+        self._reboot = _SOFTWARE if settings.hetzner_reboot == "software" else _HARDWARE
+        self._system = settings.hetzner_reinstall
+        self._choice = {"dist": settings.hetzner_dist, "lang": "en"} if self._system == "linux" else {"os": "linux"}
+        self._api = RobotApi(settings.hetzner_api_url, credential, clock)
+        self._key = RegisteredKey(
+            settings.hetzner_key_name,
+            ssh_public_key,
+            self._listed_keys,
+            lambda name, line, deadline: self._api.post("/key", {"name": name, "data": line}, deadline),
+        )
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """
+        Return our servers, as the Provider does; one request.
+
+        Raises:
+            ListingInvalid: an entry was not understood, or came twice.
+        """
+        try:
+            listed = self._api.get("/server", deadline)
+        except MachineNotFound:  # how Robot says that there is none at all
+            listed = []
+        return machines(self._prefix, listed)
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """
+        Return the server as a machine; one request.
+
+        Raises:
+            MachineNotFound: there is no such server, or its name shows that it is not ours.
+        """
+        return machine(self._server(provider_id, deadline))
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """
+        Return the server that *capacity* is, as used, as the Provider does.
+
+        There is nothing to create, and so nothing that a second call could create twice. The
+        *token* is not kept: that two machines do not take the same server is the BMDB's to see to.
+        """
+        deadline.check()
+        try:
+            taken = self.get_machine(capacity.provider_id, deadline)
+        except MachineNotFound as error:
+            raise ProviderRefused(f"{error}, so it cannot become machine {token}") from error
+        if taken.failed:
+            raise ProviderRefused(f"server {taken.provider_id} is cancelled, so it cannot become machine {token}")
+        return replace(taken, availability=Availability.KNOWN_USED)
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Restart the server in the way of the settings; switch it on if Robot knows that it is off.
+
+        Raises:
+            MachineNotFound: there is no such server, or it is not ours.
+            NotSupported: this server cannot be reset by Robot.
+            ProviderRefused: somebody armed the server by hand, so that a boot would do what they want.
+        """
+        self._restart(provider_id, self._reboot, deadline)
+
+    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Press the reset button, the strongest that comes back by itself; switch on what Robot knows to be off.
+
+        Raises:
+            MachineNotFound, NotSupported, ProviderRefused: as ``reboot``.
+        """
+        self._restart(provider_id, _HARDWARE, deadline)
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Let the server install the distribution of the settings, or boot the rescue system, by a reset.
+
+        Raises:
+            MachineNotFound, ProviderRefused: as ``reboot``.
+            NotSupported: this server cannot be reset, or cannot be installed, by Robot.
+            ProviderUnavailable: unknown whether it happens. If it does not, the server may be armed
+                until the next call of this or of ``reboot``.
+        """
+        number = self._server(provider_id, deadline).server_number
+        reset = self._reset_type(number, _HARDWARE, deadline)
+        key = self._key.ensure(deadline)
+        self._disarm(number, deadline)
+        if deadline.remaining() < ANSWER_SECONDS:
+            raise TimeLimitExceeded(f"server {number} was not armed: too little time is left to reset it afterwards")
+        self._arm(number, key, deadline)
+        try:
+            self._reset(number, reset, deadline)
+        except ShepherdError:
+            # If the reset happens all the same, the server merely boots. Whatever fails here, the next reboot repeats.
+            self._try_to_disarm(number, deadline)
+            raise
+
+    def _server(self, provider_id: ProviderId, deadline: Deadline) -> Server:
+        if not re.fullmatch("[1-9][0-9]{0,17}", provider_id):
+            raise MachineNotFound(f"{provider_id!r} is not the number of a server")
+        answer = self._api.get(f"/server/{provider_id}", deadline)
+        server = parse(ServerEntry, answer, f"server {provider_id}").server
+        if str(server.server_number) != provider_id:
+            raise ProviderUnavailable(f"Robot answered for server {server.server_number} instead of {provider_id}")
+        if not server.bears(self._prefix):
+            raise MachineNotFound(
+                f"server {provider_id}: the name {server.server_name!r} does not begin with {self._prefix!r}"
+            )
+        return server
+
+    def _restart(self, provider_id: ProviderId, wanted: Sequence[str], deadline: Deadline) -> None:
+        number = self._server(provider_id, deadline).server_number
+        reset = self._reset_type(number, wanted, deadline)
+        self._disarm(number, deadline)
+        self._reset(number, reset, deadline)
+
+    def _reset_type(self, number: int, wanted: Sequence[str], deadline: Deadline) -> str:
+        """
+        Return the reset that Robot can do with this server, of *wanted* the first.
+
+        Raises:
+            NotSupported: none of them.
+        """
+        offered = parse(ResetEntry, self._api.get(f"/reset/{number}", deadline), f"the resets of {number}").reset
+        chosen = offered.choose(wanted)
+        if chosen is None:
+            raise NotSupported(f"server {number} offers the resets {offered.type}; one of {list(wanted)} is wanted")
+        return chosen
+
+    def _reset(self, number: int, reset: str, deadline: Deadline) -> None:
+        self._api.post(f"/reset/{number}", {"type": reset}, deadline)
+
+    def _arm(self, number: int, key: str, deadline: Deadline) -> None:
+        """Let the next boot be the reinstallation."""
+        path, body = f"/boot/{number}/{self._system}", {**self._choice, "authorized_key": key}
+        try:
+            try:
+                self._api.post(path, body, deadline)
+            except AlreadyEnabled:  # since we looked, or Robot's view was stale
+                self._disarm(number, deadline)
+                self._api.post(path, body, deadline)
+        except AlreadyEnabled as error:
+            raise ProviderUnavailable(f"{error}; somebody else arms server {number} at the same time") from error
+        except ProviderUnavailable:
+            self._try_to_disarm(number, deadline)
+            raise
+        except ProviderRefused:
+            self._key.forget()  # in case it is the key that was refused, because it is no longer there
+            raise
+
+    def _disarm(self, number: int, deadline: Deadline) -> None:
+        """
+        Let the next boot be an ordinary one.
+
+        Raises:
+            ProviderRefused: what is armed was not armed by us.
+        """
+        try:
+            answer = self._api.get(f"/boot/{number}", deadline)
+        except NotSupported:  # nothing to boot but its disks
+            return
+        for kind, keys in parse(BootEntry, answer, f"what server {number} boots").active():
+            if kind not in {"linux", "rescue"} or fingerprint(self._key.line()) not in keys:
+                raise _armed_by_others(number, kind)
+            self._api.delete(f"/boot/{number}/{kind}", deadline)
+
+    def _try_to_disarm(self, number: int, deadline: Deadline) -> None:
+        with suppress(ShepherdError):
+            self._api.delete(f"/boot/{number}/{self._system}", deadline)
+
+    def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
+        try:
+            listed = self._api.get("/key", deadline, missing=MachineNotFound)
+        except MachineNotFound:  # how Robot says that there is none at all
+            return []
+        return stored_keys(listed)
+
+
+def _armed_by_others(number: int, kind: str) -> ProviderRefused:
+    return ProviderRefused(
+        f"server {number} is armed with the boot configuration {kind!r}, and not by us: a reset would start it. "
+        "Deactivate it in Robot, or reset the server there"
+    )
