@@ -141,6 +141,38 @@ def test_a_missing_machine_is_a_difference_and_is_set_aside() -> None:
     assert created(found) == ["r"]
 
 
+GONE = replace(in_use("gone", failed=True), status=ProviderStatus.MISSING)
+
+
+def test_machines_that_the_provider_says_are_gone_are_set_aside_and_stop_nobody() -> None:
+    """Somebody terminated them. There is no doubt which side is right, so any number of them explains itself."""
+    ledger = Ledger(provided=tuple(known(f"gone {number}", number) for number in range(5)))
+    listing = [replace(GONE, provider_id=provided.provider_id) for provided in ledger.provided]
+    found = plan(*listing, capacity("r"), ledger=ledger, max_disputed=1)
+    assert found.set_aside == ledger.provided
+    assert len(found.differences) == 5
+    assert created(found) == ["r"]
+    with pytest.raises(Discrepancy):
+        plan(*listing, ledger=ledger, max_disputed=0)  # every difference
+
+
+def test_a_machine_that_the_provider_says_is_gone_stays_set_aside() -> None:
+    """To be listed as missing is not to be back."""
+    found = plan(GONE, ledger=Ledger(provided=(known("gone", 1, set_aside=True),)))
+    assert (found.take_back, found.set_aside) == ((), ())
+
+
+def test_a_young_machine_that_the_provider_says_is_gone_is_set_aside_at_once() -> None:
+    """A listing may lag behind a creation, but it does not invent an end."""
+    young = replace(known("gone", 1), age_seconds=1)
+    assert plan(GONE, ledger=Ledger(provided=(young,))).set_aside == (young,)
+
+
+def test_an_unknown_machine_that_is_gone_is_no_difference() -> None:
+    """It is nobody's any more."""
+    assert plan(GONE) == Plan()
+
+
 def test_a_machine_that_is_listed_as_unused_is_missing_too() -> None:
     """Somebody released it. As long as the BMDB has its id, no other machine can be recorded under that id."""
     machine = replace(entry("a"), availability=Availability.KNOWN_UNUSED)

@@ -130,7 +130,7 @@ class Provisioner:
         for provided in plan.take_back:
             provisioning.take_back(session, provided.machine_id)
         for provided in plan.set_aside:
-            provisioning.set_aside(session, provided.machine_id, "the provider does not list it")
+            provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
         for intent, machine in plan.adopt:
             self._record(session, intent.machine_id, machine, Metric.ADOPTED)
         for intent in plan.forget:

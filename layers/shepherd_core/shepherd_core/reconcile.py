@@ -53,7 +53,7 @@ class Plan:
     take_back: tuple[Provided, ...] = ()
     """Machines that were set aside, and that the provider lists again."""
     set_aside: tuple[Provided, ...] = ()
-    """Machines that the provider does not list."""
+    """Machines that the provider does not list, or lists as missing."""
     adopt: tuple[tuple[Intent, Machine], ...] = ()
     """Creations whose machine exists by now."""
     forget: tuple[Intent, ...] = ()
@@ -92,20 +92,26 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     if not limits.assimilate:
         for machine in unknown:
             differences[machine.provider_id] = f"{machine.provider_id} is in use at the provider and not in the BMDB"
+    gone = {provider_id for provider_id, machine in used.items() if machine.status is ProviderStatus.MISSING}
     missing = [
         provided
         for provider_id, provided in known.items()
-        if provider_id not in used
-        and provided.status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT
-        and provided.age_seconds > YOUNG_SECONDS
+        if provider_id in gone
+        or (
+            provider_id not in used
+            and provided.status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT
+            and provided.age_seconds > YOUNG_SECONDS
+        )
     ]
     for provided in missing:
         differences[provided.provider_id] = (
             f"{provided.provider_id} (machine {provided.machine_id}) is in the BMDB and not in use at the provider"
         )
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
-    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years.
-    if len(differences) - sum(provided.set_aside for provided in missing if tolerated) > tolerated:
+    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what the
+    # provider itself says is gone: then there is no doubt which side is right.
+    explained = [provided for provided in missing if provided.set_aside or provided.provider_id in gone]
+    if len(differences) - (len(explained) if tolerated else 0) > tolerated:
         raise Discrepancy(sorted(differences.values()))
 
     settled = len(known) + len(adopt)
@@ -119,7 +125,9 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     create = resume[: _room(limits, settled)] + _fresh(unused, ledger)[: _room(limits, managed)]
     return Plan(
         take_back=tuple(
-            provided for provider_id, provided in known.items() if provided.set_aside and provider_id in used
+            provided
+            for provider_id, provided in known.items()
+            if provided.set_aside and provider_id in used and provider_id not in gone
         ),
         set_aside=tuple(provided for provided in missing if not provided.set_aside),
         adopt=tuple(adopt),
