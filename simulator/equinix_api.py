@@ -15,11 +15,11 @@ import copy
 from typing import TYPE_CHECKING, Self
 
 from simulator.equinix_answers import BASE
-from simulator.equinix_front import Front
-from simulator.equinix_http import Server
+from simulator.equinix_front import EquinixFront
 from simulator.equinix_records import Device, Reservation, SshKey
 from simulator.equinix_state import EquinixState, Lags
 from simulator.faults import FaultScript, Rule
+from simulator.http_server import Server
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -75,7 +75,7 @@ class EquinixApi:
         self.faults = FaultScript(faults)
         """What goes wrong; rules can be added at any time."""
         self._state = EquinixState(hardware, lags, (project_id, *other_projects), given, seed)
-        self._front = Front(
+        self._front = EquinixFront(
             self._state,
             self.faults,
             api_key=api_key,

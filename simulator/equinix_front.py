@@ -1,31 +1,31 @@
-"""What happens to a request of the simulated Equinix API around its operation: counting, limits, keys, faults."""
+"""What happens to a request of the simulated Equinix API around its operation: limits, keys, its own faults."""
 
 from __future__ import annotations
 
 import hmac
+import json
 import logging
-import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator import faults
-from simulator.equinix_http import Reply
+from simulator.equinix_answers import BASE, Request
 from simulator.equinix_operations import perform, template
 from simulator.equinix_records import Refused
+from simulator.front import Front
+from simulator.http_server import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.equinix_answers import Json, Request
+    from simulator.equinix_answers import Json
     from simulator.equinix_state import EquinixState
+    from simulator.http_server import HttpRequest
 
 _log = logging.getLogger(__name__)
 _WINDOW_SECONDS = 60
 
 
-class Front:
+class EquinixFront(Front):
     """Turns requests into replies. Safe to use from any thread."""
 
     def __init__(
@@ -37,66 +37,46 @@ class Front:
         per_page_cap: int,
         calls_per_minute: int,
     ) -> None:
-        self.errors: list[Exception] = []
-        """Faults of the simulator itself."""
-        self.closing = threading.Event()
-        """Set it to end all delays; no call has an effect from then on."""
+        super().__init__(script)
         self._state = state
-        self._script = script
         self._api_key = api_key
         self._per_page_cap = per_page_cap
         self._calls_per_minute = calls_per_minute
-        self._lock = threading.Lock()
-        self._calls: Counter[tuple[str, str]] = Counter()
         self._window = (time.monotonic(), 0)
 
-    @property
-    def calls(self) -> Counter[tuple[str, str]]:
-        """Return how often each method and template of a path was called."""
-        with self._lock:
-            return self._calls.copy()
-
-    def reply(self, request: Request, token: str | None) -> Reply | None:
+    def reply(self, http: HttpRequest) -> Reply | None:
         """Return the reply to a request, None to close the connection without one."""
-        with self._lock:
-            self._calls[request.method, template(request.method, request.path)] += 1
-        delays, fault = self._script.hits(request.method, request.path)
-        request = replace(request, per_page_cap=self._per_page_cap)
-        if self._closed_in(delays, "before"):
-            return None
-        reply = self._spoiled(request, token, fault)
-        return None if self._closed_in(delays, "after") else reply
+        request, token = self._read(http), http.headers.get("X-Auth-Token")
+        called = template(request.method, request.path)
+        return self.pass_on(request.method, request.path, called, lambda fault: self._bent(request, token, fault))
 
-    def _closed_in(self, delays: Sequence[faults.Delay], when: faults.When) -> bool:
-        """Wait as long as told; tell whether the API was closed meanwhile."""
-        return self.closing.wait(sum(delay.seconds for delay in delays if delay.when == when))
+    def _read(self, http: HttpRequest) -> Request:
+        try:
+            body = json.loads(http.content) if http.content else None
+        except ValueError:
+            body = http.content
+        return Request(
+            method=http.method,
+            path=http.path.removeprefix(BASE) if http.path.startswith(f"{BASE}/") else f"/..{http.path}",
+            query=dict(http.query),
+            body=body,
+            per_page_cap=self._per_page_cap,
+        )
 
-    def _spoiled(self, request: Request, token: str | None, fault: faults.Rule | None) -> Reply | None:
-        match fault:
-            case faults.Drop(when="before"):
-                return None
-            case faults.Answer(when="before"):
-                return _scripted(fault)
-            case faults.CreateLate():
-                self._state.agenda.after(fault.seconds, lambda: self._real(request, token))
-                return Reply(status=fault.status)
-        return self._altered(request, token, fault)
-
-    def _altered(self, request: Request, token: str | None, fault: faults.Rule | None) -> Reply | None:
+    def _bent(self, request: Request, token: str | None, fault: faults.Rule | None) -> Reply:
+        """Carry the request out, and return the answer as *fault* bends it."""
+        if isinstance(fault, faults.CreateLate):
+            self._state.agenda.after(fault.seconds, lambda: self._real(request, token))
+            return Reply(status=fault.status)
         hidden = fault.count if isinstance(fault, faults.Shrink) else 0
         reply = self._real(replace(request, hidden=hidden), token)
-        match fault:
-            case faults.Drop():
-                return None
-            case faults.Answer():
-                return _scripted(fault)
-            case faults.Cut():
-                return replace(reply, cut=True)
-            case faults.RepeatPage() if isinstance(reply.body, dict) and "meta" in reply.body:
-                page = max(1, reply.body["meta"]["current_page"] - 1)
-                before = self._real(replace(request, query={**request.query, "page": str(page)}), token)
-                return replace(reply, body={**before.body, "meta": reply.body["meta"]})
-        return replace(reply, body=_bent(reply.body, fault)) if isinstance(reply.body, dict) else reply
+        if not isinstance(reply.body, dict):
+            return reply
+        if isinstance(fault, faults.RepeatPage) and "meta" in reply.body:
+            page = max(1, reply.body["meta"]["current_page"] - 1)
+            before = self._real(replace(request, query={**request.query, "page": str(page)}), token)
+            return replace(reply, body={**before.body, "meta": reply.body["meta"]})
+        return replace(reply, body=_bent(reply.body, fault))
 
     def _real(self, request: Request, token: str | None) -> Reply:
         """Carry the request out, and return the answer that the API would give."""
@@ -130,11 +110,6 @@ class Front:
             "X-RateLimit-Reset": str(int(time.time() + left) + 1),
         }
         return headers, int(left) + 1 if count >= self._calls_per_minute else 0
-
-
-def _scripted(fault: faults.Answer) -> Reply:
-    headers = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
-    return Reply(status=fault.status, body=fault.body, headers=headers)
 
 
 def _bent(body: Json, fault: faults.Rule | None) -> Json:

@@ -1,4 +1,4 @@
-"""The HTTP side of the simulated Equinix API: connections, requests and replies, nothing of their meaning."""
+"""The HTTP side of the simulated APIs: connections, requests and replies, nothing of their meaning."""
 
 from __future__ import annotations
 
@@ -14,13 +14,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from simulator.equinix_answers import BASE, Request
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from email.message import Message
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpRequest:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Message
+    """By name, in any case."""
+    content: bytes
+    client: str
+    """The address that it came from."""
 
 
 @dataclass(kw_only=True)
@@ -35,16 +48,16 @@ class Reply:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Gives every request with its auth token to *answer*, which returns None to close the connection."""
+    """Gives every request to *answer*, which returns None to close the connection."""
 
     daemon_threads = False  # so that closing waits for them
     request_queue_size = 128
 
-    def __init__(self, answer: Callable[[Request, str | None], Reply | None], address: str) -> None:
+    def __init__(self, answer: Callable[[HttpRequest], Reply | None], address: str) -> None:
         self.answer = answer
         self._open_lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="equinix-api")
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="simulated-api")
         self._thread.daemon = True
         super().__init__((address, 0), _Handler)
 
@@ -84,7 +97,7 @@ class Server(http.server.ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - named by socketserver
         """Let clients go away in the middle; log anything else."""
         if not isinstance(sys.exception(), ConnectionError):
-            _log.exception("the simulated Equinix API could not serve a connection")
+            _log.exception("a simulated API could not serve a connection")
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -93,18 +106,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        try:
-            body = json.loads(content) if content else None
-        except ValueError:
-            body = content
-        request = Request(
+        request = HttpRequest(
             method=self.command,
-            path=parts.path.removeprefix(BASE) if parts.path.startswith(f"{BASE}/") else f"/..{parts.path}",
+            path=parts.path,
             query=dict(parse_qsl(parts.query, keep_blank_values=True)),
-            body=body,
+            headers=self.headers,
+            content=self.rfile.read(int(self.headers.get("Content-Length") or 0)),
+            client=self.client_address[0],
         )
-        reply = self.server.answer(request, self.headers.get("X-Auth-Token"))
+        reply = self.server.answer(request)
         if reply is None:
             self.close_connection = True
         else:
