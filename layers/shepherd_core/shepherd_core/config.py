@@ -125,7 +125,9 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
 class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Updater."""
 
-    update_seconds: Seconds = Field(3_600, description="Seconds that what is on record of a settled machine may be old.")
+    update_seconds: Seconds = Field(
+        3_600, description="Seconds after which settled machines are compared with the provider's listing again."
+    )
 
 
 class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):

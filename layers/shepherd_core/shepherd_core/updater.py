@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from shepherd_core.machine import Machine
     from shepherd_core.provider import Provider
 
-CHUNK = 500  # machines that one statement changes at most
-
 
 def changes(listing: Sequence[Machine], known: Sequence[updating.Known]) -> list[updating.Change]:
     """
@@ -89,11 +87,11 @@ class Updater:
             known = updating.known(self.connection, name, everything=outlook.due)
             found = changes(session.keep_alive(lambda: self.provider.list_machines(deadline)), known)
             while found and deadline.remaining() > 0:
-                for change in updating.write(session, name, found[:CHUNK]):
+                for change in updating.write(session, name, found[: updating.CHUNK]):
                     counts[Metric.UPDATED] += 1
                     counts[Metric.MISSING] += change.now.status is ProviderStatus.MISSING
                     telemetry.info("machine updated", **change.told)
-                found = found[CHUNK:]
+                found = found[updating.CHUNK :]
             if outlook.due and not found:
                 updating.end(session, name)
             return {**counts, Metric.INCOMPLETE: min(1, len(found))}

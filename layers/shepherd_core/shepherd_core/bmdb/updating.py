@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.machine import Machine
 
+CHUNK = 500
+"""Changes that one statement writes at most."""
+
 _LONGEST = 128
 
 
@@ -128,7 +131,7 @@ def known(connection: Connection, provider: str, *, everything: bool) -> list[Kn
 
 def write(session: Session, provider: str, changes: Sequence[Change]) -> list[Change]:
     """
-    Record *changes* in one statement, and return those whose machines there still are. May run twice.
+    Record up to ``CHUNK`` changes in one statement, and return those whose machines there still are. May run twice.
 
     Raises:
         SessionExpired: the session is dead, or another Updater took its place; nothing was recorded.
