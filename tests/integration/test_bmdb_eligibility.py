@@ -35,6 +35,28 @@ def installed(
     return plant
 
 
+def twice_reported(machine: Callable[[Fleet], UUID], wanted: int, reported: int) -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine whose installation failed, and then succeeded."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = installed(machine, wanted, reported, "Error")(fleet)
+        fleet.report_installation(machine_id, reported)
+        return machine_id
+
+    return plant
+
+
+def wanted_anew(machine: Callable[[Fleet], UUID], result: str = "Success") -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine for which an installation is wanted after one that ended so."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = installed(machine, 2, 2, result)(fleet)
+        fleet.request_installation(machine_id, 3)
+        return machine_id
+
+    return plant
+
+
 def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUID]:
     """Return how to plant a silent or a merely provided machine whose work failed so many seconds ago."""
 
@@ -101,8 +123,13 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "installation wanted, older report": (installed(provided, 2, 1), START),
     "installation wanted, report of another generation": (installed(provided, 2, 3), START),
     "installation wanted, it failed": (installed(provided, 2, 2, "Error"), START),
+    "installation wanted, it failed and then succeeded": (twice_reported(provided, 2, 2), NOTHING),
+    "installation wanted, an older one failed and then succeeded": (twice_reported(provided, 3, 2), START),
     "installation wanted and done": (installed(provided, 2, 2), NOTHING),
+    "installation done, and another wanted": (wanted_anew(provided), START),
+    "installation failed, and another wanted": (wanted_anew(provided, "Error"), START),
     "report without a request": (installed(provided, None, 2), START),
+    "installation wanted and done, agent just started": (installed(Fleet.started_machine, 2, 2), NOTHING),
     "agent start failed just now": (failed(START, 300, 0), NOTHING),
     "agent start failed, not quite long enough ago": (failed(START, 300, 295), NOTHING),
     "agent start failed, long enough ago": (failed(START, 300, 300), START),
@@ -116,7 +143,17 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "silent, installation wanted": (installed(silent, 2, None), RECOVER),
     "silent, installation wanted, older report": (installed(silent, 2, 1), RECOVER),
     "silent, installation wanted, it failed": (installed(silent, 2, 2, "Error"), RECOVER),
+    "silent, installation wanted, report of another generation": (installed(silent, 2, 3), RECOVER),
+    "silent, installation wanted, it failed and then succeeded": (twice_reported(silent, 2, 2), NOTHING),
+    "silent, installation wanted, an older one failed and then succeeded": (twice_reported(silent, 3, 2), RECOVER),
     "silent, installation wanted and done": (installed(silent, 2, 2), NOTHING),
+    "silent, installation done, and another wanted": (wanted_anew(silent), RECOVER),
+    "silent, installation failed, and another wanted": (wanted_anew(silent, "Error"), RECOVER),
+    "silent, report without a request": (installed(silent, None, 2), RECOVER),
+    "silent, never a heartbeat, installation wanted and done": (
+        installed(lambda fleet: fleet.started_machine(1800), 2, 2),
+        NOTHING,
+    ),
     "recovery failed just now": (failed(RECOVER, 60, 0), NOTHING),
     "recovery failed, long enough ago": (failed(RECOVER, 60, 60), RECOVER),
     "rebooted, not quite settled": (rebooted(120, 115), NOTHING),

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.machine import Process
 
+_SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
+
 
 def record_heartbeat(connection: Connection, machine_id: UUID) -> bool:
     """Record that the agent is alive, now; False: the BMDB knows no started agent there. May run twice."""
@@ -57,6 +59,30 @@ def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
         "backoffs": connection.records("backoffs", machine_id=machine_id),
         "work": connection.records("work_on_machine", machine_id=machine_id),
     }
+
+
+def hardware_report(connection: Connection, machine_id: UUID) -> tuple[bytes, datetime] | None:
+    """Return the machine's last AgentHardwareReport, serialized, and when it came; None: it never sent one."""
+    rows = connection.run("hardware_report", machine_id=machine_id)
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def inventory(
+    connection: Connection, *, provider: str | None = None, location: str | None = None
+) -> list[dict[str, Any]]:
+    """
+    Return what there is at each provider and location, in their order; the location None is a record of its own.
+
+    Each record has ``provider``, ``location`` and these whole numbers:
+    ``machines``, ``unreported`` (those of them that sent no hardware report),
+    and of the others together ``hardware_threads``, ``memory_bytes``, ``disks``
+    and ``disk_bytes``. Reads all machines.
+    """
+    # A sum may be larger than the database's own whole numbers, and comes as a decimal.
+    return [
+        {name: int(value) if name in _SUMS else value for name, value in record.items()}
+        for record in connection.records("inventory", provider=provider, location=location)
+    ]
 
 
 def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[dict[str, Any]]:

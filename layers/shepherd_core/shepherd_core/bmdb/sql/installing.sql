@@ -1,0 +1,35 @@
+-- Installations of an operating system: what operators want, beside what agents reported.
+
+-- name: installation
+-- What is wanted of one machine, and what its agent reported last.
+SELECT
+    q.generation,
+    q.os_installation_request_raw,
+    q.requested_at,
+    r.generation,
+    r.os_installation_result,
+    r.os_installation_report_raw,
+    r.reported_at
+FROM machines m
+LEFT JOIN machine_os_installation_request q ON q.machine_id = m.machine_id
+LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
+WHERE m.machine_id = :machine_id;
+
+-- name: request_installation
+-- Want an installation, in place of the one that was wanted before. No row: another was wanted, or reported on, since
+-- the caller looked; or the machine is not provided, and may yet be forgotten.
+INSERT INTO machine_os_installation_request (machine_id, generation, os_installation_request_raw, requested_at)
+SELECT p.machine_id, :generation::bigint, decode(:request, 'hex'), clock_timestamp()
+FROM machine_provided p
+LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
+LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
+WHERE p.machine_id = :machine_id
+    AND q.generation IS NOT DISTINCT FROM :requested::bigint
+    AND r.generation IS NOT DISTINCT FROM :reported::bigint
+    AND r.os_installation_result IS NOT DISTINCT FROM :reported_result::text
+ON CONFLICT (machine_id) DO UPDATE
+SET
+    generation = excluded.generation,
+    os_installation_request_raw = excluded.os_installation_request_raw,
+    requested_at = excluded.requested_at
+RETURNING machine_id;
