@@ -118,10 +118,13 @@ class AgentApi:
 
     def handle(self, request: Request) -> Answer:
         """
-        Record what *request* reports, and return what to answer; raises nothing of ours.
+        Record what *request* reports, and return what to answer; that the BMDB is away is an answer too.
 
         A plain heartbeat is one round trip, two if its key is not remembered,
         and writes no log. May run twice: the second is a replay, and refused.
+
+        Raises:
+            SecretError, SourceError: what it takes to connect to the BMDB cannot be had.
         """
         machine_id: UUID | None = None
         try:

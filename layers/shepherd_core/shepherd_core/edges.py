@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core import config, provider_config
-from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.clock import SystemClock
 from shepherd_core.errors import ConfigError
 from shepherd_core.secret_store import SsmSecretStore
@@ -59,10 +59,11 @@ def certificate(source: str) -> bytes:
         raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
 
 
-def bmdb(settings: config.BmdbSettings) -> Connection:
+def bmdb(settings: config.BmdbSettings, attempts: int = ATTEMPTS) -> Connection:
     """Return a connection to the BMDB; connects, and reads what that takes, when it is first used."""
     source = settings.bmdb_ca_source
-    return Connection(settings, _password(settings), CLOCK, None if source is None else cache(partial(read, source)))
+    authorities = None if source is None else cache(partial(read, source))
+    return Connection(settings, _password(settings), CLOCK, authorities, attempts)
 
 
 def _password(settings: config.BmdbSettings) -> Callable[[], str] | None:

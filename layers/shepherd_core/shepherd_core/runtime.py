@@ -127,7 +127,7 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
 
 def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, object]:
     """
-    Answer one request of an agent, which an HTTP API passes on as an event of payload version 2.0; see ``agent_api``.
+    Answer one request of an agent, as ``AgentApi.handle``; *event* is what an HTTP API makes of it (payload 2.0).
 
     Raises:
         EventInvalid: the event is no request.
@@ -249,7 +249,8 @@ def _agent_api() -> AgentApi:
     from shepherd_core.agent_api import AgentApi  # noqa: PLC0415 - see the module's docstring
 
     (settings,) = config.load(config.AgentApiSettings)
-    return AgentApi(edges.bmdb(settings), max_body_bytes=settings.max_body_bytes, stale_seconds=settings.stale_seconds)
+    connection = edges.bmdb(settings, attempts=2)  # agents try again, and wait longer each time
+    return AgentApi(connection, max_body_bytes=settings.max_body_bytes, stale_seconds=settings.stale_seconds)
 
 
 @cache

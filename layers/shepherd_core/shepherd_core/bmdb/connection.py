@@ -50,17 +50,20 @@ class Connection:
         password: Callable[[], str] | None,
         clock: Clock,
         authorities: Callable[[], bytes] | None = None,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """
         Both callables are asked at every new connection.
 
         *password* returns what proves to the server who we are; None: it asks
-        for nothing. *authorities* is as in ``transport.dial``.
+        for nothing. *authorities* is as in ``transport.dial``. What may be tried
+        again is tried *attempts* times in all.
         """
         self._settings = settings
         self._password = password
         self._authorities = authorities
         self._clock = clock
+        self._attempts = attempts
         self._driver: pg8000.native.Connection | None = None
         self._prepared: dict[str, pg8000.native.PreparedStatement] = {}
         self._in_transaction = False
@@ -161,7 +164,7 @@ class Connection:
 
     def _persist(self, once: Callable[[], T]) -> T:
         """Call *once* until it succeeds, fails for good, or was tried often enough."""
-        for attempt in range(1, ATTEMPTS):
+        for attempt in range(1, self._attempts):
             try:
                 return once()
             except (SerializationConflict, BmdbUnavailable):
