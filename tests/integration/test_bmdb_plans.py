@@ -42,6 +42,7 @@ INSERT INTO machine_rebooted
 INSERT INTO machine_os_installation_request SELECT machine_id, 2, '' FROM machines WHERE random() < 0.3;
 INSERT INTO machine_os_installation_report
     SELECT machine_id, 1, 'Success', '' FROM machine_os_installation_request;
+INSERT INTO machine_hardware_report SELECT machine_id, '' FROM machine_agent_heartbeat;
 INSERT INTO work_backoff
     SELECT machine_id, 'ShepherdAgentStart', now() - interval '1 hour', '?', 60 FROM machines WHERE random() < 0.3;
 INSERT INTO machine_due
@@ -178,6 +179,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "request": "00",
         "requested": None,
         "reported": None,
+        "reported_result": None,
     }
 
 
