@@ -9,11 +9,12 @@ from uuid import UUID
 
 import typer
 from rich.text import Text
-from shepherd_core.bmdb import queries
+from shepherd_core.bmdb import installing, queries
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.config import ProviderChoice, load
 from shepherd_core.machine import WorkEvent
 
+from shepherdctl import hardware, installations
 from shepherdctl.database import bmdb
 from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
 from shepherdctl.state import Observer, Settings
@@ -48,7 +49,7 @@ def list_machines(
 
     Examples:
       shepherdctl machine list --provider static
-      shepherdctl machine list --limit 100000 -o json | jq '.[] | select(.state == "silent")'
+      shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
     """
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
@@ -91,17 +92,20 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
     Show all that the BMDB knows about one machine.
 
+    State, provider, agent, the last installation that was asked for and how
+    it went, hardware as the agent reported it, work, backoffs and pauses.
+
     Examples:
       shepherdctl machine show 3f2a
-      shepherdctl machine show rack1-3 -o json
+      shepherdctl machine show rack1-3 -o json | jq .hardware.disks
     """
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
-        found = queries.show_machine(connection, queries.machine_named(connection, machine))
-        observer = Observer(queries.now(connection), settings, queries.pauses(connection))
-    del found["paused_until"]  # the pauses themselves say more
-    found["being_worked_on"] = bool(found["work"])
-    found["backing_off"] = found["backoff_until"] is not None and found["backoff_until"] > observer.now
+        found, observer = observed(connection, machine, settings)
+        reported = queries.hardware_report(connection, found["machine_id"])
+        installation = installing.look(connection, found["machine_id"])
+    found["installation"] = installations.described(installation)
+    found["hardware"] = None if reported is None else hardware.described(*reported)
     if output is Form.JSON:
         document(_with_state(found, observer))
     else:
@@ -146,7 +150,7 @@ def history(
 
     Examples:
       shepherdctl history 3f2a --limit 20
-      shepherdctl history rack1-3 -o json | jq '.[] | select(.event == "Failed") | .failed_cause'
+      shepherdctl history rack1-3 -o json | jq -r '.[].failed_cause'
     """
     with bmdb() as connection:
         events = _events(connection, machine, limit + 1)
@@ -179,6 +183,21 @@ def history(
             note("nothing has been done with this machine yet")
     if len(events) > limit:
         note(f"only the last {counted(limit, 'event')} shown, there are more: see --limit")
+
+
+def observed(connection: Connection, name: str, settings: Settings) -> tuple[dict[str, Any], Observer]:
+    """
+    Return what is known about the machine that people call *name*, and what its state is judged by.
+
+    Raises:
+        MachineUnknown: no machine is called so, or more than one.
+    """
+    found = queries.show_machine(connection, queries.machine_named(connection, name))
+    observer = Observer(queries.now(connection), settings, queries.pauses(connection))
+    del found["paused_until"]  # the pauses themselves say more
+    found["being_worked_on"] = bool(found["work"])
+    found["backing_off"] = found["backoff_until"] is not None and found["backoff_until"] > observer.now
+    return found, observer
 
 
 def fingerprint(host_key: str) -> str:
@@ -225,6 +244,7 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("rebooted", when("rebooted_at")),
         ("settled", when("settled_at")),
         ("next process", machine["needs"]),
+        *installations.told(machine["installation"], observer.now),
     ]
     for work in machine["work"]:
         left = (work["deadline"] - observer.now).total_seconds()
@@ -240,4 +260,4 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("pause", f"{pause['pause_id']} by {pause['owner']}: {pause['reason']}")
         for pause in observer.pauses_of(machine)
     ]
-    return rows
+    return rows + ([] if machine["hardware"] is None else hardware.told(machine["hardware"], observer.now))

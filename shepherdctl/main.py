@@ -11,7 +11,7 @@ import typer
 from shepherd_core.errors import ShepherdError
 from typer.core import TyperGroup
 
-from shepherdctl import database, loops, machines, pausing, worlds
+from shepherdctl import database, installing, inventory, loops, machines, pausing, worlds
 from shepherdctl.output import complain
 
 
@@ -67,12 +67,14 @@ db.command("migrate")(database.migrate)
 db.command("status")(database.status)
 app.add_typer(db, name="db")
 
-machine = _group("Look at machines.")
+machine = _group("Look at machines, and have systems installed on them.")
 machine.command("list")(machines.list_machines)
 machine.command("show")(machines.show)
+machine.command("install")(installing.install)
 machine.command("forget-host-key")(machines.forget_host_key)
 app.add_typer(machine, name="machine")
 
+app.command("inventory")(inventory.inventory)
 app.command("history")(machines.history)
 app.command("pause")(pausing.pause)
 app.command("pauses")(pausing.pauses)

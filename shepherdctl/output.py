@@ -1,10 +1,11 @@
 """
-What is printed: data on standard output, as tables for people or JSON for programs; messages on standard error.
+What is printed: data on standard output, as tables for people, JSON or CSV; messages on standard error.
 
 Nothing that comes from machines or providers may act on the terminal: it is
 printed as text, without markup and without control characters.
 """
 
+import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from shepherdctl.times import iso
 _UNLIMITED = 100_000
 """Columns of what is not a terminal: every record stays on one line, for grep and its like."""
 
-
+_FORMULA = ("=", "+", "-", "@")
 _SHORTEST_ID = 8
 _GAP = 2
 _PROSE = 24
@@ -70,6 +71,8 @@ class Column:
     """Columns with the highest number go first where the terminal is too narrow for all; 0: stays."""
     prose: bool = False
     """May be wrapped where that saves other columns."""
+    number: bool = False
+    """Stands on the right, where numbers can be compared."""
 
 
 def ids(whole: Iterable[object]) -> list[str]:
@@ -104,7 +107,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     whole = needed() <= console.width  # else everything may be broken up: better in two lines than not at all
     grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for index in shown:
-        grid.add_column(columns[index].title, overflow="fold", no_wrap=whole and not columns[index].prose)
+        column = columns[index]
+        grid.add_column(
+            column.title,
+            justify="right" if column.number else "left",
+            overflow="fold",
+            no_wrap=whole and not column.prose,
+        )
     for row in cells:
         grid.add_row(*(row[index] for index in shown))
     _print(console, grid)
@@ -130,6 +139,18 @@ def counted(number: int, noun: str) -> str:
 def document(value: object) -> None:
     """Print *value* as one JSON document: ids as strings, times as ISO 8601 in UTC."""
     sys.stdout.write(json.dumps(plain(value), indent=2) + "\n")
+
+
+def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]]) -> None:
+    """
+    Print *rows* as CSV (RFC 4180): a header, lines that end in CR LF, quotes where they are needed, one line a row.
+
+    A text that a spreadsheet would calculate gets an apostrophe in front, which makes it a text there too.
+    """
+    writer = csv.writer(sys.stdout)
+    writer.writerow(titles)
+    for row in rows:
+        writer.writerow([_inert(value) if isinstance(value, str) else value for value in row])
 
 
 def note(message: str) -> None:
@@ -174,7 +195,17 @@ def _print(console: Console, grid: Table) -> None:
 
 def _cell(value: object) -> Text:
     style = value.style if isinstance(value, Text) else ""
-    return Text(" ".join(_safe("" if value is None else str(value)).split()), style=style)
+    return Text(_line("" if value is None else str(value)), style=style)
+
+
+def _line(text: str) -> str:
+    """Return *text* on one line, as it may be printed."""
+    return " ".join(_safe(text).split())
+
+
+def _inert(text: str) -> str:
+    line = _line(text)
+    return f"'{line}" if line.startswith(_FORMULA) else line
 
 
 def _safe(text: str) -> str:

@@ -76,7 +76,8 @@ def pause(
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
-      shepherdctl pause --provider equinix --process ShepherdRecovery --for 2h --reason "network maintenance"
+      shepherdctl pause --provider equinix --for 2h --reason "maintenance"
+      shepherdctl pause --process ShepherdRecovery --reason "no reboots today"
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
     if everything == any((machine, process, provider)):
@@ -114,6 +115,8 @@ def pause(
 def pauses(output: Output = Form.TABLE) -> None:
     """
     List the pauses in force, oldest first.
+
+    What each covers, who made it, when it ends, and why.
 
     Examples:
       shepherdctl pauses
