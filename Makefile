@@ -42,6 +42,10 @@ demo: .venv/.ready ## watch machines go from capacity to running agents, harm tw
 test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
 
+.PHONY: chaos
+chaos: .venv/.ready ## kill every loop at each of its outside effects, and see what becomes of the world
+	@$(BIN)/python -m tests.chaos
+
 # Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
 .PHONY: build
 build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 or x86_64)

@@ -1,0 +1,246 @@
+"""
+Scenarios: what is arranged, one invocation of a loop, and what must have come of it in the end.
+
+A tick makes everything anew, connection and adapters included, as a cold
+function would; so what one tick leaves in memory helps no other.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from shepherd_core import control_loop
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb import queries
+from shepherd_core.bmdb.work import Silence
+from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.control_loop import Limits
+from shepherd_core.initializer import Initializer
+from shepherd_core.object_source import AgentCache
+from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.provisioner import Pace, Provisioner
+from shepherd_core.reconcile import Limits as ReconcileLimits
+from shepherd_core.recoverer import Recoverer
+from shepherd_core.ssh import SshDialer
+
+from tests.chaos.world import SESSION_SECONDS, World
+from tests.integration.fleet import HOUR, PROVIDER
+from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from simulator.machines import MachinePark
+    from tests.chaos.points import Points
+    from tests.integration.fleet import Fleet
+
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+INVOCATION_SECONDS = 600
+
+AGENT = """\
+#!/usr/bin/env python3
+import os, sys
+
+def field(number, content):
+    return bytes([number << 3 | 2, len(content)]) + content
+
+init = sys.stdin.buffer.read()
+key = os.urandom(32)
+with open(os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])), "last-key"), "w") as file:
+    file.write(key.hex())
+sys.stdout.buffer.write(field(1, field(1, init) + field(2, key)))
+"""
+"""An agent that answers and is gone; on its disk it leaves the key that it answered with."""
+
+
+class Scenario(Protocol):
+    """One loop and what it is to master. Made anew for every exploration."""
+
+    name: str
+
+    def arrange(self) -> World:
+        """Return a world with work in it, from an empty database."""
+
+    def tick(self, world: World, points: Points) -> object:
+        """Carry out one invocation inside *points*."""
+
+    def missing(self, world: World) -> list[str]:
+        """Return what must still be done, in words; nothing when the world has converged."""
+
+
+class Provisioning:
+    """Capacity to be used up to a limit, a machine that vanished, and a creation that somebody else has forestalled."""
+
+    name = "provisioner"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        self._fleet = fleet
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = World(self._fleet, SystemClock(), reservations=5, limit=4)
+        first, second = (reservation.id for reservation in world.api.reservations()[:2])
+        # A creation that was begun and never happened, on capacity that is somebody else's by now.
+        world.api.snatch(first)
+        world.foreign = {device.id for device in world.api.devices()}
+        self._intend(first, age=2 * HOUR)
+        # A creation that was begun a moment ago and is still to be made.
+        self._intend(second, age=1)
+        # A machine that the provider lists no more.
+        gone = self._fleet.provided_machine("equinix")
+        self._fleet.sql(
+            "UPDATE machines SET machine_created_at = now() - interval '1 day' WHERE machine_id = :id", id=gone
+        )
+        return world
+
+    def _intend(self, capacity: str, age: float) -> None:
+        machine_id = self._fleet.bare_machine()
+        self._fleet.sql(
+            "INSERT INTO machine_creation_intent (machine_id, provider, capacity_id, intended_at) "
+            "VALUES (:id, 'equinix', :capacity, clock_timestamp() - :age * interval '1 second')",
+            id=machine_id,
+            capacity=capacity,
+            age=age,
+        )
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        clock = points.clock
+        return Provisioner(
+            EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock),
+            world.connect(),
+            clock,
+            ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
+            Pace(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
+        ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        ours = {device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)}
+        # The vanished machine counts towards the limit until an operator forgets it.
+        found = [] if len(ours) == world.limit - 1 else [f"{len(ours)} of {world.limit - 1} machines exist"]
+        found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
+        intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
+        return found + [f"the intent {row[0]} is still there" for row in intents]
+
+
+class AgentStarts:
+    """Two machines that need their agent, one of which has no room for it at first."""
+
+    name = "initializer"
+
+    def __init__(self, fleet: Fleet, park: MachinePark, private_key: str, folder: Path) -> None:
+        """Play with two machines of *park*, which stay."""
+        self._fleet = fleet
+        self._park = park
+        self._key = private_key
+        self._agent = folder / "agent"
+        self._agent.write_text(AGENT)
+        self._ids: dict[str, UUID] = {}
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        self._ids = {}
+        for name in self._park.names():
+            for file in ("agent", "last-key"):
+                (self._park.disk(name) / "root" / file).unlink(missing_ok=True)
+            machine_id = self._fleet.provided_machine()
+            self._fleet.change(
+                machine_id,
+                f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{machine_id}'",
+            )
+            self._ids[name] = machine_id
+        self._park.fill_disk(self._park.names()[0])
+        return World(self._fleet, SystemClock(), park=self._park)
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        clock = points.clock
+        entries = [{"ID": name, "Addr": self._park.address(name)} for name in self._park.names()]
+        loop = Initializer(
+            StaticProvider(lambda: json.dumps(entries).encode()),
+            points.stepped(SshDialer(self._key, "root", self._park.port, connect_timeout=5)),
+            lambda: (AgentCache(Path("unused")).fetch(str(self._agent)), b""),
+            path="/root/agent",
+            endpoint="agents.example:443",
+            answer_seconds=20,
+            backoff=Backoff(300, 14_400, 1.2),
+        )
+        result = control_loop.run(
+            loop,
+            PROVIDER,
+            world.connect(),
+            clock,
+            Limits(1, 60, SESSION_SECONDS),
+            deadline=Deadline(clock, INVOCATION_SECONDS),
+            runtime_info="chaos",
+        )
+        self._park.free_disk(self._park.names()[0])
+        return result
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        found = []
+        for name, machine_id in self._ids.items():
+            file = self._park.disk(name) / "root/last-key"
+            key = queries.show_machine(world.fleet.connection, machine_id)["agent_public_key"]
+            if key is None or not file.exists() or key != file.read_text():
+                found.append(f"{name} is known by the key {key}, and its agent has another")
+        return found
+
+
+class Recoveries:
+    """Two silent machines, one that the provider has forgotten, a healthy one, and a silent one that is paused."""
+
+    name = "recoverer"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        self._fleet = fleet
+        self._silent: list[UUID] = []
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        fleet = self._fleet
+        world = World(fleet, SystemClock())
+        self._silent = [fleet.silent_machine() for _ in range(2)]
+        world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
+        gone = fleet.silent_machine()
+        world.api.forget(world.machine_at_provider(gone))
+        world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(12)]
+        paused = fleet.silent_machine()
+        for machine_id in (*world.healthy, paused):
+            world.machine_at_provider(machine_id)
+        queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
+        return world
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        clock = points.clock
+        provider = EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
+        loop = Recoverer(provider, silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2))
+        return control_loop.run(
+            loop,
+            "equinix",
+            world.connect(),
+            clock,
+            Limits(1, 60, SESSION_SECONDS),
+            deadline=Deadline(clock, INVOCATION_SECONDS),
+            runtime_info="chaos",
+        )
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        found = []
+        rebooted = {device.id for device in world.api.devices() if "reboot" in device.actions_taken}
+        for machine_id in self._silent:
+            shown = queries.show_machine(world.fleet.connection, machine_id)
+            if shown["provider_id"] not in rebooted:
+                found.append(f"{machine_id} was not rebooted")
+            if shown["agent_started_at"] is not None:
+                found.append(f"the agent of {machine_id} still counts as started")
+        return found
