@@ -24,8 +24,8 @@ _EFI = {
 }
 _EFI_WORDS = {
     "unsupported": "not supported",
-    "supported": "supported, but started in another way",
-    "enabled": "started by it",
+    "supported": "supported, but not in use",
+    "enabled": "in use",
 }
 
 

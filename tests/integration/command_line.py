@@ -68,8 +68,8 @@ class CommandLine:
             check=False,
         )
 
-    def on_terminal(self, width: int, *arguments: str) -> str:
-        """Return what a terminal of *width* columns receives on standard output."""
+    def on_terminal(self, width: int, *arguments: str, typed: str = "", status: int = 0) -> str:
+        """Return what a terminal of *width* columns shows of standard output, and of what is *typed* there."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
         process = subprocess.Popen(
@@ -80,6 +80,7 @@ class CommandLine:
             stderr=subprocess.DEVNULL,
         )
         os.close(theirs)
+        os.write(ours, typed.encode())
         received = b""
         try:
             while chunk := os.read(ours, 65_536):
@@ -89,7 +90,7 @@ class CommandLine:
                 raise
         finally:
             os.close(ours)
-            assert process.wait(_SECONDS) == 0
+            assert process.wait(_SECONDS) == status
         return received.decode()
 
     def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
