@@ -59,6 +59,18 @@ def test_every_command_on_the_fleet_shows_how_it_is_used(words: tuple[str, ...])
     assert f"shepherdctl {' '.join(words)}" in examples
 
 
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] not in ("demo", "simulate")], ids=" ".join)
+def test_help_comes_line_by_line_as_it_was_written(words: tuple[str, ...]) -> None:
+    """In a terminal of 80 columns an example that is broken up cannot be copied, and one not set off not be found."""
+    command = get_command(app)
+    for word in words:
+        assert isinstance(command, TyperGroup)
+        command = command.commands[word]
+    _, *written = str(command.help).splitlines()
+    printed = [line.rstrip() for line in without_styles(CommandLine(None)(*words, "--help").stdout).splitlines()]
+    assert [line for line in written if line and f" {line}" not in printed] == []
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

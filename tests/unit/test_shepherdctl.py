@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from shepherd_core.machine import Process
 
-from shepherdctl import output, times
+from shepherdctl import amounts, output, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +88,36 @@ def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
 def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, words: str) -> None:
     """People ask how long ago, not when; never too long ago, since they act on it."""
     assert times.relative(NOON - timedelta(seconds=seconds), NOON) == words
+
+
+@pytest.mark.parametrize(
+    ("octets", "words"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 30, "1 GiB"),
+        ((1 << 40) - 1, "1 TiB"),
+        (960197124096, "894.3 GiB"),
+        (12000138625024, "10.9 TiB"),
+        (3 * 2**63, "24 EiB"),
+        (1 << 80, "1048576 EiB"),
+    ],
+)
+def test_sizes_are_told_in_the_unit_that_suits_them(octets: int, words: str) -> None:
+    """With three or four digits, and never 1024 of a unit for which there is a larger one."""
+    assert amounts.size(octets) == words
+
+
+@pytest.mark.parametrize(
+    ("octets", "words"),
+    [(125_000_000, "1 Gbit/s"), (3_125_000_000, "25 Gbit/s"), (312_500_000, "2.5 Gbit/s"), (12_500_000, "100 Mbit/s")],
+)
+def test_speeds_are_told_in_bits_as_networks_are_sold(octets: int, words: str) -> None:
+    """The agent reports bytes; nobody knows a port by them."""
+    assert amounts.speed(octets) == words
 
 
 def test_programs_get_times_in_utc_that_sort_as_text() -> None:
