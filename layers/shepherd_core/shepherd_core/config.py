@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shepherd_core.backoff import Backoff
+from shepherd_core.breaker import Budget, Budgets
 from shepherd_core.errors import ConfigError
 
 PREFIX = "SHEPHERD_"
@@ -163,7 +164,50 @@ class SilenceSettings(Settings):
     silence_seconds: Seconds = Field(600, description="Seconds without a heartbeat after which a machine is recovered.")
 
 
-class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings):
+class BreakerSettings(Settings):
+    """When so many machines are silent at once that the fault is hardly theirs, and the Recoverer holds back."""
+
+    breaker_silent_machines: int = Field(
+        20,
+        ge=0,
+        le=1_000,
+        description="Machines of a provider or location that may fall silent at once; of more, none is recovered.",
+    )
+    breaker_silent_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="The same, as a share of the machines that ever reported; 1: no share is too large.",
+    )
+    breaker_never_machines: int = Field(
+        20,
+        ge=0,
+        le=1_000,
+        description="Machines of a provider or location that may never report; of more, none is recovered.",
+    )
+    breaker_never_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The same, as a share of the machines whose agent was started; 1: no share is too large.",
+    )
+    breaker_smallest_fleet: int = Field(
+        10, ge=1, le=1_000, description="Machines of which a share is taken at least; of fewer it means nothing."
+    )
+
+    @property
+    def budgets(self) -> Budgets:
+        """Return how many machines may be silent at once."""
+        return Budgets(
+            silent=Budget(self.breaker_silent_machines, self.breaker_silent_share),
+            never=Budget(self.breaker_never_machines, self.breaker_never_share),
+            smallest_fleet=self.breaker_smallest_fleet,
+        )
+
+
+class RecovererSettings(
+    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings, BreakerSettings
+):
     """The Recoverer."""
 
     settle_seconds: float = Field(
