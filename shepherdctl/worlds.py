@@ -38,6 +38,8 @@ class _Show:
     lines: list[str] = field(default_factory=list)
     events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
     explained: bool = False
+    held_back: bool = False
+    """The Recoverer held back, when it was last invoked."""
 
     def say(self, world: World, text: str) -> None:
         self.lines.append(f"{world.elapsed:5.1f} s  {text}")
@@ -48,6 +50,12 @@ class _Show:
         """Tell what the functions did since the last time, and show the machines."""
         while not self.events.empty():
             event = self.events.get()
+            if event.function == "recoverer" and event.result is not None:
+                held_back = bool(event.result.get("held_back"))
+                if held_back != self.held_back:
+                    self.held_back = held_back
+                    told = "holds back: it is hardly all the machines" if held_back else "holds back no more"
+                    self.say(world, f"{event.function:<11}  {told}")
             did = [f"{count} {what}" for what in _TOLD if (count := (event.result or {}).get(what))]
             did += [event.error.splitlines()[0]] if event.error is not None else []
             if did:
@@ -107,6 +115,8 @@ def demo(
     """
     Watch machines go from capacity to running agents, and two of them be harmed and brought back.
 
+    Then the endpoint that the agents report to is away for a while, and nobody may be rebooted for that.
+
     The real functions run against a simulated provider, simulated machines with real SSH, and a real PostgreSQL, all
     on this computer. Takes about a minute. Exit status 1: something is not as it should be, and it says what.
     """
@@ -137,10 +147,11 @@ def demo(
                     rebooted.update({harm: world.park.reboots(name) > 0 for name, harm in world.harmed.items()})
                     return all(rebooted.values()) and all(sight.running for sight in sights)
 
-                if _until(world, show, recovered, patience):
-                    show.say(world, f"{'':<11}  both are back")
-                else:
+                if not _until(world, show, recovered, patience):
                     found.append(f"not all machines were back after {patience:.0f} s")
+                else:
+                    show.say(world, f"{'':<11}  both are back")
+                    found += _outage(world, show, patience)
             world.schedules.close()
         found += problems(world)
         summary = report(world)
@@ -153,6 +164,26 @@ def demo(
         if world.harmed:
             _tell_history(console, world, next(iter(world.harmed)))
         _conclude(console, found, world.folder / "functions.log", "Everything is as it should be.")
+
+
+def _outage(world: World, show: _Show, patience: float) -> list[str]:
+    """Let the agents be heard by nobody, for longer than any may be silent; return what went wrong."""
+    rebooted = {name: world.park.reboots(name) for name in world.park.names()}
+    world.endpoint.outage = True
+    show.say(world, f"{'':<11}  outage: nobody hears the agents")
+    end = world.elapsed + world.scaled(1200)
+    if not _until(world, show, lambda _: show.held_back and world.elapsed > end, patience):
+        return ["the Recoverer did not hold back"]
+    world.endpoint.outage = False
+    show.say(world, f"{'':<11}  the outage is over")
+    if not _until(world, show, lambda sights: all(each.running for each in sights) and not show.held_back, patience):
+        return [f"not all agents were heard again after {patience:.0f} s"]
+    show.say(world, f"{'':<11}  all agents are heard again")
+    return [
+        f"{name} was rebooted although it was only our ears that failed"
+        for name, count in rebooted.items()
+        if world.park.reboots(name) != count
+    ]
 
 
 def simulate(
