@@ -1,0 +1,147 @@
+"""The objects that Hetzner's Robot web service answers with, as its published description has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    """What is not known is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Identity(Strict):
+    """Which server an object is about."""
+
+    server_ip: str | None  # observed: null where IPv4 was not ordered
+    server_ipv6_net: str | None
+    server_number: int
+
+
+class Subnet(Strict):
+    """A network of a server."""
+
+    ip: str
+    mask: str
+
+
+class ListedServer(Identity):
+    """A server in the listing."""
+
+    server_name: str
+    product: str
+    dc: str
+    traffic: str
+    status: str
+    cancelled: bool
+    paid_until: str
+    ip: list[str] | None  # observed: null where IPv4 was not ordered
+    subnet: list[Subnet] | None
+
+
+class Server(ListedServer):
+    """A server when it is asked for alone."""
+
+    reset: bool
+    rescue: bool
+    vnc: bool
+    windows: bool
+    plesk: bool
+    cpanel: bool
+    wol: bool
+    hot_swap: bool
+    linked_storagebox: int | None
+
+
+class Resets(Identity):
+    """How a server can be reset."""
+
+    type: list[str]
+    operating_status: str
+
+
+class ResetDone(Strict):
+    """A reset that was begun."""
+
+    server_ip: str | None
+    server_ipv6_net: str | None
+    server_number: int | None = None  # in the table of the description, and not in its example
+    type: str
+
+
+class KeyName(Strict):
+    """A key without its data."""
+
+    name: str
+    fingerprint: str
+    type: str
+    size: int
+
+
+class Key(KeyName):
+    """A key of the key store."""
+
+    data: str
+    created_at: str
+
+
+class Boot(Identity):
+    """What all boot configurations have: password is null unless they are active."""
+
+    active: bool
+    password: str | None
+    arch: list[int] | int | None = Field(None, alias="@deprecated arch")
+
+
+class KeyedBoot(Boot):
+    """A boot configuration with SSH keys."""
+
+    authorized_key: list[dict[str, KeyName]]  # observed: keys without their data, each in an object
+    host_key: list[Any]
+
+
+class Rescue(KeyedBoot):
+    """The rescue system; a list is the choice, a text what is active."""
+
+    os: list[str] | str
+
+
+class Linux(KeyedBoot):
+    """The installation of a distribution."""
+
+    dist: list[str] | str
+    lang: list[str] | str
+
+
+class Installation(Boot):
+    """Another installation."""
+
+    dist: list[str] | str | None
+    lang: list[str] | str | None
+    hostname: str | None = None
+
+
+class Boots(Strict):
+    """All boot configurations of a server; one can be active."""
+
+    rescue: Rescue | None  # observed: null where there is no such choice
+    linux: Linux | None
+    vnc: Installation | None
+    windows: Installation | None
+    plesk: Installation | None
+    cpanel: Installation | None
+
+
+class Error(Strict):
+    """An error."""
+
+    status: int
+    code: str
+    message: str
+    missing: list[str] | None = None
+    invalid: list[str] | None = None
+    max_request: int | None = None
+    interval: int | None = None
