@@ -150,7 +150,7 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
         except (KeyError, TypeError, ValueError) as error:
             message = f"the event is not a request of an HTTP API, payload version 2.0: {type(error).__name__} {error}"
             raise EventInvalid(message) from error
-        answer = _agent_api().handle(request)
+        answer = build_agent_api().handle(request)
     except ShepherdError as error:
         telemetry.error("the invocation failed", exc=error)
         raise
@@ -245,7 +245,8 @@ def _initializer() -> Function:
 
 
 @cache
-def _agent_api() -> AgentApi:
+def build_agent_api() -> AgentApi:
+    """Return what answers agents, as the environment configures it; the same one every time. Asks nobody yet."""
     from shepherd_core.agent_api import AgentApi  # noqa: PLC0415 - see the module's docstring
 
     (settings,) = config.load(config.AgentApiSettings)
