@@ -29,8 +29,10 @@ BATCH = 10
 PLANT = f"""
 INSERT INTO machines (machine_created_at)
     SELECT now() - interval '1 day' - n * interval '1 second' FROM generate_series(1, {MACHINES}) n;
-INSERT INTO machine_provided (machine_id, provider, provider_id)
-    SELECT machine_id, 'static', machine_id::text FROM machines;
+INSERT INTO machine_provided
+    SELECT machine_id, 'static', machine_id::text, NULL, '192.0.2.1', 'ams',
+        CASE WHEN random() < 0.001 THEN 'Provisioning' ELSE 'Running' END
+    FROM machines;
 INSERT INTO machine_agent_started
     SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex')
     FROM machines WHERE random() < 0.75;
@@ -59,6 +61,7 @@ INSERT INTO work
         (SELECT machine_id, process FROM machine_due WHERE process = 'ShepherdRecovery' LIMIT {BATCH})
     ) AS held;
 INSERT INTO provisioner_lock SELECT 'static', session_id FROM sessions;
+INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
     SELECT 'test', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, 20) n;
 WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, 20) RETURNING machine_id)
@@ -79,6 +82,7 @@ SMALL = {
     "capacity_penalties",
     "machine_creation_intent",
     "pauses",
+    "provider_listings",
     "provisioner_lock",
     "schema_migrations",
     "sessions",
@@ -93,6 +97,7 @@ LIMIT = 150
 MODES = ("force_custom_plan", "force_generic_plan")
 
 READS_ALL = {
+    "facts_of_all": "the Updater compares all machines with the provider's listing, once an hour",
     "provided": "the Provisioner compares all machines with the provider's listing",
     "intents": "so many creations are not under way",
     "penalized": "so much capacity does not fail",
@@ -174,6 +179,11 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "provider_ip_address": None,
         "provider_location": None,
         "provider_status": None,
+        "holder": session_id,
+        "reservation_ids": [None] * BATCH,
+        "addresses": ["192.0.2.1"] * BATCH,
+        "locations": ["ams"] * BATCH,
+        "statuses": ["Running"] * BATCH,
         "location": None,
         "generation": 3,
         "request": "00",
