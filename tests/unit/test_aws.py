@@ -37,6 +37,7 @@ from shepherd_core.aws import Fault, fault
         (400, "AccessDeniedException", Fault.DENIED),
         (403, "AccessDenied", Fault.DENIED),
         (403, "403", Fault.DENIED),
+        (403, "UnauthorizedOperation", Fault.DENIED),
         (400, "ValidationException", Fault.REFUSED),
         (400, "UnrecognizedClientException", Fault.REFUSED),
         (403, "InvalidObjectState", Fault.REFUSED),
@@ -51,6 +52,14 @@ def test_a_refusal_means_what_its_code_says(status: int, code: str, meaning: Fau
     assert found is meaning
     assert said.startswith(code)
     assert meaning is Fault.DENIED or "hunter2" not in said
+
+
+def test_a_denial_says_who_lacks_what_and_leaves_out_the_rest() -> None:
+    """EC2 adds a thousand characters that only another call could decode."""
+    sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:::instance/*"
+    message = f"{sentence} Encoded authorization failure message: {'x' * 1000}"
+    error = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": message}}, "RunInstances")
+    assert fault(error) == (Fault.DENIED, f"UnauthorizedOperation: {sentence}")
 
 
 @pytest.mark.parametrize(

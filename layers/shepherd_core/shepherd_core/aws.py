@@ -12,8 +12,10 @@ _READ_SECONDS = 10
 _ATTEMPTS = 3
 _PASSING = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "RequestLimitExceeded", "TooManyUpdates"}
 _ABSENT = {"ParameterNotFound", "NoSuchKey", "NoSuchBucket", "404"}
+_DENIED = {"403", "UnauthorizedOperation"}
+_BLOB = " Encoded authorization failure message:"  # EC2's, at length, and of use to nobody who reads a log
 _making = threading.Lock()  # boto3 makes clients in one thread at a time; to use them is safe in any
-_FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 403, 429, 500
+_TOO_MANY, _SERVER_ERROR = 429, 500
 
 
 class Fault(Enum):
@@ -29,9 +31,9 @@ class Fault(Enum):
     """Any other refusal: it will not work until somebody changes something."""
 
 
-def client(service: str) -> Any:
+def client(service: str, attempts: int = _ATTEMPTS) -> Any:
     """
-    Return a new boto3 client; it may be used from any thread.
+    Return a new boto3 client, which tries each call so many times in all; it may be used from any thread.
 
     A call takes some 40 seconds at worst: three attempts at 3 seconds to connect and 10 for an answer.
 
@@ -45,7 +47,7 @@ def client(service: str) -> Any:
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
-        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        retries={"mode": "standard", "total_max_attempts": attempts},
     )
     with _making:
         return boto3.client(service, config=config)
@@ -85,6 +87,7 @@ def fault(error: BaseException | None) -> tuple[Fault, str]:
         return Fault.PASSING, code
     if code in _ABSENT:
         return Fault.ABSENT, code
-    if "AccessDenied" in code or code == str(_FORBIDDEN):
-        return Fault.DENIED, f"{code}: {error.response['Error'].get('Message', '')}"
+    if "AccessDenied" in code or code in _DENIED:
+        message = str(error.response["Error"].get("Message", ""))
+        return Fault.DENIED, f"{code}: {message.partition(_BLOB)[0]}"
     return Fault.REFUSED, code
