@@ -229,7 +229,7 @@ class HetznerProvider(Provider):
         except NotSupported:  # nothing to boot but its disks
             return
         for kind, keys in parse(BootEntry, answer, f"what server {number} boots").active():
-            if kind not in {"linux", "rescue"} or fingerprint(self._key.line()) not in keys:
+            if fingerprint(self._key.line()) not in keys:
                 raise _armed_by_others(number, kind)
             self._api.delete(f"/boot/{number}/{kind}", deadline)
 
