@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
-FUNCTIONS = ("provisioner", "initializer", "recoverer", "migrator")
+FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "migrator")
 GOAL = 1.15
 
 # Nobody is asked anything: all of this is looked up late.

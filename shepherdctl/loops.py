@@ -60,12 +60,22 @@ def run(
     if output is Form.JSON:
         document({**result, "plan": _with_times(plan)} if dry_run else result)
     elif dry_run:
-        _tell_work(plan) if isinstance(plan, list) else _tell_steps(cast("Mapping[str, Any]", plan))
+        _tell_plan(plan)
     else:
         counts = [(name.replace("_", " "), count) for name, count in result.items() if name not in _HEAD]
         facts(counts)
         if not counts:
             note("nothing was done: the log line above says why")
+
+
+def _tell_plan(plan: object) -> None:
+    """Show a plan in the way of the loop that made it."""
+    if isinstance(plan, list):
+        _tell_work(plan)
+    elif "changes" in (named := cast("Mapping[str, Any]", plan)):
+        _tell_changes(named["changes"])
+    else:
+        _tell_steps(named)
 
 
 def _with_times(plan: object) -> object:
@@ -98,6 +108,27 @@ def _tell_work(plan: list[dict[str, Any]]) -> None:
     )
     if not plan:
         note("no machine is due")
+
+
+def _tell_changes(changes: list[dict[str, Any]]) -> None:
+    """Show what the Updater would put on record: a row for each fact."""
+    names = ids(change["machine_id"] for change in changes)
+    table(
+        [
+            Column("MACHINE"),
+            Column("PROVIDER ID"),
+            Column("FACT"),
+            Column("ON RECORD", spare=1),
+            Column("LISTED", spare=1),
+        ],
+        [
+            (name, change["provider_id"], fact.replace("_", " "), was, now)
+            for name, change in zip(names, changes, strict=True)
+            for fact, (was, now) in change["changed"].items()
+        ],
+    )
+    if not changes:
+        note("there is nothing to do")
 
 
 def _tell_steps(plan: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ MACHINE_LOOP_COUNTS = {
     Metric.OLDEST_WAIT,
     Metric.INCOMPLETE,
 }
+UPDATER_COUNTS = {Metric.UPDATED, Metric.UNSETTLED, Metric.MISSING, Metric.INCOMPLETE}
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 
 
@@ -198,6 +199,32 @@ def test_the_initializer_starts_agents_with_a_key_that_it_makes(
         assert [len(park.agents(name)) for name, _ in addresses] == [1, 1]
 
 
+def test_the_updater_follows_the_list(
+    fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rarely as the settings say."""
+    monkeypatch.setenv("SHEPHERD_UPDATE_SECONDS", "600")
+    list_machines(environment, ("a", "192.0.2.1"))
+    invoke("provisioner")
+    assert invoke("updater")["updated"] == 0
+    list_machines(environment, ("a", "192.0.2.7"))
+    fleet.pass_time(599)
+    _forget()  # a list is remembered for a while
+    assert invoke("updater")["updated"] == 0
+    fleet.pass_time(1)
+    assert invoke("updater", {"loop": "updater", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})["plan"][
+        "changes"
+    ] == [
+        {
+            "machine_id": str(provided(fleet)["a"]),
+            "provider_id": "a",
+            "changed": {"address": ["192.0.2.1", "192.0.2.7"]},
+        }
+    ]
+    assert invoke("updater")["updated"] == 1
+    assert fleet.sql("SELECT provider_ip_address FROM machine_provided") == [["192.0.2.7"]]
+
+
 def test_the_recoverer_reboots_silent_machines(fleet: Fleet, equinix: EquinixApi) -> None:
     """With a provider that can."""
     machine = fleet.silent_machine()
@@ -229,7 +256,8 @@ def test_an_invocation_answers_and_measures_the_same_counts(
     counts = {name: value for name, value in answer.items() if name not in {"loop", "provider", "dry_run"}}
     assert metrics == counts
     if loop != "provisioner":
-        assert set(counts) == {metric.value for metric in MACHINE_LOOP_COUNTS}
+        expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
+        assert set(counts) == {metric.value for metric in expected}
 
 
 def test_every_line_says_whose_it_is(

@@ -154,6 +154,27 @@ def test_what_the_provisioner_disputes_is_part_of_its_plan(
     assert "take back  rack1-2" in command_line.process("run", "provisioner", "--dry-run").stdout
 
 
+def test_what_the_updater_would_put_on_record_is_told_fact_by_fact(
+    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
+) -> None:
+    """Whoever edits a list sees what comes of it."""
+    shepherdctl(RACK).process("run", "provisioner")
+    command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
+    rehearsed = command_line.process("run", "updater", "--dry-run")
+    titles, *facts = rehearsed.stdout.splitlines()
+    assert titles.split("  ")[0] == "MACHINE"
+    assert [row.split()[1:] for row in facts] == [
+        ["rack1-1", "address", "192.0.2.11", "192.0.2.99"],
+        ["rack1-1", "location", "Amsterdam", "Berlin"],
+    ]
+    document = json.loads(command_line.process("run", "updater", "--dry-run", "-o", "json").stdout)
+    assert document["plan"]["changes"][0]["changed"]["location"] == ["Amsterdam", "Berlin"]
+    ran = command_line.process("run", "updater")
+    assert ran.stdout.splitlines()[0].split() == ["updated", "1"]
+    again = command_line.process("run", "updater", "--dry-run")
+    assert (again.stdout, "there is nothing to do" in again.stderr) == ("", True)
+
+
 def test_a_loop_that_is_paused_says_that_nothing_was_done(shepherdctl: Callable[[Listing], CommandLine]) -> None:
     """Else an operator would look for machines that were never meant to come."""
     command_line = shepherdctl(RACK)

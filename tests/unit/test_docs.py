@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, type[config.Settings]] = {
     "Provisioner": config.ProvisionerSettings,
     "Initializer": config.InitializerSettings,
     "Recoverer": config.RecovererSettings,
+    "Updater": config.UpdaterSettings,
 }
 PROVIDERS: dict[str, type[config.Settings]] = {
     "static": provider_config.StaticSettings,

@@ -30,6 +30,7 @@ BUILT: dict[str, set[str]] = {
     "provisioner": set(),
     "initializer": {"google"},
     "recoverer": {"requests"},
+    "updater": set(),
     "migrator": set(),
 }
 """What a function needs of it before it is asked for anything; the Recoverer's provider is the one with an API."""
