@@ -115,10 +115,12 @@ def demo(
     """
     Watch machines go from capacity to running agents, and two of them be harmed and brought back.
 
-    Then the endpoint that the agents report to is away for a while, and nobody may be rebooted for that.
+    Then the endpoint that the agents report to is away for a while, and
+    nobody may be rebooted for that.
 
-    The real functions run against a simulated provider, simulated machines with real SSH, and a real PostgreSQL, all
-    on this computer. Takes about a minute. Exit status 1: something is not as it should be, and it says what.
+    The real functions run against a simulated provider, simulated machines
+    with real SSH, and a real PostgreSQL, all on this computer. Takes about a
+    minute. Exit status 1: something is not as it should be, and it says what.
     """
     from simulator.observation import problems, report  # noqa: PLC0415 - a world takes seconds to import
     from simulator.world import Settings, World  # noqa: PLC0415
@@ -199,8 +201,9 @@ def simulate(
     """
     Run a world of any size for a while, with faults, and report what came of it.
 
-    Exit status 1: a promise was broken (a machine lost or doubled, a healthy machine rebooted, work that never
-    ended). Machines that are not running in the end are reported, and are no reason for it: look at the faults.
+    Exit status 1: a promise was broken (a machine lost or doubled, a healthy
+    machine rebooted, work that never ended). Machines that are not running in
+    the end are reported, and are no reason for it: look at the faults.
     """
     from simulator.faults import Faults, load  # noqa: PLC0415 - a world takes seconds to import
     from simulator.observation import problems, report  # noqa: PLC0415
