@@ -1,0 +1,198 @@
+"""What EC2 says of instances, and what that means as machines; what it is told of new ones. No call is made here."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shepherd_core.provider_config import Ec2Settings
+
+FLEET_TAG = "shepherd-fleet"
+SLOT_TAG = "shepherd-slot"
+MACHINE_TAG = "shepherd-machine"
+HOST_KEY_TAG = "shepherd-host-key"
+
+STOPPING, STOPPED, TERMINATED = "stopping", "stopped", "terminated"
+_GONE = {"shutting-down", TERMINATED}
+_STATUS = {
+    "pending": ProviderStatus.PROVISIONING,
+    "running": ProviderStatus.RUNNING,
+    STOPPING: ProviderStatus.STOPPED,
+    STOPPED: ProviderStatus.STOPPED,
+    **dict.fromkeys(_GONE, ProviderStatus.MISSING),
+}
+# Reasons for an end that say nothing against the next instance. All others mean that it failed, mostly at its launch.
+_DELIBERATE = {
+    "Client.UserInitiatedShutdown",
+    "Client.InstanceInitiatedShutdown",
+    "Client.InstanceTerminated",
+    "Server.SpotInstanceTermination",
+}
+_ED25519 = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance."""
+
+    id: str
+    state: str
+    type: str
+    tags: Mapping[str, str]
+    zone: str | None
+    reason: str
+    """Why it is in its state, as a code; empty: nothing is said."""
+    private_address: str | None
+    public_address: str | None
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Instance:
+        """
+        Return the instance that an answer shows.
+
+        Raises:
+            KeyError: it has no id, or a tag has no key.
+        """
+        return cls(
+            id=raw["InstanceId"],
+            state=raw.get("State", {}).get("Name", ""),
+            type=raw.get("InstanceType", ""),
+            tags={tag["Key"]: tag.get("Value", "") for tag in raw.get("Tags", ())},
+            zone=raw.get("Placement", {}).get("AvailabilityZone"),
+            reason=raw.get("StateReason", {}).get("Code", ""),
+            private_address=raw.get("PrivateIpAddress") or raw.get("Ipv6Address"),
+            public_address=raw.get("PublicIpAddress"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.state}{', ' if self.reason else ''}{self.reason})"
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether it will never run again; EC2 shows it for a while all the same."""
+        return self.state in _GONE
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether it ended without anybody wanting it."""
+        return self.is_gone and self.reason not in {"", *_DELIBERATE}
+
+    @property
+    def slot(self) -> str | None:
+        """Return the capacity that it was created on; None: it was not created by us."""
+        return self.tags.get(SLOT_TAG)
+
+    @property
+    def token(self) -> UUID | None:
+        """Return the machine id that it was created with."""
+        try:
+            return UUID(self.tags.get(MACHINE_TAG, ""))
+        except ValueError:
+            return None
+
+    @property
+    def host_key(self) -> str | None:
+        """Return the public half of the host key that it was given."""
+        value = self.tags.get(HOST_KEY_TAG, "")
+        return value if _ED25519.fullmatch(value) else None
+
+
+def machine(instance: Instance, which_address: str) -> Machine:
+    """
+    Return what *instance* means, with its *private* or *public* address.
+
+    One that is gone has failed: nothing is to be done about it, it is nobody's, and once it is terminated its
+    capacity is free.
+    """
+    address = instance.public_address if which_address == "public" else instance.private_address
+    return Machine(
+        provider_id=ProviderId(instance.id),
+        availability=Availability.KNOWN_USED,
+        address=None if address is None else ip_address(address),
+        reservation_id=None if instance.state == TERMINATED else instance.slot,
+        location=instance.zone,
+        status=_STATUS.get(instance.state, ProviderStatus.UNKNOWN),
+        failed=instance.is_gone,
+        token=None if instance.is_gone else instance.token,
+        host_key=instance.host_key,
+    )
+
+
+def machines(settings: Ec2Settings, instances: Sequence[Instance]) -> list[Machine]:
+    """
+    Return what all *instances* of the fleet mean, and the capacity that they leave of the limit.
+
+    Capacity has no name in EC2, so it gets one here: FLEET/1 to FLEET/LIMIT, a tag of the instance on it. Where the
+    last instance failed by itself, as long as EC2 shows that, nothing is created: the next one would fare no better.
+    """
+    present = [instance for instance in instances if instance.state != TERMINATED]
+    occupied = {instance.slot for instance in present}
+    failed = {instance.slot for instance in instances if instance.has_failed}
+    names = [f"{settings.ec2_fleet}/{number}" for number in range(1, settings.ec2_limit + 1)]
+    free = [name for name in names if name not in occupied]
+    return [machine(instance, settings.ec2_address) for instance in instances] + [
+        Machine(
+            provider_id=INVALID,
+            availability=Availability.KNOWN_UNUSED,
+            reservation_id=name,
+            failed=name in failed,
+        )
+        for name in free[: max(0, settings.ec2_limit - len(present))]
+    ]
+
+
+def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_data: str) -> dict[str, Any]:
+    """Return what RunInstances is told of a new instance, but for the subnet and the client token."""
+    tags = {FLEET_TAG: settings.ec2_fleet, SLOT_TAG: slot, MACHINE_TAG: str(token)}
+    of_instance = {"Name": slot, **tags, HOST_KEY_TAG: host_key}
+    wanted: dict[str, Any] = {
+        "MinCount": 1,
+        "MaxCount": 1,
+        "UserData": user_data,
+        # User data holds the private host key: no container, and nobody who merely makes the machine send a request,
+        # is to read it.
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in given.items()]}
+            for kind, given in (("instance", of_instance), ("volume", tags))
+        ],
+    }
+    if settings.ec2_image is not None:
+        wanted["ImageId"] = settings.ec2_image
+    if settings.ec2_instance_type is not None:
+        wanted["InstanceType"] = settings.ec2_instance_type
+    if settings.ec2_security_groups is not None:
+        wanted["SecurityGroupIds"] = settings.ec2_security_groups.split(",")
+    if (template := settings.ec2_launch_template) is not None:
+        name = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
+        wanted["LaunchTemplate"] = {name: template, "Version": settings.ec2_launch_template_version}
+    return wanted
+
+
+def user_data(host_private_key: str, host_key: str, authorized_key: str) -> str:
+    """
+    Return what cloud-init reads when a root volume boots first: the machine's host key, and who may log in. A secret.
+
+    With ``ssh_keys``, cloud-init makes no others. JSON is YAML, and needs no care for line ends.
+    """
+    wanted = {
+        "ssh_deletekeys": True,
+        "ssh_keys": {"ed25519_private": host_private_key, "ed25519_public": host_key},
+        "ssh_authorized_keys": [authorized_key],
+        "disable_root": False,
+    }
+    return f"#cloud-config\n{json.dumps(wanted)}\n"
+
+
+def has_replaceable_root(instance_type: str | None) -> bool:
+    """Return whether EC2 replaces root volumes of this type: not of bare metal, but for Macs. None: any."""
+    return instance_type is None or ".metal" not in instance_type or instance_type.startswith("mac")
