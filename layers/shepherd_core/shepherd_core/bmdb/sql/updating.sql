@@ -74,7 +74,7 @@ written AS (
     FROM unnest(
         :machine_ids::uuid[], :reservation_ids::text[], :addresses::text[], :locations::text[], :statuses::text[]
     ) AS g (machine_id, reservation_id, address, location, status)
-    WHERE p.machine_id = g.machine_id AND p.provider = :provider AND EXISTS (SELECT 1 FROM fence)
+    WHERE p.machine_id = g.machine_id AND EXISTS (SELECT 1 FROM fence)
     RETURNING p.machine_id
 )
 SELECT w.machine_id FROM fence f LEFT JOIN written w ON true;
