@@ -20,9 +20,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from google.protobuf.message import DecodeError
+from nacl.exceptions import BadSignatureError
+from nacl.signing import SigningKey, VerifyKey
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb import reports
@@ -88,8 +88,8 @@ class _Signed:
 
     def by(self, public_key: bytes) -> bool:
         try:
-            Ed25519PublicKey.from_public_bytes(public_key).verify(self.signature, self.message)
-        except InvalidSignature:
+            VerifyKey(public_key).verify(self.message, self.signature)
+        except BadSignatureError:
             return False
         return True
 
@@ -114,7 +114,7 @@ class AgentApi:
         self._stale_seconds = stale_seconds
         self._keys: dict[UUID, bytes] = {}
         # Stands in where there is no key, so that the work is the same. Nobody has its private half.
-        self._nobodys_key = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+        self._nobodys_key = SigningKey.generate().verify_key.encode()
 
     def handle(self, request: Request) -> Answer:
         """
