@@ -12,6 +12,7 @@ from bench import coldstart
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = (*LOOPS, "migrator")
+DEPLOYED = (*FUNCTIONS, "agent_api")  # which needs its libraries in every invocation
 
 # What takes long to import, and what only some functions or only some invocations need, or none.
 HEAVY = {
@@ -40,11 +41,11 @@ OURS = {"functions", "shepherd_core"}
 
 def test_every_loop_has_a_function_and_an_event() -> None:
     """What the runtime can run and nobody deploys, or the other way round, is a mistake."""
-    assert {path.parent.name for path in ROOT.glob("functions/*/app.py")} == set(FUNCTIONS)
-    assert {path.stem for path in ROOT.glob("events/*.json")} == set(FUNCTIONS)
+    assert {path.parent.name for path in ROOT.glob("functions/*/app.py")} == set(DEPLOYED)
+    assert {path.stem for path in ROOT.glob("events/*.json")} == set(DEPLOYED)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", DEPLOYED)
 def test_a_handler_only_hands_over(function: str) -> None:
     """What is decided in a handler escapes the tests of the package, and the command line that runs loops too."""
     lines = (ROOT / "functions" / function / "app.py").read_text(encoding="utf-8").splitlines()
@@ -57,7 +58,7 @@ def packages(program: str) -> set[str]:
     return {package for package in found if not package.startswith("_")} - sys.stdlib_module_names - OURS
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", DEPLOYED)
 def test_importing_a_handler_imports_nothing_that_may_never_be_needed(function: str) -> None:
     """Every cold start pays for it."""
     assert not HEAVY & packages(coldstart.ours(function, "import"))

@@ -21,7 +21,7 @@ LEFT JOIN machine_agent_heartbeat h
 -- now, or not later than what is on record; or the schema has another version. A recovery that commits while this
 -- runs may leave the heartbeat behind: it is older than any agent that is started afterwards, and counts for none.
 WITH agent AS (
-    SELECT a.machine_id, a.agent_started_at
+    SELECT a.machine_id
     FROM machine_agent_started a
     WHERE a.machine_id = :machine_id
         AND a.agent_public_key = :public_key
@@ -34,7 +34,6 @@ heartbeat AS (
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded.agent_signed_at
     WHERE h.agent_signed_at < excluded.agent_signed_at
-        OR h.agent_heartbeat_at < (SELECT agent_started_at FROM agent)
     RETURNING h.machine_id, h.agent_heartbeat_at
 )
 SELECT
