@@ -2,7 +2,7 @@
 What Shepherd costs a month on AWS: a formula, with every price and every assumption named.
 
     make cost                                        # 10, 1,000 and 100,000 machines
-    python bench/cost.py --machines 500 --set failures_per_machine=2
+    python bench/cost.py --machines 500 --set heartbeat_minutes=5 --set failures_per_machine=2
 
 The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
 rely on a figure. The database is not in the sum, because it is yours: name its price with ``--set database=…``.
@@ -14,8 +14,10 @@ import argparse
 from dataclasses import dataclass, fields, replace
 
 PRICES_OF = "2025-01"
+"""From the pricing pages of Lambda, API Gateway, EC2 (traffic), EventBridge and CloudWatch on aws.amazon.com."""
 _HOURS = 730
 _MINUTES = _HOURS * 60
+_FIRST_MILLIONS = 300.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class Inputs:
     lambda_gb_second: float = 0.0000133334
     """arm64"""
     lambda_million_requests: float = 0.20
+    api_million_requests: float = 1.00
+    """Of an HTTP API, the first 300 million in a month."""
+    api_million_more_requests: float = 0.90
+    traffic_gb: float = 0.09
+    """To the internet; what comes in is free."""
     scheduler_million_events: float = 1.00
     logs_gb: float = 0.50
     custom_metric: float = 0.30
@@ -34,13 +41,13 @@ class Inputs:
     database: float = 0.0
 
     # The deployment, as template.yaml has it.
-    loops: int = 3
+    loops: int = 4
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 31
+    alarms: int = 48
     """Metrics that alarms look at: each is charged for."""
-    metrics: int = 23
+    metrics: int = 30
 
     # What happens.
     idle_seconds: float = 0.05
@@ -54,23 +61,38 @@ class Inputs:
     rearm_seconds_per_thousand: float = 0.05
     """Billed for the Recoverer to look at a thousand healthy machines, once in each silence interval."""
     silence_minutes: float = 10.0
+    update_minutes: float = 60.0
+    """Between two listings of the Updater, while all machines are settled."""
     tick_log_kb: float = 1.2
+    heartbeat_minutes: float = 1.0
+    """Between two heartbeats of a machine."""
+    heartbeat_seconds: float = 0.01
+    """Billed for one: half a millisecond of work on a whole core, and one round trip to the database."""
+    heartbeat_answer_kb: float = 6.0
+    """Sent for one: half of one for the answer, the rest for the TLS handshake, because agents keep no connection."""
 
 
 def month(machines: int, inputs: Inputs) -> dict[str, float]:
     """Return the dollars of a month by what they are for."""
     ticks = inputs.loops * inputs.ticks_per_minute * _MINUTES
+    listings = inputs.ticks_per_minute * _MINUTES + _MINUTES / inputs.update_minutes
     starts = machines * inputs.failures_per_machine
     per_thousand = machines / 1000
     gb_seconds = (
         ticks * inputs.idle_seconds * inputs.memory_gb
         + starts * inputs.agent_start_seconds * inputs.initializer_memory_gb
-        + inputs.ticks_per_minute * _MINUTES * per_thousand * inputs.listing_seconds_per_thousand * inputs.memory_gb
+        + listings * per_thousand * inputs.listing_seconds_per_thousand * inputs.memory_gb
         + _MINUTES / inputs.silence_minutes * per_thousand * inputs.rearm_seconds_per_thousand * inputs.memory_gb
     )
+    heartbeats = machines * _MINUTES / inputs.heartbeat_minutes
+    heartbeat_gb_seconds = heartbeats * inputs.heartbeat_seconds * inputs.memory_gb
     return {
-        "Lambda, time": gb_seconds * inputs.lambda_gb_second,
-        "Lambda, requests": ticks / 1e6 * inputs.lambda_million_requests,
+        "heartbeats: API": _api(heartbeats / 1e6, inputs),
+        "heartbeats: Lambda": heartbeats / 1e6 * inputs.lambda_million_requests
+        + heartbeat_gb_seconds * inputs.lambda_gb_second,
+        "heartbeats: traffic": heartbeats * inputs.heartbeat_answer_kb / 1e6 * inputs.traffic_gb,
+        "loops: time": gb_seconds * inputs.lambda_gb_second,
+        "loops: requests": ticks / 1e6 * inputs.lambda_million_requests,
         "schedules": ticks / 1e6 * inputs.scheduler_million_events,
         "logs": (ticks * inputs.tick_log_kb + starts * 2) / 1e6 * inputs.logs_gb,
         "metrics": inputs.metrics * inputs.custom_metric,
@@ -78,6 +100,23 @@ def month(machines: int, inputs: Inputs) -> dict[str, float]:
         "dashboard": inputs.dashboard,
         "database": inputs.database,
     }
+
+
+def _api(millions: float, inputs: Inputs) -> float:
+    first = min(millions, _FIRST_MILLIONS)
+    return first * inputs.api_million_requests + (millions - first) * inputs.api_million_more_requests
+
+
+def table(fleets: list[int], inputs: Inputs) -> str:
+    """Return what is printed: a column for each number of machines."""
+    months = {machines: month(machines, inputs) for machines in fleets}
+    lines = [
+        f"US dollars a month (prices of {PRICES_OF}), by machines",
+        f"{'':<19}" + "".join(f"{machines:>12,}" for machines in months),
+        *(f"{what:<19}" + "".join(f"{each[what]:>12,.2f}" for each in months.values()) for what in month(0, inputs)),
+        f"{'sum':<19}" + "".join(f"{sum(each.values()):>12,.2f}" for each in months.values()),
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -97,12 +136,7 @@ def main() -> None:
         except ValueError:
             parser.error(f"--set {item}: {value!r} is not a number")
     inputs = replace(Inputs(), **changes)  # type: ignore[arg-type]  # counts may be fractions here
-    months = {machines: month(machines, inputs) for machines in arguments.machines}
-    print(f"US dollars a month (prices of {PRICES_OF}), by machines")
-    print(f"{'':<18}" + "".join(f"{machines:>12,}" for machines in months))
-    for what in month(0, inputs):
-        print(f"{what:<18}" + "".join(f"{each[what]:>12.2f}" for each in months.values()))
-    print(f"{'sum':<18}" + "".join(f"{sum(each.values()):>12.2f}" for each in months.values()))
+    print(table(arguments.machines, inputs))
 
 
 if __name__ == "__main__":

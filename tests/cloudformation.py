@@ -146,7 +146,10 @@ class Stack:
         if name == "AWS::NoValue":
             return _NOTHING
         known = {**PSEUDO, **self.parameters}
-        return known[name] if name in known else f"<{self._present(name)}>"
+        if name in known:
+            return known[name]
+        resource, _, made_by_sam = name.partition(".")
+        return f"<{self._present(resource)}.{made_by_sam}>" if made_by_sam else f"<{self._present(resource)}>"
 
     def _sub(self, argument: str | list[Any]) -> str:
         text, names = argument if isinstance(argument, list) else (argument, {})

@@ -12,15 +12,14 @@ from tests.cloudformation import read, read_file
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = read_file(ROOT / "template.yaml")
-LOOPS = ("provisioner", "initializer", "recoverer")
-FUNCTIONS = ("migrator", *LOOPS)
+LOOPS = ("provisioner", "initializer", "recoverer", "updater")
+FUNCTIONS = ("migrator", *LOOPS, "agent_api")
 
 # The smallest deployments that there are.
 STATIC = {
     "BmdbHost": "db.example.com",
     "StaticList": "ssm:/shepherd/machines",
     "AgentSource": "s3://bucket/agent",
-    "AgentEndpoint": "agents.example.com:443",
 }
 EQUINIX = {
     **STATIC,
@@ -34,6 +33,11 @@ EQUINIX = {
 # What can be chosen besides.
 IAM = {"BmdbAuth": "iam", "BmdbResourceId": "cluster-ABC123", "BmdbUser": "fleet"}
 VPC = {"VpcSubnetIds": "subnet-0a1,subnet-0b2", "VpcSecurityGroupIds": "sg-0c3"}
+DOMAIN = {
+    "AgentApiDomain": "agents.example.com",
+    "AgentApiCertificateArn": "arn:aws:acm:eu-central-1:123456789012:certificate/1234-abcd",
+}
+ENDPOINT = {"AgentEndpoint": "agents.example.net:443"}
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
@@ -41,12 +45,22 @@ _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
     (STATIC, {**STATIC, "StaticList": "s3://bucket/machines.json"}, {**STATIC, "StaticList": "/list"}, EQUINIX),
     ({}, {"BmdbPasswordParameter": ""}, IAM),
     ({}, {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://bucket/ca.pem"}),
-    ({}, {"AgentSource": "/opt/agent", "AgentCaSource": "s3://bucket/agents.pem"}),
+    ({}, {"AgentSource": "/opt/agent", "AgentCaSource": "s3://bucket/agents.pem", **DOMAIN}),
     ({}, {**VPC, "VpcIpv6": "true", "KmsKeyArn": KEY}),
-    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "ProvisionerScheduleState": "DISABLED"}),
+    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "ProvisionerScheduleState": "DISABLED", **ENDPOINT}),
 )
 DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items()} for chosen in product(*_CHOICES)]
 """Every combination of what the conditions look at."""
+
+
+def logical_id(function: str, what: str = "Function") -> str:
+    """Return what the template calls a function of ``functions/``, or, by another *what*, something that is its own."""
+    return "".join(map(str.capitalize, function.split("_"))) + what
+
+
+def deployed_name(function: str) -> str:
+    """Return what AWS calls it, behind the name of the stack."""
+    return function.replace("_", "-")
 
 
 @cache

@@ -21,7 +21,7 @@ from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
 from simulator.lambda_environment import Context
 from tests.cloudformation import PSEUDO, Stack
-from tests.deployments import EQUINIX, IAM, KEY, ROOT, STATIC, VPC, transformed
+from tests.deployments import EQUINIX, IAM, KEY, ROOT, STATIC, VPC, logical_id, transformed
 from tests.integration.tls_postgres import ADDRESS, Authority, Door
 
 if TYPE_CHECKING:
@@ -127,6 +127,11 @@ CASES = [
     ),
     Case("recoverer", {**EQUINIX, **CA_IN_SSM}, reads(PASSWORD, API_KEY, "/ca")),
     Case("recoverer", {**EQUINIX, **CA_IN_S3, **IAM}, TOKEN | reads(API_KEY, "authorities/ca.pem")),
+    Case("updater", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, LIST, "/ca")),
+    Case("updater", {**LIST_IN_S3, **CA_IN_S3, **IAM}, TOKEN | reads("lists/machines.json", "authorities/ca.pem")),
+    Case("updater", {**EQUINIX, **CA_IN_SSM}, reads(PASSWORD, API_KEY, "/ca")),
+    Case("agent_api", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, "/ca")),
+    Case("agent_api", {**EQUINIX, **CA_IN_S3, **IAM}, TOKEN | reads("authorities/ca.pem")),
 ]
 
 
@@ -187,7 +192,7 @@ def deployed(
         def deploy(case: Case) -> dict[str, str]:
             database = {"BmdbHost": ADDRESS, "BmdbPort": str(door.port), "BmdbName": fleet.settings.bmdb_name}
             stack = Stack(transformed(), {**case.deployment, **database, "BmdbUser": USER})
-            function = stack.resources[f"{case.function.capitalize()}Function"]["Properties"]
+            function = stack.resources[logical_id(case.function)]["Properties"]
             environment: dict[str, str] = function["Environment"]["Variables"]
             for name, value in {**environment, "SHEPHERD_EQUINIX_API_URL": api.url}.items():
                 monkeypatch.setenv(name, value)
@@ -199,7 +204,7 @@ def deployed(
 def plant_work(fleet: Fleet, case: Case) -> None:
     """Let there be a machine that the function has to do something with."""
     provider = case.deployment.get("Provider", "static")
-    if case.function == "initializer":
+    if case.function in {"initializer", "updater"}:
         fleet.provided_machine(provider)
     elif case.function == "recoverer":
         fleet.change(fleet.silent_machine(), f"UPDATE machine_provided SET provider = '{provider}'")
@@ -223,7 +228,7 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(case: Case) -> None:
     """Neither less, which fails at night, nor more, which somebody may use who should not."""
     stack = Stack(transformed(), {**case.deployment, **VPC, "KmsKeyArn": KEY, "BmdbUser": USER})
     allowed: set[tuple[str, str]] = set()
-    for statement in stack.statements(f"{case.function.capitalize()}Function"):
+    for statement in stack.statements(logical_id(case.function)):
         assert statement["Effect"] == "Allow"
         action = statement["Action"]
         actions = {action} if isinstance(action, str) else set(action)

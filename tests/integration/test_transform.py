@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shepherd_core.config import (
     PREFIX,
+    AgentApiSettings,
+    BmdbSettings,
     InitializerSettings,
     MigratorSettings,
     ProvisionerSettings,
     RecovererSettings,
     Settings,
+    UpdaterSettings,
     load,
 )
 from shepherd_core.control_loop import MARGIN_SECONDS
@@ -22,7 +25,23 @@ from shepherd_core.provisioner import CREATE_SECONDS
 from shepherd_core.runtime import CLOSING_SECONDS
 
 from tests.cloudformation import Stack
-from tests.deployments import DEPLOYMENTS, EQUINIX, FUNCTIONS, IAM, KEY, LOOPS, ROOT, STATIC, TOPIC, VPC, transformed
+from tests.deployments import (
+    DEPLOYMENTS,
+    DOMAIN,
+    ENDPOINT,
+    EQUINIX,
+    FUNCTIONS,
+    IAM,
+    KEY,
+    LOOPS,
+    ROOT,
+    STATIC,
+    TOPIC,
+    VPC,
+    deployed_name,
+    logical_id,
+    transformed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +52,8 @@ SETTINGS: dict[str, type[Settings]] = {
     "provisioner": ProvisionerSettings,
     "initializer": InitializerSettings,
     "recoverer": RecovererSettings,
+    "updater": UpdaterSettings,
+    "agent_api": AgentApiSettings,
 }
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
@@ -46,11 +67,6 @@ EVERY_PROVIDER = pytest.mark.parametrize(
 def deployed(**answers: str) -> Stack:
     """Return the stack of a deployment."""
     return Stack(transformed(), {**STATIC, **answers})
-
-
-def logical_id(function: str) -> str:
-    """Return what the template calls a function."""
-    return f"{function.capitalize()}Function"
 
 
 def properties(stack: Stack, function: str) -> dict[str, Any]:
@@ -95,10 +111,12 @@ def test_sam_makes_what_we_expect_and_nothing_else() -> None:
     made = {name: resource["Type"] for name, resource in deployed().resources.items()}
     assert {name for name, kind in made.items() if kind == "AWS::Lambda::Function"} == set(map(logical_id, FUNCTIONS))
     assert {name for name, kind in made.items() if kind == "AWS::IAM::Role"} == {
-        *(f"{function.capitalize()}Role" for function in FUNCTIONS),
+        *(logical_id(function, "Role") for function in FUNCTIONS),
         *(f"{logical_id(loop)}ScheduleRole" for loop in LOOPS),
     }
     assert set(made.values()) == {
+        "AWS::ApiGatewayV2::Api",
+        "AWS::ApiGatewayV2::Stage",
         "AWS::CloudWatch::Alarm",
         "AWS::CloudWatch::Dashboard",
         "AWS::IAM::ManagedPolicy",
@@ -106,6 +124,7 @@ def test_sam_makes_what_we_expect_and_nothing_else() -> None:
         "AWS::Lambda::EventInvokeConfig",
         "AWS::Lambda::Function",
         "AWS::Lambda::LayerVersion",
+        "AWS::Lambda::Permission",
         "AWS::Logs::LogGroup",
         "AWS::SQS::Queue",
         "AWS::Scheduler::Schedule",
@@ -170,11 +189,11 @@ def test_a_schedule_may_start_its_function_and_report_failures(loop: str) -> Non
 def test_a_function_has_only_policies_of_this_template(function: str) -> None:
     """SAM adds AWS's own policies where it makes the role, and those reach every log group and every subnet."""
     stack = deployed(**VPC)
-    role = stack.resources[f"{function.capitalize()}Role"]["Properties"]
+    role = stack.resources[logical_id(function, "Role")]["Properties"]
     assert {policy.strip("<>") for policy in role["ManagedPolicyArns"]} <= stack.of_type(
         "AWS::IAM::ManagedPolicy"
     ).keys()
-    assert properties(stack, function)["Role"] == f"<{function.capitalize()}Role.Arn>"
+    assert properties(stack, function)["Role"] == f"<{logical_id(function, 'Role')}.Arn>"
 
 
 @EVERY_PROVIDER
@@ -191,14 +210,90 @@ def test_a_loop_finds_its_settings_in_its_environment(
     assert environment.keys() == {PREFIX + name.upper() for name in fields}
 
 
-def test_the_migrator_finds_its_settings_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows the database and nothing else."""
-    environment = properties(deployed(**IAM), "migrator")["Environment"]["Variables"]
+@pytest.mark.parametrize(
+    ("function", "settings_type"), [("migrator", MigratorSettings), ("agent_api", AgentApiSettings)]
+)
+def test_who_needs_the_database_alone_knows_nothing_else(
+    function: str, settings_type: type[BmdbSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the provider nor where secrets are that are none of its business."""
+    environment = properties(deployed(**IAM), function)["Environment"]["Variables"]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    (settings,) = load(MigratorSettings)
+    (settings,) = load(settings_type)
     assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "fleet")
-    assert environment.keys() == {PREFIX + name.upper() for name in MigratorSettings.model_fields}
+    assert environment.keys() == {PREFIX + name.upper() for name in settings_type.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("answers", "endpoint"),
+    [
+        ({}, "https://<AgentApi>.execute-api.eu-central-1.amazonaws.com"),
+        (DOMAIN, "https://<AgentApiDomainName>"),
+        (ENDPOINT, ENDPOINT["AgentEndpoint"]),
+        ({**DOMAIN, **ENDPOINT}, ENDPOINT["AgentEndpoint"]),
+    ],
+    ids=["own", "domain", "elsewhere", "both"],
+)
+def test_agents_report_to_this_deployment_unless_told_otherwise(answers: dict[str, str], endpoint: str) -> None:
+    """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
+    stack = deployed(**answers)
+    assert properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_AGENT_ENDPOINT"] == endpoint
+    # What is given out must answer by then; with a domain name its record may come later, and agents go on trying.
+    assert ("AgentApiFunction" in needs(stack, "InitializerFunction")) is ("AgentApi" in endpoint and answers != DOMAIN)
+
+
+def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
+    """It is the one thing here that the world may call."""
+    stack = deployed()
+    (api,) = stack.of_type("AWS::ApiGatewayV2::Api").values()
+    assert {(path, method) for path, methods in api["Body"]["paths"].items() for method in methods} == {
+        ("/heartbeat", "post")
+    }
+    integration = api["Body"]["paths"]["/heartbeat"]["post"]["x-amazon-apigateway-integration"]
+    assert (integration["payloadFormatVersion"], integration["type"]) == ("2.0", "aws_proxy")
+    assert "functions/<AgentApiFunction.Arn>/invocations" in integration["uri"]
+    (permission,) = stack.of_type("AWS::Lambda::Permission").values()
+    assert permission["FunctionName"] == "<AgentApiFunction>"
+    assert permission["Principal"] == "apigateway.amazonaws.com"
+    assert str(permission["SourceArn"]).endswith(":<AgentApi>/*/POST/heartbeat")
+
+
+def test_the_path_that_an_agent_signs_is_the_path_that_the_function_sees() -> None:
+    """A stage with a name, or a mapping with a key, would stand in front of it."""
+    stack = deployed(**DOMAIN)
+    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
+    (mapping,) = stack.of_type("AWS::ApiGatewayV2::ApiMapping").values()
+    assert stage["StageName"] == "$default"
+    assert mapping == {
+        "ApiId": "<AgentApi>",
+        "DomainName": "<AgentApiDomainName>",
+        "Stage": "<AgentApiApiGatewayDefaultStage>",
+    }
+
+
+def test_what_the_api_lets_through_is_a_choice() -> None:
+    """It bounds what strangers can cost; by default 100,000 machines fit, and the smallest regions allow as much."""
+    (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": "2000", "ThrottlingBurstLimit": "1000"}
+    assert 100_000 / 60 < float(stage["DefaultRouteSettings"]["ThrottlingRateLimit"]) <= 2_500
+    assert float(stage["DefaultRouteSettings"]["ThrottlingBurstLimit"]) <= 1_250
+    (stage,) = deployed(AgentApiRate="5", AgentApiBurst="10").of_type("AWS::ApiGatewayV2::Stage").values()
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": "5", "ThrottlingBurstLimit": "10"}
+
+
+def test_no_line_is_logged_for_each_heartbeat() -> None:
+    """Neither by Lambda nor by the API: lines for four billion requests would cost more than the rest of the fleet."""
+    stack = deployed()
+    assert properties(stack, "agent_api")["LoggingConfig"]["SystemLogLevel"] == "WARN"
+    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
+    assert "AccessLogSettings" not in stage
+
+
+def test_the_recoverer_is_scheduled_by_default_for_a_provider_that_can_reboot() -> None:
+    """The choice arrives where it counts."""
+    assert schedule(deployed(**EQUINIX), "recoverer")["State"] == "ENABLED"
+    assert schedule(deployed(), "recoverer")["State"] == "DISABLED"
 
 
 @EVERY_LOOP
@@ -207,6 +302,11 @@ def test_no_loop_starts_before_the_schema_is_there(loop: str) -> None:
     stack = deployed()
     for resource in (logical_id(loop), f"{logical_id(loop)}Schedule"):
         assert "BmdbSchema" in needs(stack, resource)
+
+
+def test_no_report_is_taken_before_the_schema_is_there() -> None:
+    """It could not be recorded."""
+    assert "BmdbSchema" in needs(deployed(), "AgentApiFunction")
 
 
 def test_the_migrator_is_ready_when_the_schema_is_asked_for() -> None:
@@ -223,15 +323,15 @@ def test_a_function_logs_json_into_a_group_with_an_end(function: str) -> None:
     logging = properties(stack, function)["LoggingConfig"]
     group = stack.resources[logging["LogGroup"].strip("<>")]["Properties"]
     assert logging["LogFormat"] == "JSON"
-    assert group == {"LogGroupName": f"/aws/lambda/shepherd-{function}", "RetentionInDays": "7"}
+    assert group == {"LogGroupName": f"/aws/lambda/shepherd-{deployed_name(function)}", "RetentionInDays": "7"}
 
 
-@EVERY_LOOP
-def test_reserved_concurrency_is_set_only_when_it_is_asked_for(loop: str) -> None:
+@pytest.mark.parametrize("function", [*LOOPS, "agent_api"])
+def test_reserved_concurrency_is_set_only_when_it_is_asked_for(function: str) -> None:
     """A new account has none to give."""
-    key, parameter = "ReservedConcurrentExecutions", f"{loop.capitalize()}ReservedConcurrency"
-    assert key not in properties(deployed(), loop)
-    assert properties(deployed(**{parameter: "3"}), loop)[key] == "3"
+    key, parameter = "ReservedConcurrentExecutions", logical_id(function, "ReservedConcurrency")
+    assert key not in properties(deployed(), function)
+    assert properties(deployed(**{parameter: "3"}), function)[key] == "3"
 
 
 def test_the_migrator_needs_no_reserved_concurrency() -> None:

@@ -15,17 +15,27 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
 from tests.cloudformation import Stack
-from tests.deployments import LOOPS, ROOT, TEMPLATE, TOPIC
+from tests.deployments import ENDPOINT, LOOPS, ROOT, TEMPLATE, TOPIC, deployed_name, logical_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+COST = runpy.run_path(str(ROOT / "bench" / "cost.py"))
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 # What AWS itself measures, by namespace: names as its documentation has them, and the dimension that we use.
 AWS_METRICS = {
+    "AWS/ApiGateway": ({"Count", "4xx", "5xx", "Latency", "IntegrationLatency"}, "ApiId"),
     "AWS/Lambda": (
-        {"Invocations", "Errors", "Throttles", "Duration", "AsyncEventsDropped", "DestinationDeliveryFailures"},
+        {
+            "AsyncEventsDropped",
+            "ConcurrentExecutions",
+            "DestinationDeliveryFailures",
+            "Duration",
+            "Errors",
+            "Invocations",
+            "Throttles",
+        },
         "FunctionName",
     ),
     "AWS/SQS": ({"ApproximateNumberOfMessagesVisible"}, "QueueName"),
@@ -49,7 +59,7 @@ EVERY_ALARM = pytest.mark.parametrize("name", ALARMS)
 
 
 def kind_and_loop(name: str) -> tuple[str, str]:
-    """Return what an alarm is about, and its loop; one that is about all of them has none."""
+    """Return what an alarm is about, and its loop; one that is about all of them, or another function, has none."""
     loop, _, kind = name.partition("-")
     return (kind, loop) if loop in LOOPS else (name, "")
 
@@ -146,18 +156,20 @@ def test_alarms_and_dashboard_look_at_what_is_measured(provider: str, capsys: py
 
 def test_an_alarm_watches_the_loop_that_it_is_named_after() -> None:
     """Copies are easily left unchanged in one place."""
-    stack = deployed()
-    functions = {
-        f"<{name}>": properties["FunctionName"]
-        for name, properties in stack.of_type("AWS::Serverless::Function").items()
+    owners = {
+        **{f"<{logical_id(function)}>": deployed_name(function) for function in (*LOOPS, "agent_api")},
+        "<AgentApi>": "agent-api",
     }
     for name, alarm in ALARMS.items():
-        _, loop = kind_and_loop(name)
-        for _, _, dimensions in seen_by_alarm(alarm):
-            watched = dimensions.get("loop") or functions.get(dimensions.get("FunctionName", ""), "").removeprefix(
-                "shepherd-"
-            )
-            assert watched == loop, name
+        owner = next((each for each in owners.values() if name.startswith(f"{each}-")), "")
+        for namespace, metric, dimensions in seen_by_alarm(alarm):
+            seen = {
+                owners.get(value, value)
+                for key, value in dimensions.items()
+                if key in {"loop", "ApiId", "FunctionName"}
+            }
+            if (namespace, metric) != (telemetry.NAMESPACE, "managed"):  # there is no fleet without it
+                assert seen == ({owner} if owner else set()), name
 
 
 def test_the_dashboard_shows_every_metric_of_every_loop() -> None:
@@ -200,6 +212,60 @@ def test_an_invocation_that_comes_near_its_timeout_is_told_before_one_is_killed(
     assert (alarm["Statistic"], alarm["ComparisonOperator"]) == ("Maximum", "GreaterThanThreshold")
 
 
+# What CloudWatch's metric math has, in terms that Python has.
+_MATH = {r"\bIF\(": "if_(", r"\bFILL\(": "fill(", r"\bPERIOD\(\w+\)": "300", r"\bAND\b": "and"}
+
+
+def evaluated(alarm: dict[str, Any], **values: float | None) -> bool:
+    """Return whether an alarm goes off while its metrics have *values*; None: no data."""
+    formula = alarm["Metrics"][0]["Expression"]
+    for theirs, ours in _MATH.items():
+        formula = re.sub(theirs, ours, formula)
+    functions = {
+        "if_": lambda condition, this, other: this if condition else other,
+        "fill": lambda value, other: other if value is None else value,
+    }
+    value = eval(formula, functions, values)
+    return bool(
+        value >= alarm["Threshold"] if "OrEqualTo" in alarm["ComparisonOperator"] else value > alarm["Threshold"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("machines", "requests", "refused", "failures", "told"),
+    [
+        (3, None, None, None, True),
+        (3, 0, 0, 0, True),
+        (3, 1, 0, 0, False),
+        (3, 400, 400, 0, True),  # strangers, or agents that nobody believes any more
+        (3, 400, 0, 400, True),
+        (3, 400, 200, 199, False),
+        (0, None, None, None, False),
+        (None, None, None, None, False),
+    ],
+)
+def test_silence_of_the_whole_fleet_is_told_where_there_is_a_fleet(
+    machines: float | None, requests: float | None, refused: float | None, failures: float | None, told: bool
+) -> None:
+    """An empty deployment is silent, too, and must wake nobody; a domain name is never without requests."""
+    values = {"managed": machines, "requests": requests, "refused": refused, "failures": failures}
+    assert evaluated(ALARMS["agent-api-silent"], **values) is told
+    elsewhere = alarms(deployed(**ENDPOINT))["agent-api-silent"]
+    assert not evaluated(elsewhere, **values)  # what does not come to us, we cannot miss
+
+
+@pytest.mark.parametrize(("requests", "told"), [(2_000 * 300 * 0.8, False), (2_000 * 300, True)])
+def test_the_rate_is_told_before_reports_are_refused(requests: float, told: bool) -> None:
+    """100,000 machines at one heartbeat a minute are four fifths of the default, and no reason to be woken."""
+    assert evaluated(ALARMS["agent-api-busy"], requests=requests) is told
+
+
+@pytest.mark.parametrize(("failures", "told"), [(9, False), (10, True)])
+def test_reports_that_fail_are_told_by_their_share(failures: float, told: bool) -> None:
+    """One in thousands fails always, and its agent tries again."""
+    assert evaluated(ALARMS["agent-api-errors"], failures=failures, requests=100) is told
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_does_not_run_is_told_unless_its_schedule_is_disabled(loop: str) -> None:
     """Silence is the failure that nothing else reports; after a stop on purpose it is none."""
@@ -213,7 +279,7 @@ def test_a_loop_that_does_not_run_is_told_unless_its_schedule_is_disabled(loop: 
 @EVERY_ALARM
 def test_no_data_is_no_alarm_but_where_silence_is_the_failure(name: str) -> None:
     """A loop that had nothing to count would otherwise alarm, or leave its alarm without a state."""
-    state = {"ProvisionerScheduleState": "DISABLED", "InitializerScheduleState": "DISABLED"}
+    state = {f"{loop.capitalize()}ScheduleState": "DISABLED" for loop in LOOPS}
     assert alarms(deployed(**state))[name]["TreatMissingData"] == "notBreaching"
 
 
@@ -233,7 +299,19 @@ def test_an_alarm_can_be_evaluated(name: str) -> None:
 
 def test_the_costs_are_computed_for_what_is_deployed() -> None:
     """CloudWatch charges for each metric, and for each that an alarm looks at."""
-    cost = runpy.run_path(str(ROOT / "bench" / "cost.py"))["Inputs"]()
+    cost = COST["Inputs"]()
     assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in ALARMS.values())
     assert cost.metrics == sum(len(loops_of(row[0])) for row in documented("Metrics").values())
     assert cost.loops == len(LOOPS)
+
+
+def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
+    """Somebody decides by them."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    assert f"```\n{COST['table']([10, 1_000, 100_000], COST['Inputs']())}\n```" in page
+    often, seldom = COST["Inputs"](), COST["Inputs"](heartbeat_minutes=5)
+    assert "1,602 dollars" in page
+    assert f"{sum(COST['month'](100_000, seldom).values()):,.0f}" == "1,602"
+    assert f"{sum(COST['month'](1_000, seldom).values()):,.0f}" == "34"
+    heartbeats = COST["month"](100_000, often)
+    assert round(sum(heartbeats[what] for what in heartbeats if what.startswith("heartbeats")), -2) == 7_500

@@ -11,36 +11,39 @@ from pydantic import TypeAdapter, ValidationError
 from shepherd_core.bmdb.migrate import migrations
 from shepherd_core.config import (
     PREFIX,
+    AgentApiSettings,
     InitializerSettings,
     MigratorSettings,
     ProvisionerSettings,
     RecovererSettings,
     Settings,
+    UpdaterSettings,
     load,
 )
 from shepherd_core.deployment import ANSWER_SECONDS
 from shepherd_core.provider_config import EquinixSettings, StaticSettings
 
-from tests.deployments import EQUINIX, STATIC, TEMPLATE
+from tests.deployments import EQUINIX, FUNCTIONS, LOOPS, STATIC, TEMPLATE, deployed_name, logical_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LOOPS: dict[str, type[Settings]] = {
-    "provisioner": ProvisionerSettings,
-    "initializer": InitializerSettings,
-    "recoverer": RecovererSettings,
-}
 PROVIDERS: tuple[type[Settings], ...] = (StaticSettings, EquinixSettings)
 SETTINGS: dict[str, tuple[type[Settings], ...]] = {
     "migrator": (MigratorSettings,),
-    **{loop: (settings, *PROVIDERS) for loop, settings in LOOPS.items()},
+    "provisioner": (ProvisionerSettings, *PROVIDERS),
+    "initializer": (InitializerSettings, *PROVIDERS),
+    "recoverer": (RecovererSettings, *PROVIDERS),
+    "updater": (UpdaterSettings, *PROVIDERS),
+    "agent_api": (AgentApiSettings,),
 }
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
-EVERY_FUNCTION = pytest.mark.parametrize("function", SETTINGS)
+EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 
 # What an operator must say, because nobody can know it.
 ANSWERS = {**EQUINIX, **STATIC}
+# What CloudFormation makes of a formula instead of a parameter alone.
+COMPUTED = {"SHEPHERD_AGENT_ENDPOINT": "https://api.example.com"}
 # Who deploys to AWS has a database with a password; the settings themselves ask for none.
 OTHER_DEFAULTS = {"bmdb_password_parameter"}
 
@@ -56,7 +59,7 @@ def _properties(logical_id: str) -> dict[str, Any]:
 
 
 def _function_properties(function: str) -> dict[str, Any]:
-    return _properties(f"{function.capitalize()}Function")
+    return _properties(logical_id(function))
 
 
 def _schedule(loop: str) -> dict[str, Any]:
@@ -74,10 +77,12 @@ def _environment(function: str) -> dict[str, Any]:
     return shared | own
 
 
-def _value(variable: Any) -> str:
+def _value(name: str, variable: Any) -> str:
     """Return what the function sees when the operator gave ANSWERS and left the rest as it is."""
     if isinstance(variable, str):
         return variable
+    if name in COMPUTED:
+        return COMPUTED[name]
     parameter = variable["Ref"]
     return str(ANSWERS[parameter] if parameter in ANSWERS else PARAMETERS[parameter]["Default"])
 
@@ -93,7 +98,7 @@ def _parameters_of_settings() -> Iterator[Any]:
     for function in SETTINGS:
         fields = _fields(function)
         for variable, value in _environment(function).items():
-            if isinstance(value, dict):
+            if isinstance(value, dict) and variable not in COMPUTED:
                 yield pytest.param(value["Ref"], fields.get(variable), id=f"{function}-{value['Ref']}")
 
 
@@ -137,7 +142,7 @@ def test_what_the_template_leaves_alone_has_the_default_of_the_settings(
 ) -> None:
     """Two places that give different defaults would make every document about one of them wrong."""
     for variable, value in _environment(function).items():
-        monkeypatch.setenv(variable, _value(value))
+        monkeypatch.setenv(variable, _value(variable, value))
     for settings in load(*SETTINGS[function]):
         for name, field in type(settings).model_fields.items():
             if not field.is_required() and name not in OTHER_DEFAULTS:
@@ -160,6 +165,12 @@ def test_a_parameter_allows_nothing_that_its_setting_refuses(parameter: str, fie
     if "MaxValue" in rules:
         with pytest.raises(ValidationError):
             adapter.validate_python(str(rules["MaxValue"] + 1))
+
+
+def test_the_endpoint_that_agents_are_given_is_described_as_its_setting() -> None:
+    """It is a parameter with a default that only the deployment can have."""
+    setting = InitializerSettings.model_fields["agent_endpoint"].description
+    assert str(PARAMETERS["AgentEndpoint"]["Description"]).startswith(str(setting).rstrip("."))
 
 
 def test_every_provider_can_be_chosen() -> None:
@@ -196,24 +207,25 @@ def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> 
 def test_two_deployments_in_one_account_stay_apart(loop: str) -> None:
     """SAM would name the schedule after its place in the template, the same in each deployment."""
     name = {"Fn::Sub": f"${{AWS::StackName}}-{loop}"}
-    assert _schedule(loop)["Name"] == _function_properties(loop)["FunctionName"] == name
+    assert _schedule(loop)["Name"] == name
     assert _schedule(loop)["GroupName"] == {"Ref": "ScheduleGroup"}
     assert _properties("ScheduleGroup") == {"Name": {"Ref": "AWS::StackName"}}
 
 
-def test_nobody_reboots_machines_unless_told_to() -> None:
-    """While nothing records heartbeats, every machine looks silent."""
-    assert _schedule("recoverer")["State"] == {"Ref": "RecovererScheduleState"}
-    assert PARAMETERS["RecovererScheduleState"]["Default"] == "DISABLED"
+@EVERY_FUNCTION
+def test_a_function_is_named_after_its_stack(function: str) -> None:
+    """The documentation names functions as people type them."""
+    name = {"Fn::Sub": f"${{AWS::StackName}}-{deployed_name(function)}"}
+    assert _function_properties(function)["FunctionName"] == name
 
 
 @EVERY_FUNCTION
 def test_a_function_has_a_role_of_its_own(function: str) -> None:
     """SAM's roles may write to every log group; a role in common would read everybody's secrets."""
-    role = f"{function.capitalize()}Role"
+    role = logical_id(function, "Role")
     assert _function_properties(function)["Role"] == {"Fn::GetAtt": [role, "Arn"]}
     log = _properties(role)["Policies"][0]["PolicyDocument"]["Statement"][0]
-    assert log["Resource"] == {"Fn::GetAtt": [f"{function.capitalize()}Logs", "Arn"]}
+    assert log["Resource"] == {"Fn::GetAtt": [logical_id(function, "Logs"), "Arn"]}
 
 
 def test_permissions_name_what_they_are_for() -> None:

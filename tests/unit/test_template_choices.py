@@ -7,9 +7,28 @@ import tomllib
 from typing import Any
 
 import pytest
+from shepherd_core.machine import Capability
+from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.providers.static import StaticProvider
 
 from tests.cloudformation import Stack
-from tests.deployments import DEPLOYMENTS, EQUINIX, IAM, LOOPS, ROOT, STATIC, TEMPLATE, TOPIC, VPC
+from tests.deployments import (
+    DEPLOYMENTS,
+    DOMAIN,
+    ENDPOINT,
+    EQUINIX,
+    FUNCTIONS,
+    IAM,
+    ROOT,
+    STATIC,
+    TEMPLATE,
+    TOPIC,
+    VPC,
+    logical_id,
+)
+
+CAPABILITIES = {each.name: each.capabilities for each in (StaticProvider, EquinixProvider)}
+SMALLEST = {"static": STATIC, "equinix": EQUINIX}
 
 
 @pytest.mark.parametrize(
@@ -18,13 +37,15 @@ from tests.deployments import DEPLOYMENTS, EQUINIX, IAM, LOOPS, ROOT, STATIC, TE
         (STATIC, []),
         (EQUINIX, []),
         ({**EQUINIX, "RecovererScheduleState": "ENABLED"}, []),
+        ({**STATIC, "RecovererScheduleState": "DISABLED"}, []),
         ({**STATIC, **IAM}, []),
+        ({**STATIC, **DOMAIN, **ENDPOINT}, []),
         ({**STATIC, **VPC}, []),
         ({**STATIC, **VPC, "VpcIpv6": "true"}, []),
         ({**STATIC, "StaticList": ""}, ["The provider static needs StaticList."]),
         (
             {**STATIC, "RecovererScheduleState": "ENABLED"},
-            ["Nobody can reboot the machines of a list, so RecovererScheduleState must be DISABLED."],
+            ["Nobody can reboot the machines of a list, so RecovererScheduleState must not be ENABLED."],
         ),
         ({**EQUINIX, "EquinixProjectId": ""}, ["The provider equinix needs EquinixProjectId."]),
         ({**EQUINIX, "EquinixDevicePrefix": ""}, ["The provider equinix needs EquinixDevicePrefix."]),
@@ -32,6 +53,11 @@ from tests.deployments import DEPLOYMENTS, EQUINIX, IAM, LOOPS, ROOT, STATIC, TE
         (
             {**STATIC, **IAM, "BmdbResourceId": ""},
             ["BmdbAuth iam needs BmdbResourceId, which says to what the functions may connect."],
+        ),
+        ({**STATIC, **DOMAIN, "AgentApiCertificateArn": ""}, ["AgentApiDomain needs AgentApiCertificateArn."]),
+        (
+            {**STATIC, **DOMAIN, "AgentApiDomain": ""},
+            ["AgentApiCertificateArn is of no use without AgentApiDomain."],
         ),
         ({**STATIC, **VPC, "VpcSecurityGroupIds": ""}, ["VpcSubnetIds need VpcSecurityGroupIds."]),
         (
@@ -78,6 +104,15 @@ def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
         ("SshKeyParameter", "/shepherd/*", False),
         ("SshKeyParameter", "ssh-key", False),
         ("AgentPath", "/root/a b", False),
+        ("AgentEndpoint", "agents.example.com:443", True),
+        ("AgentEndpoint", "https://agents.example.com/fleet", True),
+        ("AgentEndpoint", "https://user@agents.example.com", False),
+        ("AgentEndpoint", "https://agents.example.com?fleet", False),
+        ("AgentApiDomain", "https://agents.example.com", False),
+        ("AgentApiDomain", "*.example.com", False),
+        ("AgentApiRate", "0", False),
+        ("BreakerSilentShare", "0.05", True),
+        ("BreakerSilentShare", "20", False),
         ("EquinixDevicePrefix", "FIXME-", False),
         ("EquinixKeyLabel", "our FIXME", False),
         ("ProvisionerRate", "cron(0/5 * * * ? *)", True),
@@ -124,14 +159,29 @@ def _condition_names(value: Any) -> set[str]:
 def test_the_choices_tried_make_every_condition_true_and_false() -> None:
     """What was never tried both ways is not covered by the test before."""
     outcomes: dict[str, set[bool]] = {name: set() for name in TEMPLATE["Conditions"]}
-    concurrency = {f"{loop.capitalize()}ReservedConcurrency": "1" for loop in LOOPS}
-    states = {**EQUINIX, "InitializerScheduleState": "DISABLED", "RecovererScheduleState": "ENABLED"}
+    concurrency = {logical_id(function, "ReservedConcurrency"): "1" for function in FUNCTIONS if function != "migrator"}
+    states = {**EQUINIX, "InitializerScheduleState": "DISABLED", "UpdaterScheduleState": "DISABLED"}
     for deployment in [*DEPLOYMENTS, {**states, **concurrency}]:
         stack = Stack(TEMPLATE, deployment)
         for name, found in outcomes.items():
             found.add(stack.holds(name))
     assert {name for name, found in outcomes.items() if found != {True, False}} == set()
     assert _condition_names([TEMPLATE[part] for part in ("Conditions", "Globals", "Resources")]) == outcomes.keys()
+
+
+@pytest.mark.parametrize("provider", SMALLEST)
+def test_the_recoverer_runs_unless_told_otherwise_where_the_provider_can_reboot(provider: str) -> None:
+    """A Recoverer that is left out leaves silent machines alone for ever; one that cannot reboot only fails."""
+    deployment = SMALLEST[provider]
+    able = Capability.REBOOT in CAPABILITIES[provider]
+    assert Stack(TEMPLATE, deployment).holds("RecovererRuns") is able
+    assert not Stack(TEMPLATE, {**deployment, "RecovererScheduleState": "DISABLED"}).holds("RecovererRuns")
+    assert (not Stack(TEMPLATE, {**deployment, "RecovererScheduleState": "ENABLED"}).refusals()) is able
+
+
+def test_what_each_provider_can_do_was_tried() -> None:
+    """The template knows by name who can reboot."""
+    assert list(SMALLEST) == list(CAPABILITIES) == TEMPLATE["Parameters"]["Provider"]["AllowedValues"]
 
 
 def test_subnets_become_a_list() -> None:
