@@ -250,6 +250,7 @@ def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
     assert {(path, method) for path, methods in api["Body"]["paths"].items() for method in methods} == {
         ("/heartbeat", "post")
     }
+    assert "security" not in api["Body"]["paths"]["/heartbeat"]["post"]  # agents have no account with AWS
     integration = api["Body"]["paths"]["/heartbeat"]["post"]["x-amazon-apigateway-integration"]
     assert (integration["payloadFormatVersion"], integration["type"]) == ("2.0", "aws_proxy")
     assert "functions/<AgentApiFunction.Arn>/invocations" in integration["uri"]

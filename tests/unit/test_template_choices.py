@@ -214,6 +214,11 @@ def test_guided_deployments_ask_first_for_what_nobody_can_know() -> None:
     assert list(TEMPLATE["Parameters"])[len(ours)] == "BmdbPort"
 
 
+def test_guided_deployments_do_not_ask_whether_the_api_may_be_open() -> None:
+    """SAM asks that of every API that says nothing about it, and Enter would mean no, after all the other answers."""
+    assert TEMPLATE["Resources"]["AgentApi"]["Properties"]["Auth"] == {"EnableIamAuthorizer": False}
+
+
 def test_every_parameter_that_a_page_names_exists() -> None:
     """Pages say NAME=VALUE for what is given to `sam deploy`."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
