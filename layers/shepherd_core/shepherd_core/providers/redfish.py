@@ -1,0 +1,198 @@
+"""
+Redfish: machines of one's own, as a list has them, restarted through their BMCs.
+
+Requests carry the credential, if not told otherwise: a session would have to
+be closed, which a function that is killed cannot do, and BMCs have few.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shepherd_core import telemetry
+from shepherd_core.errors import ProviderError, ProviderRefused, ProviderUnavailable, SourceError, TimeLimitExceeded
+from shepherd_core.machine import Capability, ProviderStatus
+from shepherd_core.provider import Provider
+from shepherd_core.providers.machine_list import machine
+from shepherd_core.providers.redfish_bmc import Way, connected
+from shepherd_core.providers.redfish_list import redfish_list
+from shepherd_core.providers.redfish_login import Logins
+from shepherd_core.providers.redfish_system import ComputerSystem, path_of_the_only, status
+from shepherd_core.providers.redfish_transport import Door
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from shepherd_core.clock import Clock, Deadline
+    from shepherd_core.machine import Machine, ProviderId
+    from shepherd_core.provider_config import RedfishSettings
+    from shepherd_core.providers.machine_list import Entry
+
+_TOLD = 10
+"""How many BMCs that did not answer a log line names."""
+
+
+class RedfishProvider(Provider):
+    """
+    A provider whose machines are the entries of a JSON list, which names the BMC of each.
+
+    ``[{"ID": "rack1-3", "Addr": "192.0.2.13", "Bmc": "https://192.0.2.113", "Credential": "/shepherd/bmc/rack1-3"},
+    …]``: as for the static provider, and *Bmc* is the URL of the BMC, *Credential* the name of the secret that holds
+    ``user:password``. *System*, the path of the ComputerSystem, is needed where a BMC has several; *Fingerprint* pins
+    the BMC's certificate, which is verified against CAs otherwise.
+
+    *read_list* and *read_ca* return documents and raise SourceError; give the first as ``MachineList`` wants it.
+    *read_secret* and *forget_secret* are the secret store's.
+    """
+
+    name = "redfish"
+
+    def __init__(
+        self,
+        settings: RedfishSettings,
+        read_list: Callable[[], bytes],
+        clock: Clock,
+        *,
+        read_secret: Callable[[str], str],
+        forget_secret: Callable[[str], None],
+        read_ca: Callable[[], bytes] | None = None,
+    ) -> None:
+        self._list = redfish_list(read_list)
+        self._boot_source = settings.redfish_boot_source
+        self._graceful = settings.redfish_graceful
+        self._list_power = settings.redfish_list_power
+        self._max_calls = settings.redfish_max_calls
+        self._way = Way(
+            logins=Logins(read_secret, forget_secret, clock),
+            clock=clock,
+            seconds=settings.redfish_timeout_seconds,
+            sessions=settings.redfish_auth == "session",
+        )
+        self._read_ca = read_ca
+        self._cas: ssl.SSLContext | None = None
+        self._cas_lock = threading.Lock()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Return what it can do: reinstall too, if there is something to boot from."""
+        always = {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
+        return frozenset(always if self._boot_source is None else {*always, Capability.REINSTALL})
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """
+        Return all entries, each with its power state, unless the settings say to leave that out.
+
+        A BMC that does not answer in time leaves the state of its machine unknown, and that is all: the list is
+        complete without it. All BMCs together have the time for one request, and at most half of what is left.
+
+        Raises:
+            ListingInvalid: the list has faults; each is named with entry, field, value and what was wanted.
+        """
+        entries = self._list.entries(deadline)
+        if not self._list_power:
+            return [machine(entry, ProviderStatus.UNKNOWN) for entry in entries]
+        # One thread for a BMC: it is asked one thing at a time, and sent a wrong password once.
+        bmcs: dict[str, list[tuple[Entry, Door]]] = {}
+        for entry in entries:
+            bmcs.setdefault(entry["Bmc"], []).append((entry, self._door(entry)))
+        silent: list[str] = []
+        limit = deadline.within(min(self._way.seconds, deadline.remaining() / 2))
+        with ThreadPoolExecutor(self._max_calls, thread_name_prefix="redfish") as pool:
+            found = list(pool.map(partial(self._known, silent=silent, limit=limit), bmcs.values()))
+        if silent:
+            telemetry.warning("power states are unknown", machines=len(silent), reasons=sorted(silent)[:_TOLD])
+        known = {provider_id: status for statuses in found for provider_id, status in statuses.items()}
+        return [machine(entry, known[entry["ID"]]) for entry in entries]
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Return one entry and its power state, as the Provider does; a BMC that does not answer is an error here."""
+        entry = self._list.entry(provider_id, deadline)
+        return machine(entry, self._status(entry, self._door(entry), deadline))
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """Return the entry that *capacity* is, as used, as the Provider does; see ``MachineList.take``."""
+        return self._list.take(capacity, token, capacity.status, deadline)
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Restart the machine, which then boots as usual; one that is off is switched on.
+
+        Raises:
+            MachineNotFound: the list has no such machine.
+        """
+        with self._system(provider_id, deadline) as system:
+            system.reboot(graceful=self._graceful)
+
+    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Cut the machine's power and give it back; one that is off is switched on.
+
+        If it dies between the two, the machine is off, and the next call, or the next ``reboot``, switches it on.
+
+        Raises:
+            MachineNotFound: the list has no such machine.
+        """
+        with self._system(provider_id, deadline) as system:
+            system.power_cycle()
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Let the machine boot once from the boot source of the settings, whose matter it is to install a system.
+
+        Raises:
+            MachineNotFound: the list has no such machine.
+            NotSupported: the settings name no boot source.
+        """
+        if self._boot_source is None:
+            super().reinstall(provider_id, deadline)
+        with self._system(provider_id, deadline) as system:
+            system.reinstall()
+
+    @contextmanager
+    def _system(self, provider_id: ProviderId, deadline: Deadline) -> Iterator[ComputerSystem]:
+        entry = self._list.entry(provider_id, deadline)
+        with connected(self._way, self._door(entry), deadline) as bmc:
+            path = entry.get("System") or path_of_the_only(bmc)
+            yield ComputerSystem(bmc, path, self._way, self._boot_source, deadline)
+
+    def _status(self, entry: Entry, door: Door, deadline: Deadline) -> ProviderStatus:
+        with connected(self._way, door, deadline) as bmc:
+            return status(bmc, entry.get("System") or path_of_the_only(bmc))
+
+    def _known(
+        self, systems: list[tuple[Entry, Door]], silent: list[str], limit: Deadline
+    ) -> dict[str, ProviderStatus]:
+        """Return what is known of the systems of one BMC; why something is not goes into *silent*."""
+        known = {}
+        for entry, door in systems:
+            try:
+                known[entry["ID"]] = self._status(entry, door, limit)
+            except (ProviderError, TimeLimitExceeded) as error:
+                known[entry["ID"]] = ProviderStatus.UNKNOWN
+                silent.append(f"{entry['ID']}: {error}")
+        return known
+
+    def _door(self, entry: Entry) -> Door:
+        trust = entry.get("Fingerprint") or self._trusted()
+        return Door(url=entry["Bmc"], secret=entry["Credential"], trust=trust)
+
+    def _trusted(self) -> ssl.SSLContext:
+        """Return the CAs of the settings, or the system's."""
+        with self._cas_lock:
+            if self._cas is None:
+                try:
+                    # Nothing for an empty document: ssl would take that for the system's.
+                    pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
+                    self._cas = ssl.create_default_context(cadata=pem)
+                except SourceError as error:
+                    kind = ProviderUnavailable if error.retryable else ProviderRefused
+                    raise kind(f"the CAs of the BMCs: {error}") from error
+                except (ValueError, ssl.SSLError) as error:
+                    raise ProviderRefused(f"the CAs of the BMCs are not PEM certificates: {error}") from error
+            return self._cas

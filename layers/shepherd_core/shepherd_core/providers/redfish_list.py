@@ -1,0 +1,80 @@
+"""What an entry of the list says about a machine's BMC, besides what every such list says about a machine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from shepherd_core.providers.machine_list import FIELDS, Field, MachineList, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from shepherd_core.providers.machine_list import Entry
+
+
+def redfish_list(read: Callable[[], bytes]) -> MachineList:
+    """Return the list that *read* returns; its entries have a Bmc and a Credential, and may have more."""
+    return MachineList(read, _FIELDS, _disagreements)
+
+
+def _bmc(value: object) -> str | None:
+    """Return a URL without its last slash, and in one spelling, since it tells BMCs apart."""
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
+        return None
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme != "https" or not parts.hostname or parts.path not in {"", "/"} or "@" in parts.netloc:
+        return None
+    if parts.query or parts.fragment:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"https://{host}" if port in {None, 443} else f"https://{host}:{port}"
+
+
+def _system(value: object) -> str | None:
+    return _matching(r"/[!-~]+", value)
+
+
+def _credential(value: object) -> str | None:
+    return _matching(r"[A-Za-z0-9_.\-/]{1,1011}", value)
+
+
+def _fingerprint(value: object) -> str | None:
+    digits = _matching(r"([0-9a-fA-F]{2}:?){31}[0-9a-fA-F]{2}", value)
+    return None if digits is None else digits.replace(":", "").lower()
+
+
+def _matching(pattern: str, value: object) -> str | None:
+    return value if isinstance(value, str) and re.fullmatch(pattern, value) else None
+
+
+_FIELDS: Mapping[str, Field] = {
+    **FIELDS,
+    "Bmc": Field(_bmc, "the https URL of a BMC, without user, path or query,"),
+    "System": Field(_system, "the path of the machine's ComputerSystem, as /redfish/v1/Systems/1,", required=False),
+    "Credential": Field(_credential, "the name of the SSM parameter that holds user:password"),
+    "Fingerprint": Field(
+        _fingerprint, "the SHA-256 fingerprint of the BMC's certificate, 64 hexadecimal digits,", required=False
+    ),
+}
+
+
+def _disagreements(entries: Mapping[int, Entry]) -> Iterator[str]:
+    """Yield what would let two entries act on one machine: the same system, or one that might be the same."""
+    known: dict[str, dict[str | None, int]] = {}
+    for index, entry in entries.items():
+        if "Bmc" in entry:
+            system = entry.get("System")
+            others = known.setdefault(entry["Bmc"], {})
+            if others and (system is None or system in others or None in others):
+                other = others.get(system, next(iter(others.values())))
+                yield (
+                    f"entry {index}: Bmc {shown(entry['Bmc'])} is that of entry {other} too; "
+                    "a System of its own was wanted in each of them"
+                )
+            others.setdefault(system, index)

@@ -1,0 +1,194 @@
+"""A rack of simulated machines with BMCs: the emulator of sushy-tools, switching the machines of a park."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import ssl
+import tempfile
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from simulator import certificate, faults
+from simulator.redfish_emulator import RedfishEmulator
+from simulator.redfish_front import Bmc
+from simulator.redfish_https import Listener, Listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from simulator.equinix_hardware import Hardware
+
+_PASSWORD = "made-up:password of a BMC"  # noqa: S105 - made up
+_USER = "shepherd"
+
+
+class RedfishRack:
+    """
+    So many machines, each with a BMC, from ``__enter__`` to ``__exit__``; one rack at a time in a process.
+
+    A change of power at a BMC stops or starts the machine of the park; one that boots from PXE or a virtual CD is
+    reinstalled. Safe to use from any thread.
+    """
+
+    def __init__(
+        self,
+        park: Hardware,
+        *,
+        machines: int,
+        authorized_key: str = "",
+        address: str = "127.0.0.1",
+        action_seconds: float = 0,
+        fault_rules: Sequence[faults.Rule] = (),
+    ) -> None:
+        """
+        Rack the machines, in *park*, when the rack is entered.
+
+        Root gets into them with *authorized_key*. The BMCs are at ports of *address*, an IP address of this computer.
+        A change of power takes *action_seconds*. *fault_rules* hold for all BMCs.
+        """
+        self._park = park
+        self._authorized_key = authorized_key
+        self._address = address
+        self._action_seconds = action_seconds
+        self.names = [f"rack-{number:03}" for number in range(1, machines + 1)]
+        """The machines, by their IDs in the list, which are their names in the park too."""
+        self.faults = faults.FaultScript(fault_rules)
+        """What goes wrong at all BMCs."""
+        self.bmcs: dict[str, Bmc] = {}
+        """The BMC of each machine."""
+        self.listeners: dict[str, Listener] = {}
+        """And the server in front of it."""
+        self.entries: list[dict[str, str]] = []
+        """What an operator writes into the list."""
+        self.secrets: Mapping[str, str] = {}
+        """What an operator has to store, by the name of the SSM parameter."""
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._power: dict[str, str] = {}
+        self._starts: dict[str, int] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def document(self) -> bytes:
+        """Return the list."""
+        return json.dumps(self.entries).encode()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return what the functions are told; the list is a file, and so are the CAs."""
+        return {
+            "SHEPHERD_PROVIDER": "redfish",
+            "SHEPHERD_REDFISH_LIST": str(self.list_file),
+            "SHEPHERD_REDFISH_CA_SOURCE": str(self.ca_file),
+        }
+
+    @property
+    def errors(self) -> Sequence[Exception]:
+        """Return what went wrong in the simulation itself."""
+        return self._emulator.errors
+
+    @property
+    def calls(self) -> int:
+        """Return how many requests the BMCs have had."""
+        return sum(len(bmc.calls) for bmc in self.bmcs.values())
+
+    @property
+    def image_url(self) -> str:
+        """Return the URL of an image that a BMC can put into its virtual drive."""
+        return self._emulator.image_url
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the SHA-256 fingerprint of the BMCs' certificate, as openssl prints it."""
+        pem = re.findall(
+            "-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", self._tls_file.read_text(), re.DOTALL
+        )
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem[0])).digest().hex(":").upper()
+
+    def power(self, name: str) -> str:
+        """Return whether the machine is On or Off."""
+        with self._lock:
+            return self._power[name]
+
+    def starts(self, name: str) -> int:
+        """Return how often the machine was switched on, or restarted, since it was racked."""
+        with self._lock:
+            return self._starts.get(name, 0)
+
+    def settle(self) -> None:
+        """Wait until no change of power is under way."""
+        end = time.monotonic() + 20
+        while not self._emulator.idle:
+            if time.monotonic() > end:
+                raise TimeoutError("the emulator does not come to rest")
+            time.sleep(0.002)
+
+    def impersonate(self, name: str) -> None:
+        """Let the BMC show a certificate that nobody trusts, from now on."""
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bmc-")))
+        self.listeners[name].tls, _ = certificate.make(self._address, folder)
+
+    def _make(self) -> None:
+        enter = self._stack.enter_context
+        folder = Path(enter(tempfile.TemporaryDirectory(prefix="rack-", ignore_cleanup_errors=True)))
+        tls, self.ca_file = certificate.make(self._address, folder)
+        self._tls_file = folder / "server.pem"
+        systems = [{"uuid": str(uuid.uuid4()), "name": name, "power_state": "On", "nics": []} for name in self.names]
+        self._power = dict.fromkeys(self.names, "On")
+        self._emulator = enter(RedfishEmulator(systems, folder, self._changed, self._action_seconds))
+        for system in systems:
+            self._rack(str(system["name"]), str(system["uuid"]), tls)
+        self._stack.callback(Listeners(list(self.listeners.values())).close)
+        self._stack.callback(self._closing.set)
+        self.secrets = {entry["Credential"]: f"{_USER}:{_PASSWORD}" for entry in self.entries}
+        self.list_file = folder / "machines.json"
+        self.list_file.write_bytes(self.document)
+
+    def _rack(self, name: str, system: str, tls: ssl.SSLContext) -> None:
+        bmc = Bmc(system, _USER, _PASSWORD, ask=self._emulator.ask, shared_faults=self.faults, closing=self._closing)
+        listener = Listener(self._address, tls, bmc.answer)
+        self.bmcs[name], self.listeners[name] = bmc, listener
+        self.entries.append(
+            {
+                "ID": name,
+                "Addr": self._park.rack(name, self._authorized_key, 0),
+                "Location": "a simulated rack",
+                "Bmc": f"https://{self._address}:{listener.port}",
+                "Credential": f"/shepherd/bmc/{name}",
+            }
+        )
+
+    def _changed(self, system: Mapping[str, Any]) -> None:
+        """Do to the machine of the park what the emulator says that was done to its system."""
+        name, state = system["name"], system["power_state"]
+        with self._lock:
+            before, self._power[name] = self._power[name], state
+            if state == before:
+                return
+            self._starts[name] = self._starts.get(name, 0) + (state == "On")
+        if state == "Off":
+            self._park.power_off(name)
+        elif self.bmcs[name].boots_from(system.get("boot_device")) is None:
+            self._park.power_on(name)
+        else:
+            self._park.reinstall(name)
