@@ -201,15 +201,18 @@ class HetznerProvider(Provider):
 
     def _arm(self, number: int, key: str, deadline: Deadline) -> None:
         """Let the next boot be the reinstallation."""
-        path, body = f"/boot/{number}/{self._system}", {**self._choice, "authorized_key": key}
         try:
+            self._activate(number, key, deadline)
+        except AlreadyEnabled:  # since we looked, or Robot's view was stale
+            self._disarm(number, deadline)
             try:
-                self._api.post(path, body, deadline)
-            except AlreadyEnabled:  # since we looked, or Robot's view was stale
-                self._disarm(number, deadline)
-                self._api.post(path, body, deadline)
-        except AlreadyEnabled as error:
-            raise ProviderUnavailable(f"{error}; somebody else arms server {number} at the same time") from error
+                self._activate(number, key, deadline)
+            except AlreadyEnabled as error:
+                raise ProviderUnavailable(f"{error}; somebody else arms server {number} at the same time") from error
+
+    def _activate(self, number: int, key: str, deadline: Deadline) -> None:
+        try:
+            self._api.post(f"/boot/{number}/{self._system}", {**self._choice, "authorized_key": key}, deadline)
         except ProviderUnavailable:
             self._try_to_disarm(number, deadline)
             raise
