@@ -125,6 +125,7 @@ class RedfishProvider(Provider):
 
         Raises:
             MachineNotFound: the list has no such machine.
+            NotSupported: its BMC cannot do it; nothing was done.
         """
         with self._system(provider_id, deadline) as system:
             system.reboot(graceful=self._graceful)
@@ -137,6 +138,7 @@ class RedfishProvider(Provider):
 
         Raises:
             MachineNotFound: the list has no such machine.
+            NotSupported: its BMC cannot do it; nothing was done.
         """
         with self._system(provider_id, deadline) as system:
             system.power_cycle()
@@ -147,7 +149,7 @@ class RedfishProvider(Provider):
 
         Raises:
             MachineNotFound: the list has no such machine.
-            NotSupported: the settings name no boot source.
+            NotSupported: the settings name no boot source, or the BMC cannot do it with this one; nothing was done.
         """
         if self._boot_source is None:
             super().reinstall(provider_id, deadline)
@@ -189,7 +191,10 @@ class RedfishProvider(Provider):
                 try:
                     # Nothing for an empty document: ssl would take that for the system's.
                     pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
-                    self._cas = ssl.create_default_context(cadata=pem)
+                    context = ssl.create_default_context(cadata=pem)
+                    # From Python 3.13 on it wants of CAs what those of many a rack never had.
+                    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+                    self._cas = context
                 except SourceError as error:
                     kind = ProviderUnavailable if error.retryable else ProviderRefused
                     raise kind(f"the CAs of the BMCs: {error}") from error

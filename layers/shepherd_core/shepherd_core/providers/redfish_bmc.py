@@ -97,6 +97,11 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         """Why a request got no useful answer, if one did not: sushy passes over some errors, and these with them."""
 
     @property
+    def name(self) -> str:
+        """Return what errors call it."""
+        return f"the BMC {self._door.url}"
+
+    @property
     def asked(self) -> str:
         """Return what was asked for last, as errors name it."""
         return self._transport.asked

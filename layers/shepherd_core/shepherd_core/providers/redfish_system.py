@@ -17,7 +17,7 @@ from sushy.resources.manager.constants import VirtualMediaType
 from sushy.resources.system.constants import BootSource, BootSourceOverrideEnabled
 from sushy.resources.system.system import System, SystemCollection
 
-from shepherd_core.errors import ProviderRefused, ProviderUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.errors import NotSupported, ProviderRefused, ProviderUnavailable, ShepherdError, TimeLimitExceeded
 from shepherd_core.machine import ProviderStatus
 from shepherd_core.providers.redfish_bmc import ROOT
 
@@ -72,40 +72,56 @@ class ComputerSystem:
         self._allowed = self._system.get_allowed_reset_system_values()
 
     def reboot(self, *, graceful: bool) -> None:
-        """Restart it, at once or, if *graceful* and the BMC can, by its operating system; switch it on if it is off."""
-        self._boot_as_usual()
+        """
+        Restart it, at once or, if *graceful* and the BMC can, by its operating system; switch it on if it is off.
+
+        Raises:
+            NotSupported: the BMC offers nothing for that; nothing was done.
+        """
         kinds = [ResetType.FORCE_RESTART, ResetType.POWER_CYCLE]
         self._restart([ResetType.GRACEFUL_RESTART, *kinds] if graceful else kinds)
 
     def power_cycle(self) -> None:
-        """Cut the power and give it back. If this dies in between, the next restart of any kind switches it on."""
-        self._boot_as_usual()
+        """
+        Cut the power and give it back. If this dies in between, the next restart of any kind switches it on.
+
+        Raises:
+            NotSupported: the BMC offers nothing for that; nothing was done.
+        """
         self._restart([ResetType.POWER_CYCLE])
 
     def reinstall(self) -> None:
         """
-        Boot it from the boot source, this once; whatever can be refused is looked at before the power is cut.
+        Boot it from the boot source, this once. If this dies on the way, it is off, or boots from the source at once.
 
-        If this dies on the way, the machine is off, or reinstalls at once.
+        Raises:
+            NotSupported: the BMC cannot switch it off and on, or not let it boot from there; nothing was done.
         """
+        *first, last = self._steps([])
         drive = None
         target = BootSource.PXE
         if self._boot_source != PXE:
             target = BootSource.CD
             drive = next(iter(self._drives()), None)
             if drive is None:
-                raise ProviderRefused(f"the BMC of {self._path} has no virtual CD or DVD drive for the image")
+                raise NotSupported(f"{self._bmc.name} has no virtual CD or DVD drive for {self._path}")
         if target not in self._system.get_allowed_system_boot_source_values():
-            raise ProviderRefused(f"the BMC of {self._path} does not let it boot from {target.value}")
-        if self._system.power_state is not PowerState.OFF:
-            self._switch_off()
+            raise NotSupported(f"{self._bmc.name} does not let {self._path} boot from {target.value}")
+        for kind in first:
+            self._reset(kind)
             self._system.refresh()
         if drive is not None:
             if drive.inserted:
                 drive.eject_media()
             drive.insert_media(self._boot_source)
         self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
-        self._switch_on()
+        self._reset(last)
+
+    def _restart(self, kinds: list[ResetType]) -> None:
+        steps = self._steps(kinds)
+        self._boot_as_usual()
+        for kind in steps:
+            self._reset(kind)
 
     def _boot_as_usual(self) -> None:
         boot = self._system.boot
@@ -116,22 +132,30 @@ class ComputerSystem:
                 if drive.inserted and drive.image == self._boot_source:
                     drive.eject_media()  # a firmware may boot from whatever is in the drive
 
-    def _restart(self, kinds: list[ResetType]) -> None:
-        """Restart it by the first of *kinds* that the BMC offers, else by switching it off and on; on, if it is off."""
+    def _steps(self, kinds: list[ResetType]) -> list[ResetType]:
+        """Return what restarts it: the first of *kinds* that the BMC offers, else off and on; on, if it is off."""
+        on = (ResetType.ON, ResetType.FORCE_ON)
         if self._system.power_state is PowerState.OFF:
-            self._switch_on()
-            return
-        offered = [kind for kind in kinds if kind in self._allowed]
-        if offered:
-            self._system.reset_system(offered[0])
-        else:
-            self._switch_off()
-            self._switch_on()
+            return [self._offered(*on)]
+        return [kind for kind in kinds if kind in self._allowed][:1] or [
+            self._offered(ResetType.FORCE_OFF),
+            self._offered(*on),
+        ]
 
-    def _switch_off(self) -> None:
-        """Switch it off, at once, and wait until it is."""
-        self._offered(ResetType.ON, ResetType.FORCE_ON)  # or it would stay off
-        self._system.reset_system(self._offered(ResetType.FORCE_OFF))
+    def _offered(self, *kinds: ResetType) -> ResetType:
+        for kind in kinds:
+            if kind in self._allowed:
+                return kind
+        offered = ", ".join(sorted(kind.value for kind in self._allowed))
+        wanted = " or ".join(kind.value for kind in kinds)
+        raise NotSupported(f"{self._bmc.name} offers no {wanted} for {self._path}, only {offered}")
+
+    def _reset(self, kind: ResetType) -> None:
+        self._system.reset_system(kind)
+        if kind is ResetType.FORCE_OFF:
+            self._wait_until_off()
+
+    def _wait_until_off(self) -> None:
         limit = self._deadline.within(self._way.seconds)
         passed: ShepherdError | None = None
         while True:
@@ -149,17 +173,6 @@ class ComputerSystem:
             self._way.clock.sleep(POLL_SECONDS)
         message = f"{self._bmc.asked}: ForceOff was accepted, but the machine is not reported to be off"
         raise ProviderUnavailable(message) from passed
-
-    def _switch_on(self) -> None:
-        self._system.reset_system(self._offered(ResetType.ON, ResetType.FORCE_ON))
-
-    def _offered(self, *kinds: ResetType) -> ResetType:
-        for kind in kinds:
-            if kind in self._allowed:
-                return kind
-        offered = ", ".join(sorted(kind.value for kind in self._allowed))
-        wanted = " or ".join(kind.value for kind in kinds)
-        raise ProviderRefused(f"the BMC of {self._path} offers no {wanted}, only {offered}")
 
     def _drives(self) -> list[Any]:
         """Return the virtual drives for CDs; newer BMCs have them at the system, older ones at its manager."""
