@@ -39,6 +39,8 @@ class BreakingConnection:
         self._folder = tempfile.mkdtemp(prefix="break-")
         self.settings = settings.model_copy(update={"bmdb_host": self._folder})
         self._armed: list[tuple[Lost, bytes, Callable[[], object]]] = []
+        self.requests = 0
+        """How often a client asked something and waited for the answer."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(Path(self._folder) / f".s.PGSQL.{settings.bmdb_port}"))
         self._listener.listen()
@@ -88,6 +90,7 @@ class BreakingConnection:
                 server.sendall(_startup(requests))
                 _answer(answers, client)
                 while request := _request(requests):
+                    self.requests += 1
                     if self._armed and self._is_armed(request):
                         lost, _, meanwhile = self._armed.pop(0)
                         if lost == "answer":

@@ -171,6 +171,8 @@ class AgentApi:
 
     def _why_not_taken(self, heartbeat: reports.Heartbeat, agent: reports.Agent) -> str:
         """Return why a heartbeat was not recorded whose signature is right."""
+        if not heartbeat.signed_at:
+            return "it does not say when it was signed"
         early = agent.time - heartbeat.signed_at
         if abs(early) > self._stale_seconds * 1000:
             return f"it was signed {abs(early) / 1000:.0f} s {'ago' if early > 0 else 'ahead'}"

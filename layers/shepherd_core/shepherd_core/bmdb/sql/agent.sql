@@ -20,20 +20,19 @@ LEFT JOIN machine_agent_heartbeat h
 -- compares). No row: the machine's agent has another key, or the machine none; the agent signed at another time than
 -- now, or not later than what is on record; or the schema has another version. A recovery that commits while this
 -- runs may leave the heartbeat behind: it is older than any agent that is started afterwards, and counts for none.
-WITH agent AS (
-    SELECT a.machine_id
+WITH heartbeat AS (
+    INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
+    SELECT a.machine_id, clock_timestamp(), :signed_at::bigint
     FROM machine_agent_started a
     WHERE a.machine_id = :machine_id
         AND a.agent_public_key = :public_key
-        AND abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at::bigint) <= :stale_seconds::float8 * 1000
+        AND abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at) <= :stale_seconds::float8 * 1000
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
-),
-heartbeat AS (
-    INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
-    SELECT machine_id, clock_timestamp(), :signed_at FROM agent
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded.agent_signed_at
     WHERE h.agent_signed_at < excluded.agent_signed_at
+        OR h.agent_heartbeat_at
+            < (SELECT s.agent_started_at FROM machine_agent_started s WHERE s.machine_id = h.machine_id)
     RETURNING h.machine_id, h.agent_heartbeat_at
 )
 SELECT
