@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.agent_api import Request
+from shepherd_core.bmdb import reports
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.migrate import migrate, migrations
 from shepherd_core.machine import Process
@@ -104,7 +105,6 @@ TAMPERED: dict[str, Callable[[Request], Request]] = {
     "two signatures": lambda request: with_headers(request, signature=request.headers["shepherd-signature"] * 2),
     "no base64": lambda request: with_headers(request, signature="\u00e4\ud800"),
     "no time": lambda request: replace(request, headers={"shepherd-signature": request.headers["shepherd-signature"]}),
-    "no path": lambda request: replace(request, path="/\ud800/heartbeat"),
 }
 
 
@@ -132,6 +132,13 @@ def test_the_signature_is_over_everything(
     request = agent.request()
     assert api.handle(tamper(request)).status == UNAUTHORIZED
     assert recorded(fleet) == before
+    assert api.handle(request).status == OK
+
+
+def test_a_path_that_is_no_text_is_not_the_one_without_it(api: AgentApi, agent: SignedAgent) -> None:
+    """What cannot be encoded must not vanish from what is verified."""
+    request = agent.request(path="//heartbeat")
+    assert api.handle(replace(request, path="/\ud800/heartbeat")).status == UNAUTHORIZED
     assert api.handle(request).status == OK
 
 
@@ -262,6 +269,24 @@ def test_an_agent_that_was_given_up_is_not_believed_any_more(fleet: Fleet, api: 
     fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
     assert api.handle(agent.request()).status == UNAUTHORIZED
     assert fleet.tags(agent.machine_id) == set()
+
+
+def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """Its key is remembered here, where nobody has heard of the new one yet; that must make no difference."""
+    assert api.handle(agent.request()).status == OK
+    SignedAgent(fleet, agent.machine_id)
+    before = recorded(fleet)
+    for message in (HeartbeatRequest(), HARDWARE):
+        assert api.handle(agent.request(message)).status == UNAUTHORIZED
+    assert recorded(fleet) == before
+
+
+def test_what_the_agent_before_signed_is_not_the_new_ones(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """By it a heartbeat whose answer was lost is found; the two may have signed in the same millisecond."""
+    assert api.handle(agent.request()).status == OK
+    assert reports.reporting_agent(fleet.connection, agent.machine_id).signed_at is not None
+    SignedAgent(fleet, agent.machine_id)
+    assert reports.reporting_agent(fleet.connection, agent.machine_id).signed_at is None
 
 
 class Interrupted(Connection):
