@@ -65,10 +65,14 @@ def make_work(world: World, function: str) -> None:
         _until(lambda: _all_up(world), "machines that answer SSH")
     if function == "recoverer":
         _until(lambda: bool(look(world)) and all(sight.running for sight in look(world)), "agents that report")
-        for name in world.park.names():
+        # One goes on reporting, if there are several: where nobody does, the Recoverer suspects the endpoint.
+        silenced = world.park.names()[:-1] or world.park.names()
+        for name in silenced:
             world.harm(name, "silence")
         silence = float(world.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * world.settings.speed
-        _until(lambda: all((sight.heartbeat_age or 0) > silence for sight in look(world)), "silent agents")
+        _until(
+            lambda: sum((sight.heartbeat_age or 0) > silence for sight in look(world)) >= len(silenced), "silent agents"
+        )
 
 
 def invoke(world: World, service: Service, function: str, sent: Mapping[str, Any], *, shown: bool) -> bool:

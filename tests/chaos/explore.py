@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from tests.chaos.scenarios import Scenario
     from tests.chaos.world import World
 
-TICKS = 8
+TICKS = 24
 """After so many ticks a world must have converged, wherever the first one died."""
 
-PAUSE_SECONDS = 4 * 3600 + 1.0
-"""Between ticks so much time passes: sessions die, and backoffs and settle times end."""
+OUTAGE_SECONDS = 4 * 3600 + 1.0
+"""Before the first of them so much time passes: sessions die, and backoffs, penalties and settle times end."""
+TICK_SECONDS = 280
+"""Between them; a Recoverer that looks less often than that holds back."""
 
 
 @dataclass
@@ -68,8 +70,8 @@ def converge(scenario: Scenario, world: World, explored: Explored) -> list[str]:
     """Let the schedules go on until nothing is missing; return the promises that were broken on the way."""
     broken: list[str] = []
     missing: list[str] = []
-    for _ in range(TICKS):
-        world.pass_time(PAUSE_SECONDS)
+    for tick in range(TICKS):
+        world.pass_time(TICK_SECONDS if tick else OUTAGE_SECONDS)
         with Points(Death()) as points:
             scenario.tick(world, points)
         world.fleet.disconnect()

@@ -116,6 +116,13 @@ class Fleet:
 
     # What happens to machines.
 
+    def locate(self, machine_id: UUID, location: str | None) -> UUID:
+        """Let a machine be at a location, and return it."""
+        self.sql(
+            "UPDATE machine_provided SET provider_location = :at WHERE machine_id = :id", at=location, id=machine_id
+        )
+        return machine_id
+
     def change(self, machine_id: UUID, *statements: str) -> None:
         """Change tags of a machine as the product must: due row locked first, brought up to date last."""
 

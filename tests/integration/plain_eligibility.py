@@ -58,7 +58,7 @@ _AGENT_START = """
 """
 
 # An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
-# is not its own.
+# is not its own. While recovery is held back where the machine is, and for the same time afterwards, it is not silent.
 _RECOVERY = """
     AND EXISTS (
         SELECT 1
@@ -74,7 +74,19 @@ _RECOVERY = """
                     WHERE h.machine_id = p.machine_id
                         AND h.agent_heartbeat_at > clock_timestamp() - interval '10 minutes'
                 )
+                AND NOT EXISTS (
+                    SELECT 1 FROM recovery_holds x
+                    WHERE x.provider = p.provider
+                        AND (x.location = '' OR x.location = p.provider_location)
+                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '10 minutes'
+                )
                 ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
+                AND NOT EXISTS (
+                    SELECT 1 FROM recovery_holds x
+                    WHERE x.provider = p.provider
+                        AND (x.location = '' OR x.location = p.provider_location)
+                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '30 minutes'
+                )
             END
     )
 """

@@ -8,6 +8,7 @@ the plain query over the tags finds.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import queries, work
+from shepherd_core.bmdb import holds, queries, work
+from shepherd_core.breaker import WHOLE, Cell
 from shepherd_core.errors import SessionExpired, WorkConflict
 from shepherd_core.machine import Process
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
 MACHINES = 2
 SESSIONS = 2
+HERE = "rack 1"
 
 # Everything lasts whole minutes, so that nothing is just about to happen when a step takes its milliseconds.
 SESSION_SECONDS = 1200
@@ -44,6 +47,7 @@ class History:
         fleet.empty()
         self.fleet = fleet
         self.machines = [fleet.provided_machine() for _ in range(MACHINES)]
+        fleet.locate(self.machines[0], HERE)
         self.sessions = [fleet.open_session(SESSION_SECONDS) for _ in range(SESSIONS)]
         self.held: list[tuple[Session, work.Work]] = []
         self.pauses: list[UUID] = []
@@ -68,6 +72,18 @@ class History:
                 work.cancel(self.sessions[session], work_found)
 
         self._in_session(session, step)
+
+    def survey(self, session: int) -> None:
+        """Count the silent machines as the Recoverer does, which moves the due rows of the others."""
+        self._in_session(session, lambda: self._due(self.sessions[session]))
+
+    def hold(self, session: int, where: list[str]) -> None:
+        """Hold recovery back there, and nowhere else."""
+        self._in_session(session, lambda: holds.record(self.sessions[session], PROVIDER, dict.fromkeys(where, "?")))
+
+    def _due(self, session: Session) -> int:
+        held = [hold["location"] for hold in holds.holds(session.connection) if hold["ended_at"] is None]
+        return holds.survey(session, PROVIDER, work.Silence(), [each for each in held if each], defaultdict(Cell))
 
     def access(self, session: int, machine: int) -> None:
         """Start work that no loop schedules."""
@@ -171,17 +187,21 @@ class History:
         """See, without leaving a trace, that claims hand out what the tags say."""
         connection = self.fleet.connection
 
-        def unit() -> tuple[dict[Process, set[UUID]], dict[Process, list[UUID]]]:
+        def unit() -> tuple[dict[Process, set[UUID]], int, dict[Process, list[UUID]]]:
             # A claim puts off what a dead session holds by five seconds, until it was swept up.
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
             plain = {loop: plainly_eligible(connection._connected().run, loop) for loop in LOOPS}
-            return plain, {loop: ids(claimed(session, loop)) for loop in LOOPS}
+            return plain, self._due(session), {loop: ids(claimed(session, loop)) for loop in LOOPS}
 
-        plain, handed_out = connection.rehearse(unit)
+        plain, due, handed_out = connection.rehearse(unit)
         assert {loop: sorted(found) for loop, found in handed_out.items()} == {
             loop: sorted(found) for loop, found in plain.items()
         }
+        # The Recoverer claims no more than it has counted. What is on hold as a whole is counted all the same.
+        assert due >= len(plain[Process.RECOVERY])
+        if not self.pauses and not holds.holds(connection):
+            assert due == len(plain[Process.RECOVERY])
 
 
 def _earlier(held: work.Work, seconds: int) -> work.Work:
@@ -232,6 +252,8 @@ steps = st.one_of(
         st.sampled_from([None, 300, 1200]),
     ),
     step("resume", which),
+    step("survey", session),
+    step("hold", session, st.sampled_from([[], [], [HERE], [WHOLE], [HERE, WHOLE], ["elsewhere"]])),
 )
 
 

@@ -61,6 +61,11 @@ INSERT INTO work
         (SELECT machine_id, process FROM machine_due WHERE process = 'ShepherdRecovery' LIMIT {BATCH})
     ) AS held;
 INSERT INTO provisioner_lock SELECT 'static', session_id FROM sessions;
+UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
+    WHERE machine_id IN (SELECT machine_id FROM machine_rebooted LIMIT {BATCH});
+INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
+INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
+INSERT INTO recovery_looks SELECT 'static', now();
 INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
     SELECT 'test', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, 20) n;
@@ -84,14 +89,23 @@ SMALL = {
     "pauses",
     "provider_listings",
     "provisioner_lock",
+    "recovery_holds",
+    "recovery_looks",
     "schema_migrations",
     "sessions",
     "work",
 }
 
 # A claim looks at a window of 100 due rows, at up to nine tables for each; a page of the list has as many machines;
-# a closing session counts to 1,000. Where 1 % are due, the planner may read them all before it sorts them.
-LIMITS = {"claim": 1_600, "list_machines": 1_200, "close_session": 1_500}
+# a closing session counts to 1,000. Where 1 % are due, the planner may read them all before it sorts them. The
+# Recoverer looks at up to 1,000 machines, at as many tables for each.
+LIMITS = {
+    "claim": 1_700,
+    "list_machines": 1_200,
+    "close_session": 1_500,
+    "recovery_figures": 10_000,
+    "survey_due": 12_500,
+}
 LIMIT = 150
 
 MODES = ("force_custom_plan", "force_generic_plan")
@@ -163,6 +177,18 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "intervals": [60] * BATCH,
         "not_befores": ["2026-01-01"] * BATCH,
         "known": held[:1],
+        "start": UUID(int=2**127),
+        "passed_over": ["fra"],
+        "public_key": "\\x" + "5e" * 32,
+        "signed_at": 1,
+        "stale_seconds": 1e12,
+        "raw": "\\x",
+        "hardware_threads": 1,
+        "memory_bytes": 1,
+        "disks": 1,
+        "disk_bytes": 1,
+        "result": "Success",
+        "reasons": ["?", "?"],
         "event": "Finished",
         "after": UUID(int=2**127),
         "component_name": "test",
@@ -195,6 +221,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
 
 # Where the general values would find nothing to do.
 SPECIAL: dict[str, dict[str, Any]] = {
+    "hold_recovery": {"locations": ["fra", "rack"]},
     "finish_recovery": {"process": "ShepherdRecovery"},
     "list_machines": {"limit": 100},
     "start_work": {"process": "ShepherdAccess"},

@@ -22,6 +22,7 @@ from shepherd_core.errors import (
     SshRefused,
     TimeLimitExceeded,
 )
+from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
 from shepherd_core.telemetry import Metric
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work import Work
     from shepherd_core.clock import Clock
-    from shepherd_core.control_loop import Attempt
+    from shepherd_core.loop import Attempt
 
     from tests.conftest import ManualClock
 
@@ -63,6 +64,8 @@ class Errands:
         self.attempts: list[Attempt] = []
         self.prepared = 0
         self.most_at_once = 0
+        self.admission = Admission()
+        self.admitted = 0
         self._errand = errand
         self._prepare = prepare
         self._finish = finish
@@ -73,6 +76,11 @@ class Errands:
     def machines(self) -> list[UUID]:
         """The machines that were worked on, in the order in which that began."""
         return [attempt.work.machine_id for attempt in self.attempts]
+
+    def admit(self, _: Session) -> Admission:
+        """Say what the test says: everything, unless it says something else."""
+        self.admitted += 1
+        return self.admission
 
     def prepare(self, deadline: Deadline) -> None:
         """Count it."""
@@ -655,7 +663,7 @@ def test_a_dry_run_changes_nothing_and_tells_what_the_next_claim_takes(
 
     limits = Limits(10, 60, 60)
     before = dump(fleet)
-    planned = control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, limits)
+    planned = control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, limits).work
     assert dump(fleet) == before
     loop = Errands()
     run(loop)
@@ -669,5 +677,5 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     paused = fleet.provided_machine()
     queries.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
     before = dump(fleet)
-    assert control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)) == []
+    assert control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)).work == []
     assert dump(fleet) == before

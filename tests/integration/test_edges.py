@@ -61,7 +61,7 @@ def parameters() -> list[str]:
 def test_a_dry_run_makes_no_ssh_key(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
     """It changes nothing, in SSM neither."""
     fleet.provided_machine()
-    assert len(initializer.plan(deadline)) == 1  # type: ignore[arg-type]  # a list, for this function
+    assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
     assert parameters() == []
 
 
@@ -84,4 +84,4 @@ def test_a_key_that_cannot_be_used_is_held_against_no_machine(
         ["Canceled"],
         ["Started"],
     ]
-    assert len(initializer.plan(deadline)) == 1  # type: ignore[arg-type]  # a list, for this function
+    assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function

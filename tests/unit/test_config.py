@@ -183,7 +183,7 @@ def test_every_setting_is_described_and_its_default_valid(settings: type[Setting
     assert field.description.endswith(".")
     if name.endswith("_seconds"):
         assert "econds" in field.description
-    if field.default is not PydanticUndefined:
+    if field.default is not PydanticUndefined and field.default is not None:  # None is: not set
         settings.__pydantic_validator__.validate_assignment(settings.model_construct(), name, field.default)
 
 

@@ -8,7 +8,7 @@ closes the session. Only the calling thread talks to the BMDB; while it waits
 it keeps the session alive. A slow machine holds up nobody: the others' results
 are committed, and their places given to new machines, while it goes on.
 
-A new loop is a class with the methods of ``Loop``.
+A new loop is a class with the methods of ``loop.Loop``.
 """
 
 from __future__ import annotations
@@ -17,79 +17,33 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb import work as bmdb_work
 from shepherd_core.bmdb.session import Session
 from shepherd_core.errors import ConfigError, ShepherdError
+from shepherd_core.loop import Admission, Attempt
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
-    from shepherd_core.backoff import Backoff
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.work import Silence, Work
+    from shepherd_core.bmdb.work import Work
     from shepherd_core.clock import Clock, Deadline
-    from shepherd_core.machine import Process
+    from shepherd_core.loop import Loop
 
 F = TypeVar("F")
 
 MARGIN_SECONDS = 5.0
 """Left at the end of an invocation for committing, closing and whoever is slow to notice its deadline."""
 
+ADMISSION_SECONDS = 30.0
+"""So long the loop's word holds on what may be claimed."""
+
 _CAUSE_LENGTH = 1000
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One machine in work."""
-
-    work: Work
-    deadline: Deadline
-    """Ends the work; its ``check`` is the fence before every effect."""
-    host_key: str | None = None
-    """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
-
-
-class Loop(Protocol[F]):
-    """What one loop does with a machine. F is what it finds out."""
-
-    @property
-    def process(self) -> Process:
-        """Return the process that this loop's work is."""
-
-    @property
-    def backoff(self) -> Backoff:
-        """Return how long to leave a machine alone after a failure."""
-
-    @property
-    def silence(self) -> Silence | None:
-        """Return when an agent counts as silent, for the loop that looks for that."""
-
-    def prepare(self, deadline: Deadline) -> None:
-        """
-        Get what all machines need, once per invocation and only when there is a machine to work on.
-
-        What it raises fails the invocation and is held against no machine.
-        """
-
-    def work_on(self, attempt: Attempt) -> F:
-        """
-        Work on one machine and return what is to be committed.
-
-        Runs in a thread of its own, must not touch the BMDB, must end by the
-        attempt's deadline, and calls its ``check`` before every effect. May run
-        again for the same machine although it has had its effect.
-
-        Raises:
-            ShepherdError: the machine failed; the text becomes the cause in its history.
-        """
-
-    def finish(self, session: Session, done: Mapping[Work, F]) -> set[UUID]:
-        """Commit what ``work_on`` returned for each, and return the machines whose work that ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +68,10 @@ class _Run(Generic[F]):
     running: dict[Work, Attempt] = field(default_factory=dict)
     results: SimpleQueue[tuple[Work, F | None, Exception | None]] = field(default_factory=SimpleQueue)
     next_poke: float = 0.0
+    admission: Admission | None = None
+    admitted_until: float = 0.0
+    allowed: int = 0
+    more: bool = True
 
     def has_time(self) -> bool:
         """Return whether there is time enough to begin with a machine."""
@@ -126,6 +84,27 @@ class _Run(Generic[F]):
         except Exception:
             bmdb_work.cancel(self.session, works)
             raise
+
+    def claim(self, provider: str, limit: int) -> Sequence[Work]:
+        """Claim up to *limit* machines, as far as the loop admits them, and see whether there may be more."""
+        spent = self.admission is None or self.allowed <= 0 < self.admission.limit
+        if self.admission is None or spent or self.clock.monotonic() >= self.admitted_until:
+            self.admission = self.loop.admit(self.session)
+            self.admitted_until = self.clock.monotonic() + ADMISSION_SECONDS
+            self.allowed = self.admission.limit
+        limit = min(limit, self.allowed)
+        claim = bmdb_work.claim(
+            self.session,
+            self.loop.process,
+            provider,
+            limit,  # 0: due rows that came too early are moved all the same
+            silence=self.loop.silence,
+            known=[work.machine_id for work in self.running],
+        )
+        self.allowed -= len(claim.work)
+        self.more = claim.examined > len(claim.work) or 0 < limit == len(claim.work)
+        self.counts[Metric.CLAIMED] += len(claim.work)
+        return claim.work
 
     def begin(self, work: Work) -> None:
         attempt = Attempt(work, self.deadline.within(self.limits.machine_seconds, self.session.left))
@@ -225,32 +204,23 @@ def run(
         )
     session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
     state = _Run(loop, session, clock, limits, deadline, next_poke=clock.monotonic() + session.poke_interval)
-    more, prepared, calm, backlog = True, False, False, None
+    prepared, calm, backlog = False, False, None
     try:
-        while more or state.running:
+        while state.more or state.running:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip, whatever it brings: it is made when half of the places are free, or when
             # nothing else was to be done for a second.
             enough = 1 if calm else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
-            if more and state.has_time() and free >= enough:
+            if state.more and state.has_time() and free >= enough:
                 calm = False
-                claim = bmdb_work.claim(
-                    session,
-                    loop.process,
-                    provider,
-                    free,
-                    silence=loop.silence,
-                    known=[work.machine_id for work in state.running],
-                )
-                more = claim.examined > len(claim.work) or len(claim.work) == free
-                state.counts[Metric.CLAIMED] += len(claim.work)
-                if claim.work and not prepared:
-                    state.prepare(claim.work)
+                works = state.claim(provider, free)
+                if works and not prepared:
+                    state.prepare(works)
                     prepared = True
                     if not state.has_time():
-                        state.cancel(claim.work)
+                        state.cancel(works)
                         break
-                for work in claim.work:
+                for work in works:
                     state.begin(work)
             elif state.running and deadline.remaining() > 0:
                 calm = not state.settle()
@@ -265,20 +235,30 @@ def run(
         },
         Metric.BACKLOG: backlog.count,
         Metric.OLDEST_WAIT: round(backlog.oldest_wait_seconds, 3),
-        Metric.INCOMPLETE: int(more or state.counts[Metric.CANCELED] > 0),
+        Metric.INCOMPLETE: int(state.more or state.counts[Metric.CANCELED] > 0),
+        **(state.admission.counts if state.admission else {}),
     }
 
 
-def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: Limits) -> list[Work]:
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What an invocation would begin with."""
+
+    work: list[Work]
+    held_back: tuple[str, ...]
+    """As in ``Admission``."""
+
+
+def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: Limits) -> Rehearsal:
     """Return what an invocation would claim first, by claiming it and undoing that: nothing is changed."""
 
-    def unit() -> list[Work]:
+    def unit() -> Rehearsal:
         session = Session.open(connection, clock, f"{loop.process}/{provider}", "dry run", limits.session_seconds)
-        found: list[Work] = []
+        admission = loop.admit(session)
+        limit = min(limits.concurrency, admission.limit)
         while True:
-            claim = bmdb_work.claim(session, loop.process, provider, limits.concurrency, silence=loop.silence)
-            found += claim.work
-            if found or not claim.examined:
-                return found
+            claim = bmdb_work.claim(session, loop.process, provider, limit, silence=loop.silence)
+            if claim.work or not claim.examined:
+                return Rehearsal(list(claim.work), admission.held_back)
 
     return connection.rehearse(unit)

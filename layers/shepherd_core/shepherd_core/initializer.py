@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb.work import AgentStarted, finish_agent_start
 from shepherd_core.errors import NoAddress, ShepherdError
+from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
 from shepherd_core.takeover import take_over
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work import Work
     from shepherd_core.clock import Deadline
-    from shepherd_core.control_loop import Attempt
+    from shepherd_core.loop import Attempt
     from shepherd_core.provider import Provider
     from shepherd_core.takeover import AgentBinary, Dialer
 
@@ -48,6 +49,10 @@ class Initializer:
         self._path = path
         self._endpoint = endpoint
         self._answer_seconds = answer_seconds
+
+    def admit(self, _: Session) -> Admission:
+        """Hold nothing back: an agent too many harms nobody."""
+        return Admission()
 
     def prepare(self, deadline: Deadline) -> None:
         """Fetch the agent: without it no machine can be worked on, which is no machine's fault."""

@@ -55,8 +55,8 @@ class Function:
     provider: str
     run: Callable[[Deadline, str], dict[Metric, float]]
     """Carries out one invocation, by a deadline, on behalf of the one named."""
-    plan: Callable[[Deadline], object]
-    """Returns what an invocation would do, and changes nothing."""
+    plan: Callable[[Deadline], Mapping[str, object]]
+    """Returns what an invocation would do as ``plan``, and what else there is to say; changes nothing."""
 
 
 def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
@@ -90,7 +90,7 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
     head: dict[str, object] = {"loop": loop, "provider": function.provider, "dry_run": dry_run}
     deadline = Deadline(CLOCK, seconds)
     if dry_run:
-        return {**head, "plan": _plain(function.plan(deadline))}
+        return {**head, **{name: _plain(part) for name, part in function.plan(deadline).items()}}
     try:
         counts = function.run(deadline, runtime_info)
     except Discrepancy as error:
@@ -211,9 +211,9 @@ def _provisioner() -> Function:
     def provisioner() -> Provisioner:
         return Provisioner(provider, connection, CLOCK, limits, pace)
 
-    def plan(deadline: Deadline) -> object:
+    def plan(deadline: Deadline) -> dict[str, object]:
         require(connection)  # a plan opens no session, which would ask for it
-        return provisioner().plan(deadline)
+        return {"plan": provisioner().plan(deadline)}
 
     return Function(provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan)
 
@@ -264,7 +264,13 @@ def _recoverer() -> Function:
     silence = Silence(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
-    loop = Recoverer(provider, silence=silence, settle_seconds=settings.settle_seconds, backoff=settings.backoff)
+    loop = Recoverer(
+        provider,
+        silence=silence,
+        settle_seconds=settings.settle_seconds,
+        backoff=settings.backoff,
+        budgets=settings.budgets,
+    )
     return _machine_loop(loop, provider, settings)
 
 
@@ -276,9 +282,9 @@ def _updater() -> Function:
     connection = edges.bmdb(settings)
     updater = Updater(provider, connection, CLOCK, settings.session_seconds, settings.update_seconds)
 
-    def plan(deadline: Deadline) -> object:
+    def plan(deadline: Deadline) -> dict[str, object]:
         require(connection)  # a plan opens no session, which would ask for it
-        return updater.plan(deadline)
+        return {"plan": updater.plan(deadline)}
 
     return Function(provider.name, updater.run, plan)
 
@@ -307,12 +313,17 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
     limits = control_loop.Limits(settings.concurrency, settings.machine_seconds, settings.session_seconds)
     connection = edges.bmdb(settings)
+
+    def plan(_: Deadline) -> dict[str, object]:
+        rehearsal = control_loop.rehearse(loop, provider.name, connection, CLOCK, limits)
+        return {"plan": rehearsal.work, "held_back": rehearsal.held_back}
+
     return Function(
         provider.name,
         lambda deadline, runtime_info: control_loop.run(
             loop, provider.name, connection, CLOCK, limits, deadline=deadline, runtime_info=runtime_info
         ),
-        lambda _: control_loop.rehearse(loop, provider.name, connection, CLOCK, limits),
+        plan,
     )
 
 

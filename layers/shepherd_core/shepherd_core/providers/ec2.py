@@ -124,7 +124,12 @@ class Ec2Provider(Provider):
                 continue
             # Each call comes with another host key. So EC2 finds a mismatch, or answers with what it made of an earlier
             # call: which key that instance was given, its tags tell, and nothing else does.
-            if isinstance(launched, Instance) and launched.token == token and launched.host_key and not launched.is_gone:
+            if (
+                isinstance(launched, Instance)
+                and launched.token == token
+                and launched.host_key
+                and not launched.is_gone
+            ):
                 return self._machine(launched)
             if (existing := self._existing(slot, token, deadline)) is not None:
                 return existing

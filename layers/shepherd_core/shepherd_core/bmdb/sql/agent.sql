@@ -31,8 +31,6 @@ WITH heartbeat AS (
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded.agent_signed_at
     WHERE h.agent_signed_at < excluded.agent_signed_at
-        OR h.agent_heartbeat_at
-            < (SELECT s.agent_started_at FROM machine_agent_started s WHERE s.machine_id = h.machine_id)
     RETURNING h.machine_id, h.agent_heartbeat_at
 )
 SELECT

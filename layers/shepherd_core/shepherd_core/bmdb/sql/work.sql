@@ -7,7 +7,8 @@
 -- Take up to :limit due machines, longest waiting first. A window of due rows is looked at without locks and judged
 -- by the tags; what is due in truth is locked and claimed, what is not is moved to the moment at which it may be.
 -- Rows that changed since they were judged (revision) or that another claim holds (SKIP LOCKED) are left alone. A
--- claimed row moves to the session's deadline: should the session die, the machine falls due by itself. The window is
+-- claimed row moves to the session's deadline: should the session die, the machine falls due by itself. Where recovery
+-- is held back, machines are passed over and stay as due as they are, so that it can be seen how many they are. The window is
 -- wide enough that rows which only need a later date do not cost a round trip each, and that twins find something
 -- besides what the first of them is locking; it is a constant, the judgement LATERAL, and the window an array, so that
 -- the planner expects few rows in any fleet and never scans it.
@@ -15,6 +16,11 @@ WITH session AS (
     SELECT session_id, deadline
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+held AS (
+    SELECT location
+    FROM recovery_holds
+    WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
 ),
 admitted AS (
     SELECT session_id, deadline
@@ -27,6 +33,7 @@ admitted AS (
             AND (provider IS NULL OR provider = :provider)
             AND (expires_at IS NULL OR expires_at > clock_timestamp())
     )
+    AND '' <> ALL (ARRAY(SELECT location FROM held))
 ),
 looked AS (
     SELECT d.machine_id, d.not_before, d.revision
@@ -35,6 +42,14 @@ looked AS (
         AND d.provider = :provider
         AND d.not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM admitted)
+        AND CASE
+            WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
+                (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+                    <> ALL (ARRAY(SELECT location FROM held)),
+                true
+            )
+            ELSE true
+        END
     ORDER BY d.not_before, d.machine_id
     LIMIT 100
 ),
@@ -234,6 +249,10 @@ started AS (
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
 ),
+-- What an earlier agent signed says nothing of this one, whose clock may be behind.
+silenced AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM ended)
+),
 pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
     SELECT g.machine_id, g.host_key, clock_timestamp()
@@ -282,10 +301,15 @@ silenced AS (
     DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM ended)
 ),
 rebooted AS (
-    INSERT INTO machine_rebooted (machine_id, rebooted_at, settled_at)
-    SELECT machine_id, clock_timestamp(), clock_timestamp() + :settle_seconds::float8 * interval '1 second' FROM ended
+    INSERT INTO machine_rebooted (machine_id, rebooted_at, settled_at, had_reported)
+    SELECT
+        e.machine_id,
+        clock_timestamp(),
+        clock_timestamp() + :settle_seconds::float8 * interval '1 second',
+        (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id)
+    FROM ended e
     ON CONFLICT (machine_id) DO UPDATE
-    SET rebooted_at = excluded.rebooted_at, settled_at = excluded.settled_at
+    SET rebooted_at = excluded.rebooted_at, settled_at = excluded.settled_at, had_reported = excluded.had_reported
 ),
 forgiven AS (
     DELETE FROM work_backoff

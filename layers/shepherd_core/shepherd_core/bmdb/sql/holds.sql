@@ -1,0 +1,201 @@
+-- Holding recovery back: what the verdict is made from, and what comes of it. The claim honours a hold by itself.
+
+-- name: recovery_figures
+-- What is known of the machines with an agent, counted by location and by whether they had reported. reporting and quiet
+-- are of a sample: up to 1,000 machines in the order of their ids, which are random, from a random id on; so it is all
+-- of them in a fleet of up to 1,000, and costs the same in any. recovering: machines that are in work, or were rebooted
+-- within an hour. looked: the seconds since the last look.
+WITH sample AS (
+    SELECT machine_id
+    FROM (
+        (
+            SELECT machine_id
+            FROM machine_due
+            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id >= :start::uuid
+            ORDER BY machine_id
+            LIMIT 1000
+        )
+        UNION ALL
+        (
+            SELECT machine_id
+            FROM machine_due
+            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id < :start::uuid
+            ORDER BY machine_id
+            LIMIT 1000
+        )
+    ) AS around
+    LIMIT 1000
+),
+told AS (
+    SELECT
+        n.location,
+        n.reported,
+        CASE
+            WHEN n.reported
+                AND n.heard_at > statement_timestamp() - :silence_seconds::float8 * interval '1 second' / 2
+                THEN 'reporting'
+            WHEN NOT n.failed
+                AND n.paused_until IS NULL
+                AND n.since <= statement_timestamp() - CASE
+                    WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
+                    ELSE :first_heartbeat_seconds::float8 * interval '1 second'
+                END / 2
+                THEN 'quiet'
+        END AS figure
+    FROM sample s
+    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = s.machine_id LIMIT 1) AS n
+    WHERE n.process = 'ShepherdRecovery'
+),
+working AS (
+    SELECT w.machine_id, n.location, n.reported
+    FROM work w
+    CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = w.machine_id LIMIT 1) AS n
+    WHERE w.process = 'ShepherdRecovery' AND n.provider = :provider
+),
+rebooted AS (
+    SELECT r.machine_id, nullif(p.provider_location, '') AS location, r.had_reported AS reported
+    FROM machine_rebooted r
+    CROSS JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
+    WHERE r.rebooted_at > statement_timestamp() - interval '1 hour'
+        AND p.provider = :provider
+        AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM working))
+)
+SELECT figure, location, reported, count(*)::float8 AS number
+FROM told
+WHERE figure IS NOT NULL
+GROUP BY figure, location, reported
+UNION ALL
+SELECT 'recovering', location, reported, count(*)::float8
+FROM (SELECT location, reported FROM working UNION ALL SELECT location, reported FROM rebooted) AS either
+GROUP BY location, reported
+UNION ALL
+SELECT 'looked', NULL, NULL, extract(epoch FROM statement_timestamp() - looked_at)::float8
+FROM recovery_looks
+WHERE provider = :provider;
+
+-- name: survey_due
+-- How many machines are due for recovery in truth, outside of the locations in :passed_over; counted by location, by
+-- whether they had reported, and by whether that is news: not so for a machine whose recovery failed since it was last
+-- heard, nor for one that was rebooted within an hour. A window of due rows is judged as the claim does it; those of
+-- machines that are not silent are moved to the moment at which they may be, so that the silent ones are left at its
+-- head: if the window was full and something was moved, look again. What is locked, paused or backing off is left to the
+-- claim, and is not counted.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+looked AS (
+    SELECT d.machine_id, d.revision
+    FROM machine_due d
+    WHERE d.process = 'ShepherdRecovery'
+        AND d.provider = :provider
+        AND d.not_before <= statement_timestamp()
+        AND EXISTS (SELECT 1 FROM session)
+        AND CASE
+            WHEN cardinality(:passed_over::text[]) > 0 THEN coalesce(
+                (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+                    <> ALL (:passed_over::text[]),
+                true
+            )
+            ELSE true
+        END
+    ORDER BY d.not_before, d.machine_id
+    LIMIT 1000
+),
+judged AS (
+    SELECT
+        l.machine_id,
+        l.revision,
+        n.location,
+        n.reported,
+        NOT n.failed
+            AND NOT coalesce(
+                (SELECT rebooted_at > statement_timestamp() - interval '1 hour'
+                FROM machine_rebooted WHERE machine_id = l.machine_id),
+                false
+            ) AS news,
+        n.since + CASE
+            WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
+            ELSE :first_heartbeat_seconds::float8 * interval '1 second'
+        END AS silent_at,
+        n.locked_until IS NULL
+            AND n.paused_until IS NULL
+            AND coalesce(n.backoff_until <= statement_timestamp(), true) AS free
+    FROM looked l
+    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id LIMIT 1) AS n
+    WHERE n.process = 'ShepherdRecovery'
+),
+early AS (
+    SELECT
+        j.machine_id,
+        CASE
+            WHEN j.reported THEN j.silent_at
+            ELSE least(j.silent_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
+        END AS not_before
+    FROM machine_due d
+    JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
+    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked)) AND j.silent_at > statement_timestamp()
+    ORDER BY j.machine_id
+    FOR UPDATE OF d SKIP LOCKED
+),
+moved AS (
+    UPDATE machine_due d
+    SET not_before = e.not_before, revision = d.revision + 1
+    FROM early e
+    WHERE d.machine_id = e.machine_id
+    RETURNING d.machine_id
+)
+SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    (SELECT count(*) FROM looked) AS looked,
+    (SELECT count(*) FROM moved) AS moved,
+    j.location,
+    j.reported,
+    j.news,
+    count(j.machine_id) AS due
+FROM (SELECT 1) AS always
+LEFT JOIN judged j ON j.free AND j.silent_at <= statement_timestamp()
+GROUP BY j.location, j.reported, j.news;
+
+-- name: hold_recovery
+-- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
+-- else any more; and record that somebody looked. One row for each location where it ended, and one in any case.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+wanted AS (
+    SELECT :provider AS provider, g.location, clock_timestamp() AS held_at, NULL::timestamptz AS ended_at, g.reason
+    FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
+    UNION ALL
+    SELECT provider, location, held_at, clock_timestamp(), reason
+    FROM recovery_holds
+    WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
+),
+changed AS (
+    INSERT INTO recovery_holds AS h (provider, location, held_at, ended_at, reason)
+    SELECT w.provider, w.location, w.held_at, w.ended_at, w.reason
+    FROM wanted w CROSS JOIN session
+    ORDER BY w.location
+    ON CONFLICT (provider, location) DO UPDATE
+    SET held_at = excluded.held_at, ended_at = excluded.ended_at, reason = excluded.reason
+    WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL
+    RETURNING h.location, h.ended_at
+),
+looked AS (
+    INSERT INTO recovery_looks (provider, looked_at)
+    SELECT :provider, clock_timestamp() FROM session
+    ON CONFLICT (provider) DO UPDATE SET looked_at = excluded.looked_at
+)
+SELECT (SELECT count(*) FROM session) AS sessions, c.location
+FROM (SELECT 1) AS always
+LEFT JOIN changed c ON c.ended_at IS NOT NULL;
+
+-- name: recovery_holds
+-- The holds in force, and those that ended within a day, after which silence is counted from their end.
+SELECT provider, location, held_at, ended_at, reason
+FROM recovery_holds
+WHERE ended_at IS NULL OR ended_at > clock_timestamp() - interval '1 day'
+ORDER BY provider, location;

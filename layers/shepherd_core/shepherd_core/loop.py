@@ -1,0 +1,88 @@
+"""What a loop that works on machines must do, and nothing else. ``control_loop`` runs it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from shepherd_core.backoff import Backoff
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work import Silence, Work
+    from shepherd_core.clock import Deadline
+    from shepherd_core.machine import Process
+    from shepherd_core.telemetry import Metric
+
+F = TypeVar("F")
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One machine in work."""
+
+    work: Work
+    deadline: Deadline
+    """Ends the work; its ``check`` is the fence before every effect."""
+    host_key: str | None = None
+    """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a loop may claim before it is asked again."""
+
+    limit: int = sys.maxsize
+    """Machines."""
+    held_back: tuple[str, ...] = ()
+    """Why machines that seem to be due are not to be claimed, in words."""
+    counts: Mapping[Metric, float] = field(default_factory=dict)
+    """What the function is to report about that."""
+
+
+class Loop(Protocol[F]):
+    """What one loop does with a machine. F is what it finds out."""
+
+    @property
+    def process(self) -> Process:
+        """Return the process that this loop's work is."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return how long to leave a machine alone after a failure."""
+
+    @property
+    def silence(self) -> Silence | None:
+        """Return when an agent counts as silent, for the loop that looks for that."""
+
+    def admit(self, session: Session) -> Admission:
+        """
+        Return what may be claimed. Asked before the first claim, and again when that is used up, or some time ago.
+
+        It may write what claims heed.
+        """
+
+    def prepare(self, deadline: Deadline) -> None:
+        """
+        Get what all machines need, once per invocation and only when there is a machine to work on.
+
+        What it raises fails the invocation and is held against no machine.
+        """
+
+    def work_on(self, attempt: Attempt) -> F:
+        """
+        Work on one machine and return what is to be committed.
+
+        Runs in a thread of its own, must not touch the BMDB, must end by the
+        attempt's deadline, and calls its ``check`` before every effect. May run
+        again for the same machine although it has had its effect.
+
+        Raises:
+            ShepherdError: the machine failed; the text becomes the cause in its history.
+        """
+
+    def finish(self, session: Session, done: Mapping[Work, F]) -> set[UUID]:
+        """Commit what ``work_on`` returned for each, and return the machines whose work that ended."""
