@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.agent_api import Request
-from shepherd_core.bmdb import reports
+from shepherd_core.bmdb import reports, work
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.migrate import migrate, migrations
 from shepherd_core.machine import Process
@@ -257,6 +257,10 @@ def test_a_new_agent_is_not_measured_by_the_clock_of_the_old_one(fleet: Fleet, a
     """The old one may have been five minutes ahead; the new one would be taken for a replay until then."""
     old = SignedAgent(fleet)
     assert api.handle(old.request(at=database_time(fleet) + 295_000)).status == OK
+    fleet.change(old.machine_id, "DELETE FROM machine_agent_started")
+    session = fleet.open_session()
+    (found,) = claimed(session, Process.AGENT_START)
+    work.finish_agent_start(session, {found: work.AgentStarted(bytes(32), None)})
     new = SignedAgent(fleet, old.machine_id)
     assert api.handle(new.request()).status == OK
     assert api.handle(old.request()).status == UNAUTHORIZED
