@@ -43,15 +43,16 @@ class SignedAgent:
         self.machine_id = machine_id or fleet.started_machine()
         fleet.change(
             self.machine_id,
-            f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), '{self.key}') "
+            f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), '\\x{self.key.hex()}') "
             "ON CONFLICT (machine_id) DO UPDATE "
             "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key",
+            f"DELETE FROM machine_agent_heartbeat WHERE machine_id = '{self.machine_id}'",
         )
 
     @property
-    def key(self) -> str:
-        """Return the public key as the database writes it."""
-        return "\\x" + self._key.public_key().public_bytes_raw().hex()
+    def key(self) -> bytes:
+        """Return the public key."""
+        return self._key.public_key().public_bytes_raw()
 
     def request(
         self,

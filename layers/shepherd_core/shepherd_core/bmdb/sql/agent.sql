@@ -4,7 +4,7 @@
 
 -- name: reporting_agent
 -- Who should be reporting for a machine, and what it was last believed; for a machine that has no agent, or is none, the
--- row says that. A heartbeat from before the agent was started is an earlier agent's.
+-- row says that.
 SELECT
     (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
@@ -12,14 +12,13 @@ SELECT
     h.agent_signed_at
 FROM (SELECT 1) AS always
 LEFT JOIN machine_agent_started a ON a.machine_id = :machine_id
-LEFT JOIN machine_agent_heartbeat h
-    ON h.machine_id = a.machine_id AND h.agent_heartbeat_at >= a.agent_started_at;
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
 -- name: take_heartbeat
 -- The agent is alive, and what is wanted of it. Writes one row and no index entry, and leaves the due row alone (a claim
 -- compares). No row: the machine's agent has another key, or the machine none; the agent signed at another time than
 -- now, or not later than what is on record; or the schema has another version. A recovery that commits while this
--- runs may leave the heartbeat behind: it is older than any agent that is started afterwards, and counts for none.
+-- runs may leave the heartbeat behind: it counts for nothing, and the next agent start drops it.
 WITH heartbeat AS (
     INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
     SELECT a.machine_id, clock_timestamp(), :signed_at::bigint
