@@ -221,7 +221,7 @@ def test_the_private_host_key_is_one_that_belongs_to_the_public_one() -> None:
 def test_a_new_instance_is_told_what_the_settings_say() -> None:
     """What is unset is left to the launch template."""
     told = launch(settings(), "f/1", TOKEN, HOST_KEY, "data")
-    assert told["LaunchTemplate"] == {"LaunchTemplateName": "metal", "Version": "$Default"}
+    assert told["LaunchTemplate"] == {"LaunchTemplateName": "metal"}
     assert not {"ImageId", "InstanceType", "SecurityGroupIds"} & told.keys()
     told = launch(
         settings(

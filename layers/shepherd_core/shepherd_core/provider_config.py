@@ -97,7 +97,9 @@ class Ec2Settings(Settings):
     ec2_launch_template: str | None = Field(
         None, description="Launch template of new instances, its id (lt-…) or name; unset: none."
     )
-    ec2_launch_template_version: str = Field("$Default", description="Version of that launch template.")
+    ec2_launch_template_version: str | None = Field(
+        None, description="Version of that launch template; unset: its default one."
+    )
     ec2_image: str | None = Field(
         None,
         pattern="^ami-[0-9a-f]+$",

@@ -174,7 +174,9 @@ def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_da
         wanted["SecurityGroupIds"] = settings.ec2_security_groups.split(",")
     if (template := settings.ec2_launch_template) is not None:
         name = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
-        wanted["LaunchTemplate"] = {name: template, "Version": settings.ec2_launch_template_version}
+        wanted["LaunchTemplate"] = {name: template}
+        if settings.ec2_launch_template_version is not None:
+            wanted["LaunchTemplate"]["Version"] = settings.ec2_launch_template_version
     return wanted
 
 
