@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.agent_api import Request
-from shepherd_core.bmdb import reports, work
+from shepherd_core.bmdb import work
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.migrate import migrate, migrations
 from shepherd_core.machine import Process
