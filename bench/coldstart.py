@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
-FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "migrator")
+FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent_api", "migrator")
 GOAL = 1.15
 
 # Nobody is asked anything: all of this is looked up late.
@@ -49,22 +49,28 @@ _SSH = """
 import paramiko
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
+"""
+_MESSAGES = """
 from google.protobuf import descriptor_pool, message, symbol_database
 from google.protobuf.internal import builder
 """
-_READY = {"initializer": _TELEMETRY + _SSH, "recoverer": _TELEMETRY + "import requests"}
+_READY = {
+    "initializer": _TELEMETRY + _SSH + _MESSAGES,
+    "recoverer": _TELEMETRY + "import requests",
+    "agent_api": _TELEMETRY + "import nacl.signing" + _MESSAGES,
+}
+_BUILD = {"migrator": "from shepherd_core import deployment; runtime.bmdb()", "agent_api": "runtime.build_agent_api()"}
 
 
 def built(function: str, **settings: str) -> str:
     """Return the program that imports the handler of *function* and builds what is behind it, with *settings*."""
     environment = {**SETTINGS, **({"SHEPHERD_PROVIDER": "equinix"} if function == "recoverer" else {}), **settings}
-    build = "from shepherd_core import deployment; runtime.bmdb()"
     return f"""
 import os
 os.environ.update({environment!r})
 import functions.{function}.app
 from shepherd_core import runtime
-{build if function == "migrator" else f"runtime.build({function!r})"}
+{_BUILD.get(function, f"runtime.build({function!r})")}
 """
 
 
