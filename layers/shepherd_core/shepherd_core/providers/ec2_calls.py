@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core import aws
-from shepherd_core.errors import MachineNotFound, ProviderRefused, ProviderUnavailable
+from shepherd_core.errors import MachineNotFound, ProviderRefused, ProviderUnavailable, ShepherdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -48,7 +48,7 @@ class Ec2Calls:
             self._reading = self._reading or aws.client("ec2")
             return self._reading
 
-        return in_time(what, lambda: _asked(what, reading, call), deadline)
+        return in_time(what, lambda: _asked(what, reading, deadline.left, call), deadline)
 
     def change(self, what: str, call: Callable[[Any], Any], deadline: Deadline, told: Collection[str] = ()) -> Any:
         """
@@ -64,8 +64,7 @@ class Ec2Calls:
             self._changing = self._changing or aws.client("ec2", attempts=1)
             return self._changing
 
-        deadline.check()
-        return in_time(what, lambda: _asked(what, changing, call, told), deadline)
+        return in_time(what, lambda: _asked(what, changing, deadline.check, call, told), deadline)
 
 
 def in_time(what: str, call: Callable[[], T], deadline: Deadline) -> T:
@@ -102,9 +101,19 @@ def _raised(error: Exception) -> Any:
     raise error
 
 
-def _asked(what: str, client: Callable[[], Any], call: Callable[[Any], Any], told: Collection[str] = ()) -> Any:
+def _asked(
+    what: str,
+    client: Callable[[], Any],
+    fence: Callable[[], object],
+    call: Callable[[Any], Any],
+    told: Collection[str] = (),
+) -> Any:
     try:
-        return call(client())
+        ec2 = client()
+        fence()  # the first client takes a second to make
+        return call(ec2)
+    except ShepherdError:
+        raise
     except Exception as error:  # noqa: BLE001 - boto3 lets through whatever a broken answer provoked
         meaning, said = aws.fault(error)
     if said in told:
