@@ -28,6 +28,7 @@ FUNCTIONS: dict[str, type[config.Settings]] = {
     "Initializer": config.InitializerSettings,
     "Recoverer": config.RecovererSettings,
     "Updater": config.UpdaterSettings,
+    "agent API": config.AgentApiSettings,
 }
 PROVIDERS: dict[str, type[config.Settings]] = {
     "static": provider_config.StaticSettings,
@@ -49,7 +50,7 @@ def settings_rows() -> list[str]:
         for name, field in settings_type.model_fields.items():
             key = (f"`{config.PREFIX}{name.upper()}`", default(field), str(field.description))
             rows.setdefault(key, []).append(reader)
-    groups = {frozenset(FUNCTIONS): "all", frozenset(FUNCTIONS) - {"Migrator"}: "loops"}
+    groups = {frozenset(FUNCTIONS): "all", frozenset(FUNCTIONS) - {"Migrator", "agent API"}: "loops"}
     return [
         f"| {variable} | {groups.get(frozenset(readers), ', '.join(readers))} | {shown} | {meaning} |"
         for (variable, shown, meaning), readers in rows.items()

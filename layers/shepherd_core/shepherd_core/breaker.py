@@ -148,6 +148,7 @@ def _number(cell: Cell, budgets: Budgets) -> str | None:
     for kind in Kind:
         due, recovered, allowed = cell.due[kind], cell.recovered[kind], budgets.of(kind).machines
         if due and due + recovered > allowed:
-            spent = f", and {recovered} were recovered lately" if recovered else ""
-            return f"{due} machines {kind}{spent}, the budget is {allowed} machines"
+            machines = f"{due} machine{'' if due == 1 else 's'} {kind}"
+            spent = f", {recovered} recovered lately" if recovered else ""
+            return f"{machines}{spent}, the budget is {allowed}"
     return None
