@@ -32,7 +32,10 @@ FUNCTIONS: dict[str, type[config.Settings]] = {
 }
 PROVIDERS: dict[str, type[config.Settings]] = {
     "static": provider_config.StaticSettings,
+    "redfish": provider_config.RedfishSettings,
     "equinix": provider_config.EquinixSettings,
+    "ec2": provider_config.Ec2Settings,
+    "hetzner": provider_config.HetznerSettings,
 }
 
 

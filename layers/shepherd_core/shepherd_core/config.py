@@ -81,7 +81,9 @@ class AgentApiSettings(BmdbSettings):
 class ProviderChoice(Settings):
     """Whose machines."""
 
-    provider: Literal["static", "equinix"] = Field(description="The provider whose machines this function works on.")
+    provider: Literal["static", "redfish", "equinix", "ec2", "hetzner"] = Field(
+        description="The provider whose machines this function works on."
+    )
 
 
 class SessionSettings(Settings):

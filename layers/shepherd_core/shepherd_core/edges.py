@@ -131,23 +131,53 @@ def _static(_: Any, settings: provider_config.StaticSettings) -> Provider:
     return StaticProvider(_remembering(partial(read, settings.static_list)))
 
 
+def _redfish(_: Any, settings: provider_config.RedfishSettings) -> Provider:
+    from shepherd_core.providers.redfish import RedfishProvider  # noqa: PLC0415 - see the module's docstring
+
+    source = settings.redfish_ca_source
+    return RedfishProvider(
+        settings,
+        _remembering(partial(read, settings.redfish_list)),
+        CLOCK,
+        read_secret=secrets().get,
+        forget_secret=secrets().forget,
+        read_ca=None if source is None else partial(read, source),
+    )
+
+
 def _equinix(common: config.SshKeySettings, settings: provider_config.EquinixSettings) -> Provider:
     from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415 - see the module's docstring
 
-    def public_key() -> str:
-        from shepherd_core import ssh_key  # noqa: PLC0415 - only to create machines
+    api_key = partial(secrets().get, settings.equinix_api_key_parameter)
+    return EquinixProvider(settings, api_key, partial(_public_key, common), CLOCK)
 
-        return ssh_key.public_line(secrets().create_once(common.ssh_key_parameter, ssh_key.generate))
 
-    def api_key() -> str:
-        return secrets().get(settings.equinix_api_key_parameter)
+def _ec2(common: config.SshKeySettings, settings: provider_config.Ec2Settings) -> Provider:
+    from shepherd_core.providers.ec2 import Ec2Provider  # noqa: PLC0415 - see the module's docstring
 
-    return EquinixProvider(settings, api_key, public_key, CLOCK)
+    return Ec2Provider(settings, partial(_public_key, common), CLOCK)
+
+
+def _hetzner(common: config.SshKeySettings, settings: provider_config.HetznerSettings) -> Provider:
+    from shepherd_core.providers.hetzner import HetznerProvider  # noqa: PLC0415 - see the module's docstring
+
+    credential = partial(secrets().get, settings.hetzner_credential_parameter)
+    return HetznerProvider(settings, credential, partial(_public_key, common), CLOCK)
+
+
+def _public_key(settings: config.SshKeySettings) -> str:
+    """Return the line that machines know us by."""
+    from shepherd_core import ssh_key  # noqa: PLC0415 - only to create and to reinstall machines
+
+    return ssh_key.public_line(secrets().create_once(settings.ssh_key_parameter, ssh_key.generate))
 
 
 _PROVIDERS: dict[str, tuple[type[config.Settings], Callable[[Any, Any], Provider]]] = {
     "static": (provider_config.StaticSettings, _static),
+    "redfish": (provider_config.RedfishSettings, _redfish),
     "equinix": (provider_config.EquinixSettings, _equinix),
+    "ec2": (provider_config.Ec2Settings, _ec2),
+    "hetzner": (provider_config.HetznerSettings, _hetzner),
 }
 
 
