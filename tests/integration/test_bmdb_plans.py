@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from simulator.postgres import Postgres
 
-MACHINES = 20_000
+MACHINES = 100_000
 BATCH = 10
 
 # Three of four have an agent that sends heartbeats, every one has a past; 1 % are due now, the others within a day.
@@ -31,7 +31,7 @@ INSERT INTO machines (machine_created_at)
     SELECT now() - interval '1 day' - n * interval '1 second' FROM generate_series(1, {MACHINES}) n;
 INSERT INTO machine_provided
     SELECT machine_id, 'static', machine_id::text, NULL, '192.0.2.1', 'ams',
-        CASE WHEN random() < 0.001 THEN 'Provisioning' ELSE 'Running' END
+        CASE WHEN random() < 20.0 / {MACHINES} THEN 'Provisioning' ELSE 'Running' END
     FROM machines;
 INSERT INTO machine_agent_started
     SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex')
@@ -96,11 +96,10 @@ SMALL = {
     "work",
 }
 
-# A claim looks at a window of 100 due rows, at up to nine tables for each; a page of the list has as many machines;
-# a closing session counts to 1,000. Where 1 % are due, the planner may read them all before it sorts them. The
-# Recoverer looks at up to 1,000 machines, at as many tables for each.
+# A page of the list has a hundred machines; a closing session counts to 1,000. Where 1 % are due, the planner may read
+# them all before it sorts them. The Recoverer looks at up to 1,000 machines, at up to nine tables for each.
 LIMITS = {
-    "claim": 1_700,
+    "claim": 250,
     "list_machines": 1_200,
     "close_session": 1_500,
     "recovery_figures": 10_000,
@@ -286,6 +285,7 @@ def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native
 
 def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Connection) -> None:
     """Or else the test above would prove nothing."""
+    large.run("SET max_parallel_workers_per_gather = 0")  # of parallel workers it tells the rounded mean
     large.run("PREPARE whole AS SELECT count(*) FROM machine_due WHERE revision = 7")
     plan = large.run("EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) EXECUTE whole")[0][0]
     large.run("DEALLOCATE whole")

@@ -225,7 +225,11 @@ class Connection:
                 sock=sock,
                 ssl_context=False,  # the socket is encrypted if it has to be
                 application_name="shepherd",
-                startup_params={"statement_timeout": str(int(settings.bmdb_statement_timeout_seconds * 1000))},
+                startup_params={
+                    "statement_timeout": str(int(settings.bmdb_statement_timeout_seconds * 1000)),
+                    # Our statements read few rows whatever their parameters are: planning them each time is in vain.
+                    "plan_cache_mode": "force_generic_plan",
+                },
             )
         except Exception as error:  # of an answer that makes no sense the driver makes all kinds of errors
             sock.close()

@@ -4,14 +4,12 @@
 -- ended; what is missing there was lost.
 
 -- name: claim
--- Take up to :limit due machines, longest waiting first. A window of due rows is looked at without locks and judged
--- by the tags; what is due in truth is locked and claimed, what is not is moved to the moment at which it may be.
--- Rows that changed since they were judged (revision) or that another claim holds (SKIP LOCKED) are left alone. A
--- claimed row moves to the session's deadline: should the session die, the machine falls due by itself. Where recovery
--- is held back, machines are passed over and stay as due as they are, so that it can be seen how many they are. The window is
--- wide enough that rows which only need a later date do not cost a round trip each, and that twins find something
--- besides what the first of them is locking; it is a constant, the judgement LATERAL, and the window an array, so that
--- the planner expects few rows in any fleet and never scans it.
+-- Take up to :limit due machines, longest waiting first. As many due rows are locked as are wanted (10 where none is),
+-- and judged by the tags: what is due in truth is claimed, what is not is moved to the moment at which it may be. Rows that another claim holds (SKIP LOCKED), or that changed since the tags were read (revision, of
+-- which the statement sees the older one when it reads the row without a lock), are left alone. A claimed row moves to
+-- the session's deadline: should the session die, the machine falls due by itself. Where recovery is held back, machines
+-- are passed over and stay as due as they are, so that it can be seen how many they are. The inner limit is a constant,
+-- and the judgement LATERAL, so that the planner expects few rows in any fleet and never scans it.
 WITH session AS (
     SELECT session_id, deadline
     FROM sessions
@@ -36,28 +34,32 @@ admitted AS (
     AND '' <> ALL (ARRAY(SELECT location FROM held))
 ),
 looked AS (
-    SELECT d.machine_id, d.not_before, d.revision
-    FROM machine_due d
-    WHERE d.process = :process
-        AND d.provider = :provider
-        AND d.not_before <= statement_timestamp()
-        AND EXISTS (SELECT 1 FROM admitted)
-        AND CASE
-            WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
-                (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                    <> ALL (ARRAY(SELECT location FROM held)),
-                true
-            )
-            ELSE true
-        END
-    ORDER BY d.not_before, d.machine_id
-    LIMIT 100
+    SELECT machine_id, not_before, revision
+    FROM (
+        SELECT d.machine_id, d.not_before, d.revision
+        FROM machine_due d
+        WHERE d.process = :process
+            AND d.provider = :provider
+            AND d.not_before <= statement_timestamp()
+            AND EXISTS (SELECT 1 FROM admitted)
+            AND CASE
+                WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
+                    (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+                        <> ALL (ARRAY(SELECT location FROM held)),
+                    true
+                )
+                ELSE true
+            END
+        ORDER BY d.not_before, d.machine_id
+        LIMIT 100
+        FOR UPDATE OF d SKIP LOCKED
+    ) AS window_of_due
+    LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
 judged AS (
     SELECT
         l.machine_id,
         l.not_before,
-        l.revision,
         n.process,
         n.reported,
         n.last_interval_seconds,
@@ -79,35 +81,28 @@ judged AS (
             )
         END AS ready_at
     FROM looked l
+    JOIN machine_due d ON d.machine_id = l.machine_id AND d.revision = l.revision
     CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id LIMIT 1) AS n
 ),
 taken AS (
-    SELECT j.machine_id, j.not_before, j.last_interval_seconds
-    FROM machine_due d
-    JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
-    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked))
-        AND j.process = :process
-        AND j.ready_at <= statement_timestamp()
-    ORDER BY j.not_before, j.machine_id
+    SELECT machine_id, not_before, last_interval_seconds
+    FROM judged
+    WHERE process = :process AND ready_at <= statement_timestamp()
+    ORDER BY not_before, machine_id
     LIMIT :limit
-    FOR UPDATE OF d SKIP LOCKED
 ),
 -- A first heartbeat ends the longer patience with a fresh agent and leaves the due row as it is, so that row waits no
 -- longer than an agent may be silent.
 early AS (
     SELECT
-        j.machine_id,
-        j.process,
+        machine_id,
+        process,
         CASE
-            WHEN j.process <> 'ShepherdRecovery' OR j.reported THEN j.ready_at
-            ELSE least(j.ready_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
+            WHEN process <> 'ShepherdRecovery' OR reported THEN ready_at
+            ELSE least(ready_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
         END AS ready_at
-    FROM machine_due d
-    JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
-    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked))
-        AND (j.process IS DISTINCT FROM :process OR j.ready_at > statement_timestamp())
-    ORDER BY j.machine_id
-    FOR UPDATE OF d SKIP LOCKED
+    FROM judged
+    WHERE process IS DISTINCT FROM :process OR ready_at > statement_timestamp()
 ),
 moved AS (
     UPDATE machine_due d
