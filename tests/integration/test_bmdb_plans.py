@@ -97,13 +97,15 @@ SMALL = {
 }
 
 # A page of the list has a hundred machines; a closing session counts to 1,000. Where 1 % are due, the planner may read
-# them all before it sorts them. The Recoverer looks at up to 1,000 machines, at up to nine tables for each.
+# them all before it sorts them. The Recoverer looks at up to 1,000 machines, at up to nine tables for each. A
+# thousand rows of history are forgotten at a time.
 LIMITS = {
     "claim": 250,
     "list_machines": 1_200,
     "close_session": 1_500,
     "recovery_figures": 10_000,
     "survey_due": 12_500,
+    "forget_history": 4_000,
 }
 LIMIT = 150
 
@@ -215,6 +217,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "requested": None,
         "reported": None,
         "reported_result": None,
+        "days": 1,
     }
 
 

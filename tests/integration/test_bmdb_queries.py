@@ -14,6 +14,8 @@ from shepherd_core.machine import Process
 from tests.integration.fleet import claimed
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from shepherd_core.bmdb.connection import Connection
 
     from tests.integration.fleet import Fleet
@@ -152,3 +154,44 @@ def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) 
     """All times in the BMDB are compared with it."""
     before, after = fleet.sql("SELECT clock_timestamp()")[0][0], queries.now(connection)
     assert before < after < fleet.sql("SELECT clock_timestamp()")[0][0]
+
+
+def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
+    """Return a machine that has nothing but a past, so many days ago, a second for each row."""
+    machine_id = uuid4()
+    fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, timestamp) SELECT :id, 'UnitTest1', 'Started', "
+        f"now() - interval '{days} days' - n * interval '1 second' FROM generate_series(1, {rows}) n",
+        id=machine_id,
+    )
+    return machine_id
+
+
+def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connection) -> None:
+    """What is younger than the retention is the audit trail that was promised."""
+    plant_history(fleet, days=31)
+    young = plant_history(fleet, days=29)
+    assert queries.forget_history(connection, days=30) == 1
+    assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
+    assert queries.forget_history(connection, days=30) == 0
+
+
+def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet, connection: Connection) -> None:
+    """A retention that is set after years must not hold up a tick."""
+    plant_history(fleet, days=40, rows=1100)
+    newer = plant_history(fleet, days=35)
+    assert queries.forget_history(connection, days=30) == 1000
+    assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
+    assert queries.forget_history(connection, days=30) == 101
+
+
+def test_twins_that_forget_at_the_same_time_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
+    """Every invocation does it; the second takes what the first is not just taking."""
+    plant_history(fleet, days=40, rows=1100)
+
+    def unit() -> None:
+        assert queries.forget_history(connection, days=30) == 1000
+        assert queries.forget_history(fleet.connect(), days=30) == 100
+
+    connection.transact(unit)
+    assert fleet.sql("SELECT count(*) FROM work_history") == [[0]]

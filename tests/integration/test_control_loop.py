@@ -124,6 +124,7 @@ class Runner:
         session_seconds: float = 60,
         clock: Clock | None = None,
         connection: Connection | None = None,
+        history_days: int = 0,
     ) -> Counts:
         """Run one invocation of so many *seconds*."""
         used = clock or self.clock
@@ -132,7 +133,7 @@ class Runner:
             PROVIDER,
             connection or self.fleet.connection,
             used,
-            Limits(concurrency, machine_seconds, session_seconds),
+            Limits(concurrency, machine_seconds, session_seconds, history_days),
             deadline=Deadline(used, seconds),
             runtime_info="a test",
         )
@@ -679,3 +680,16 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     before = dump(fleet)
     assert control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)).work == []
     assert dump(fleet) == before
+
+
+def test_history_is_kept_for_ever_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
+    """It is the audit trail, and outlives the machines; who wants less of it must say so."""
+    machine_id = fleet.provided_machine()
+    run(Errands())
+    fleet.pass_time(100 * 24 * 3600)
+    run(Errands())
+    assert fleet.events(machine_id) == ["Started", "Finished"]
+    run(Errands(), history_days=101)
+    assert fleet.events(machine_id) == ["Started", "Finished"]
+    run(Errands(), history_days=99)
+    assert fleet.events(machine_id) == []

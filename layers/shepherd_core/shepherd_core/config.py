@@ -99,6 +99,9 @@ class ConcurrencySettings(SessionSettings):
 
     concurrency: Count = Field(10, description="Machines that one invocation works on at the same time.")
     machine_seconds: Seconds = Field(120, description="Seconds that work on one machine may take in all.")
+    history_days: int = Field(
+        0, ge=0, le=36_500, description="Days for which the history of machines is kept; 0: for ever."
+    )
 
 
 class SshKeySettings(Settings):

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
+from shepherd_core.bmdb import queries
 from shepherd_core.bmdb import work as bmdb_work
 from shepherd_core.bmdb.session import Session
 from shepherd_core.errors import ConfigError, ShepherdError
@@ -53,6 +54,8 @@ class Limits:
     concurrency: int
     machine_seconds: float
     session_seconds: float
+    history_days: int = 0
+    """Days for which history is kept; 0: for ever."""
 
 
 @dataclass(slots=True)
@@ -229,6 +232,8 @@ def run(
         state.cancel(list(state.running))
     finally:
         backlog = session.close(loop.process, provider)
+    if limits.history_days:
+        queries.forget_history(connection, limits.history_days)
     return {
         **{
             metric: state.counts[metric] for metric in (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED)

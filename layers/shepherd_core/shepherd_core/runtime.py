@@ -311,7 +311,9 @@ def _require(provider: Provider, capability: Capability) -> None:
 def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
     from shepherd_core import control_loop  # noqa: PLC0415 - see the module's docstring
 
-    limits = control_loop.Limits(settings.concurrency, settings.machine_seconds, settings.session_seconds)
+    limits = control_loop.Limits(
+        settings.concurrency, settings.machine_seconds, settings.session_seconds, settings.history_days
+    )
     connection = edges.bmdb(settings)
 
     def plan(_: Deadline) -> dict[str, object]:

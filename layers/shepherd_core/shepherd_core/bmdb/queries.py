@@ -90,6 +90,11 @@ def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[
     return connection.records("history", machine_id=machine_id, limit=limit)
 
 
+def forget_history(connection: Connection, days: int) -> int:
+    """Drop history that is older than so many days, 1,000 rows or so at a time; return how many. May run twice."""
+    return len(connection.run("forget_history", days=days))
+
+
 def pause(
     connection: Connection,
     *,

@@ -124,6 +124,21 @@ WHERE machine_id = :machine_id
 ORDER BY timestamp DESC
 LIMIT :limit;
 
+-- name: forget_history
+-- Drop at most 1,000 rows of history (and what else the same machines did in the same moments) that are older than
+-- :days. History has no key of its own. What a twin is just dropping is left to it.
+DELETE FROM work_history h
+USING (
+    SELECT machine_id, timestamp
+    FROM work_history
+    WHERE timestamp < statement_timestamp() - :days::integer * interval '1 day'
+    ORDER BY timestamp
+    LIMIT 1000
+    FOR UPDATE SKIP LOCKED
+) AS old
+WHERE h.machine_id = old.machine_id AND h.timestamp = old.timestamp
+RETURNING 1;
+
 -- name: machines_named
 -- The machine ids that begin with a text, or that a provider knows by it; two are enough to see that it is ambiguous.
 SELECT m.machine_id
