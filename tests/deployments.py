@@ -16,6 +16,7 @@ from shepherd_core.provider_config import (
     StaticSettings,
 )
 
+from simulator import sam_local
 from tests.cloudformation import read, read_file
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items
 """Every combination of what the conditions look at."""
 
 
-def logical_id(function: str, what: str = "Function") -> str:
-    """Return what the template calls a function of ``functions/``, or, by another *what*, something that is its own."""
-    return "".join(map(str.capitalize, function.split("_"))) + what
+logical_id = sam_local.logical_id
 
 
 def deployed_name(function: str) -> str:
