@@ -4,7 +4,8 @@
 # `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make invoke` and `make local-invoke` take
 # FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it: all) and EVENT=FILE for events/FUNCTION.json,
-# `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
+# `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help), `make lock` takes LOCK_FLAGS=--upgrade, and
+# PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -102,6 +103,10 @@ check-template: .venv-sam/.ready
 check-docs: .venv/.ready
 	@$(if $(wildcard tests/unit/test_docs*.py),$(BIN)/python -m pytest $(wildcard tests/unit/test_docs*.py))
 
+.PHONY: bench
+bench: .venv/.ready .venv-bench/.ready ## measure everything, side by side (BENCH="claims idle": parts of it)
+	@$(BIN)/python -m bench $(BENCH)
+
 .PHONY: bench-coldstart
 bench-coldstart: .venv/.ready ## compare each function's cold start with its bare libraries'
 	@$(BIN)/python bench/coldstart.py
@@ -125,13 +130,14 @@ lock: ## pin what requirements/*.in ask for (needs uv and npm)
 	@$(COMPILE) --output-file requirements/dev.txt requirements/dev.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
+	@$(COMPILE) --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
 	@cd $(LAYER)/bytecode && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts \
 		--no-audit --no-fund --silent
 
 .PHONY: clean
 clean: ## remove everything that was made: environments, caches, build output
-	@rm -rf .venv .venv-sam .aws-sam build *.egg-info .hypothesis .*_cache
+	@rm -rf .venv .venv-sam .venv-bench .aws-sam build *.egg-info .hypothesis .*_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The lock files are complete, so that pip has nothing to resolve.
@@ -142,6 +148,10 @@ clean: ## remove everything that was made: environments, caches, build output
 
 .venv-sam/.ready: requirements/sam.txt
 	@$(call make-environment,.venv-sam,requirements/sam.txt)
+	@touch $@
+
+.venv-bench/.ready: requirements/bench.txt
+	@$(call make-environment,.venv-bench,requirements/bench.txt)
 	@touch $@
 
 define make-environment

@@ -1,9 +1,6 @@
 """
 Heartbeats that one instance of the agents' endpoint takes, as a ratio to the bare statement that it cannot do without.
 
-    make bench-heartbeats                            # a table, and build/heartbeats.json
-    python bench/heartbeats.py --machines 5000
-
 One process, one connection, one heartbeat after the other, against a PostgreSQL of its own that waits for its disk at
 every commit. *Remembered* calls the handler with signed requests of machines whose keys it knows, which is how nearly
 all come; *first* with those that its process never heard of. *Bare* is ``INSERT … ON CONFLICT`` for the same rows over
@@ -13,21 +10,17 @@ ratio of remembered to bare below the goal says that our own part of a heartbeat
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import time
 from base64 import b64encode
-from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core import runtime
 from shepherd_core.pb.callback_pb2 import HeartbeatRequest
 
+from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
 from simulator.lambda_environment import Context
 from simulator.postgres import Postgres
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
     import pg8000.native
 
 GOAL = 0.5
-OUTPUT = Path(__file__).parents[1] / "build" / "heartbeats.json"
 
 _BARE = """
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at, agent_signed_at)
@@ -125,17 +117,9 @@ def _rate(do: Callable[[Any], object], things: Sequence[Any]) -> float:
     return len(things) / (time.perf_counter() - began)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One way; per second, and as a ratio to the bare statement."""
-
-    way: str
-    per_second: float
-    ratio: float
-
-
-def measure(machines: int, repeats: int) -> list[Figure]:
-    """Return the figures of a fleet of so many *machines*."""
+def measure(*, quick: bool) -> Result:
+    """Return the figures."""
+    machines, repeats = (20, 1) if quick else (1000, 15)
     with Postgres() as postgres:
         settings = postgres.new_database()
         os.environ.update(
@@ -156,34 +140,20 @@ def measure(machines: int, repeats: int) -> list[Figure]:
         ways = {"bare": bench.bare, "first": bench.first, "remembered": bench.remembered}
         for way in ways.values():
             way()  # makes the rows, and warms up
-        rounds = [{name: way() for name, way in ways.items()} for _ in range(repeats)]
+        figures = in_turn(repeats, ways)
         runtime.build_agent_api().connection.close()
     # The median of neighbours' ratios, because how fast a machine is changes over minutes.
-    return [
-        Figure(
-            name,
-            round(statistics.median(each[name] for each in rounds), 1),
-            round(statistics.median(each[name] / each["bare"] for each in rounds), 3),
+    ratios = {
+        name: median([one / bare for one, bare in zip(rates, figures["bare"], strict=True)])
+        for name, rates in figures.items()
+    }
+    result = Result()
+    result.tables.append(
+        Table(
+            f"Heartbeats of {machines:,} machines, one after the other",
+            ["way", "per second", "ratio"],
+            [[name, median(rates), ratios[name]] for name, rates in figures.items()],
         )
-        for name in ways
-    ]
-
-
-def main() -> None:
-    """Print a table, and write the same as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machines", type=int, default=1000, metavar="COUNT", help="heartbeats in each turn (1000)")
-    parser.add_argument("--repeats", type=int, default=15, metavar="COUNT", help="turns of each way (15)")
-    options = parser.parse_args()
-    figures = measure(options.machines, options.repeats)
-    OUTPUT.parent.mkdir(exist_ok=True)
-    result = {"goal": GOAL, "machines": options.machines, "figures": [asdict(figure) for figure in figures]}
-    OUTPUT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(f"{'way':<11} {'per second':>10} {'ratio':>6}")
-    for figure in figures:
-        print(f"{figure.way:<11} {figure.per_second:>10.0f} {figure.ratio:>6.2f}")
-    print(f"goal: remembered at {GOAL} or more; as JSON: {OUTPUT}")
-
-
-if __name__ == "__main__":
-    main()
+    )
+    result.at_least("remembered: times the bare upsert", GOAL, ratios["remembered"])
+    return result

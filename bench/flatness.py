@@ -1,0 +1,135 @@
+"""Flatness: what a tick asks the database, in fleets of all sizes, beside the predecessor's query."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb import holds, work
+from shepherd_core.bmdb.work import Silence
+from shepherd_core.machine import Process
+
+from bench.fleet import PROVIDER, BenchFleet
+from bench.predecessor import Predecessor
+from bench.results import Curve, Result, Table, in_turn, median
+from simulator.postgres import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+BATCH = 10
+
+
+def measure(*, quick: bool) -> Result:
+    """Return the figures."""
+    sizes = (100, 1_000) if quick else SIZES
+    repeats = 3 if quick else 60
+    with Postgres() as postgres:
+        # All at once, so that they can take turns, and as many due in each.
+        subjects = {size: Subject(BenchFleet(postgres, size, due=50)) for size in sizes}
+        ways = {
+            (what, size): way
+            for size, subject in subjects.items()
+            for what, way in subject.ways().items()
+            if what != PREDECESSOR
+        }
+        found = in_turn(repeats, {f"{what}|{size}": way for (what, size), way in ways.items()})
+        looks = in_turn(3, {f"{PREDECESSOR}|{size}": subject.ways()[PREDECESSOR] for size, subject in subjects.items()})
+    figures = {tuple(name.split("|")): median(seconds) * 1000 for name, seconds in {**found, **looks}.items()}
+    names = [*dict.fromkeys(what for what, _ in ways), PREDECESSOR]
+    smallest, largest = str(sizes[0]), str(sizes[-1])
+    result = Result()
+    result.tables.append(
+        Table(
+            "Milliseconds, by machines in the fleet",
+            ["what", *(f"{size:,}" for size in sizes), "largest to smallest"],
+            [
+                [name, *(figures[name, str(size)] for size in sizes), figures[name, largest] / figures[name, smallest]]
+                for name in names
+            ],
+        )
+    )
+    result.curves.append(
+        Curve(
+            "flatness",
+            "What a tick asks the database",
+            "machines in the fleet",
+            "milliseconds",
+            {name: [(size, figures[name, str(size)]) for size in sizes] for name in names},
+        )
+    )
+    for name in names[:-1]:
+        ratio = figures[name, largest] / figures[name, smallest]
+        result.at_most(f"{name}: times the smallest fleet's", 2, ratio)
+    return result
+
+
+PREDECESSOR = "the predecessor's query, nothing due"
+
+
+class Subject:
+    """One fleet, and what is asked of it."""
+
+    def __init__(self, fleet: BenchFleet) -> None:
+        fleet.make_due()
+        self._session = fleet.session()
+        self._predecessor = Predecessor(fleet.settings)
+        self._fleet = fleet
+        for way in self.ways().values():
+            way()  # prepares the statement, and has read what it will read again
+
+    def ways(self) -> dict[str, Callable[[], float]]:
+        """Return what is asked, by name; each returns its seconds."""
+        return {
+            "claim of 10": self._claim,
+            "claim, nothing due": self._claim_nothing,
+            "status counts (closing a session)": self._close,
+            "opening a session": self._open,
+            "breaker's figures": lambda: _timed(lambda: holds.figures(self._session, PROVIDER, Silence())),
+            "breaker's survey of due machines": self._survey,
+            PREDECESSOR: self._look,
+        }
+
+    def _claim(self) -> float:
+        began = time.perf_counter()
+        claim = work.claim(self._session, Process.AGENT_START, PROVIDER, BATCH)
+        seconds = time.perf_counter() - began
+        if len(claim.work) != BATCH:
+            raise RuntimeError(claim)
+        work.cancel(self._session, claim.work)
+        return seconds
+
+    def _claim_nothing(self) -> float:
+        return _timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH))
+
+    def _survey(self) -> float:
+        cells = holds.figures(self._session, PROVIDER, Silence()).cells
+        return _timed(lambda: holds.survey(self._session, PROVIDER, Silence(), [], cells))
+
+    def _open(self) -> float:
+        connection = self._session.connection
+        began = time.perf_counter()
+        session = self._fleet.session(connection)
+        seconds = time.perf_counter() - began
+        session.close()
+        return seconds
+
+    def _close(self) -> float:
+        session = self._fleet.session(self._session.connection)
+        return _timed(lambda: session.close(Process.AGENT_START, PROVIDER))
+
+    def _look(self) -> float:
+        """Let nothing be eligible, which is the usual case, and its worst."""
+        self._fleet.admin.run(
+            "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') FROM bench_due"
+        )
+        seconds = self._predecessor.look()
+        self._fleet.make_due()
+        return seconds
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

@@ -1,0 +1,121 @@
+"""A large fleet in a database: planted with SQL, with a part of it due, as often as that is wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pg8000.native
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.session import Session
+from shepherd_core.clock import SystemClock
+
+if TYPE_CHECKING:
+    from shepherd_core.config import BmdbSettings
+
+    from simulator.postgres import Postgres
+
+PROVIDER = "static"
+
+# All have an agent that sends heartbeats; those in bench_due are due for an agent start when ``make_due`` says so.
+_PLANT = """
+INSERT INTO machines (machine_created_at)
+    SELECT now() - interval '2 days' - n * interval '1 second' FROM generate_series(1, {machines}) n;
+INSERT INTO machine_provided
+    SELECT machine_id, 'static', machine_id::text, NULL, '192.0.2.1', 'ams', 'Running' FROM machines;
+INSERT INTO machine_agent_started
+    SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex') FROM machines;
+INSERT INTO machine_agent_heartbeat SELECT machine_id, clock_timestamp() FROM machines;
+INSERT INTO machine_host_key SELECT machine_id, 'key', machine_created_at FROM machines;
+INSERT INTO machine_due
+    SELECT machine_id, provider, process, now() + interval '1 hour' + random() * interval '1 day' FROM machine_need;
+INSERT INTO work_history
+    SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
+    FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
+CREATE TABLE bench_due AS SELECT machine_id FROM machines ORDER BY random() LIMIT {due};
+CREATE TABLE bench_bare (machine_id uuid PRIMARY KEY, count integer NOT NULL);
+INSERT INTO bench_bare SELECT machine_id, 0 FROM machines LIMIT 20000;
+ANALYZE;
+"""
+
+_MAKE_DUE = """
+DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM bench_due);
+DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM bench_due);
+DELETE FROM work WHERE machine_id IN (SELECT machine_id FROM bench_due);
+UPDATE machine_due SET process = 'ShepherdAgentStart', not_before = now() - random() * interval '1 minute'
+    WHERE machine_id IN (SELECT machine_id FROM bench_due);
+"""
+_CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "machine_due", "work", "sessions")
+
+
+class BenchFleet:
+    """A fleet of so many machines in a database of its own."""
+
+    def __init__(self, postgres: Postgres, machines: int, due: int | None = None) -> None:
+        """*due*: how many can be made due; else one in a hundred."""
+        self.machines = machines
+        self.due = max(1, machines // 100) if due is None else due
+        self.settings: BmdbSettings = postgres.new_database()
+        self.admin = driver(self.settings)
+        self.admin.run(_PLANT.format(machines=machines, due=self.due))
+        self.admin.run("CHECKPOINT")
+
+    def make_due(self) -> None:
+        """Let the same machines be due as ever, and the tables be as clean as a database that is looked after."""
+        self.admin.run(_MAKE_DUE)
+        for table in _CHANGING:
+            self.admin.run(f"VACUUM ANALYZE {table}")
+
+    def left(self) -> int:
+        """Return how many of them have no agent yet, or are still held."""
+        rows = self.admin.run(
+            "SELECT count(*) FROM bench_due d WHERE EXISTS (SELECT 1 FROM work w WHERE w.machine_id = d.machine_id) "
+            "OR NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = d.machine_id)"
+        )
+        return int(rows[0][0])
+
+    def connect(self) -> Connection:
+        """Return a connection as the functions have it."""
+        return Connection(self.settings, None, SystemClock())
+
+    def session(self, connection: Connection | None = None) -> Session:
+        """Open a session that outlives the bench."""
+        return Session.open(connection or self.connect(), SystemClock(), "bench", "bench", 3600)
+
+
+def driver(settings: BmdbSettings) -> pg8000.native.Connection:
+    """Return a bare connection."""
+    socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+    return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket)
+
+
+class Waits:
+    """Stands where a connection's stream is, and counts how often something was sent and its answer waited for."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Count the waits of *connection* from now on."""
+        found = connection._connected()  # noqa: SLF001 - the stream is nobody else's business
+        stream = found._sock  # noqa: SLF001
+        self._stream: Any = stream._stream if isinstance(stream, Waits) else stream  # noqa: SLF001
+        self._asked = False
+        self.count = 0
+        found._sock = self  # noqa: SLF001
+
+    def write(self, data: bytes) -> int:
+        """Pass it on."""
+        self._asked = True
+        return int(self._stream.write(data))
+
+    def flush(self) -> None:
+        """Pass it on."""
+        self._stream.flush()
+
+    def read(self, size: int) -> bytes:
+        """Pass it on, and count the first read after something was sent."""
+        if self._asked:
+            self._asked = False
+            self.count += 1
+        return bytes(self._stream.read(size))
+
+    def close(self) -> None:
+        """Pass it on."""
+        self._stream.close()

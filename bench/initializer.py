@@ -1,0 +1,118 @@
+"""Initializer throughput: agents started in a minute by one function, one at a time, and by OpenSSH's clients."""
+
+from __future__ import annotations
+
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from shepherd_core import control_loop
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.initializer import Initializer
+from shepherd_core.object_source import AgentCache
+from shepherd_core.pb.agent_pb2 import TakeoverInit, TakeoverResponse
+from shepherd_core.ssh import SshDialer
+from shepherd_core.telemetry import Metric
+
+from bench.fleet import PROVIDER, driver
+from bench.park import Park, machines, provider
+from bench.results import Result, Table
+from simulator.postgres import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AGENT_BYTES = 5_000_000
+CONCURRENCY = 10
+
+_PLANT = """
+WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, {count}) RETURNING machine_id),
+numbered AS (SELECT machine_id, row_number() OVER () AS number FROM new)
+INSERT INTO machine_provided (machine_id, provider, provider_id)
+SELECT machine_id, 'static', (ARRAY[{addresses}])[number] FROM numbered;
+INSERT INTO machine_due SELECT machine_id, provider, process, since FROM machine_need;
+"""
+
+
+def measure(*, quick: bool) -> Result:
+    """Return the figures."""
+    count, alone = (6, 2) if quick else (200, 30)
+    with Postgres() as postgres, machines(2 * count + alone) as park:
+        one, ours, theirs = (
+            park.addresses[:alone],
+            park.addresses[alone : alone + count],
+            park.addresses[alone + count :],
+        )
+        figures = {
+            "one at a time, as the predecessor": _ours(postgres, park, one, 1),
+            f"one function, {CONCURRENCY} at a time": _ours(postgres, park, ours, CONCURRENCY),
+            f"sftp and ssh, {CONCURRENCY} at a time": _theirs(park, theirs),
+        }
+    result = Result()
+    result.tables.append(
+        Table(
+            f"Agents of {AGENT_BYTES / 1e6:g} MB started over SSH",
+            ["way", "machines", "machines per minute", "CPU s per machine"],
+            [[way, *figure] for way, figure in figures.items()],
+        )
+    )
+    alone_rate, rate, stock_rate = (figure[1] for figure in figures.values())
+    result.at_least("machines per minute, times one at a time", 1, rate / alone_rate)
+    result.at_least("machines per minute, times the stock clients", 0.7, rate / stock_rate)
+    return result
+
+
+def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency: int) -> tuple[int, float, float]:
+    """Return how many, how many a minute, and our processor's seconds for each, for one invocation of the loop."""
+    settings = postgres.new_database()
+    quoted = ", ".join(f"'{address}'" for address in addresses)
+    with driver(settings) as admin:
+        admin.run(_PLANT.format(count=len(addresses), addresses=quoted))
+
+    clock = SystemClock()
+    agents = AgentCache(park.folder)
+    loop = Initializer(
+        provider(park),
+        SshDialer(park.private_key, "root", park.port, 10),
+        lambda: (agents.fetch(str(park.agent(AGENT_BYTES))), b""),
+        path="/root/agent",
+        endpoint="agents.example.com:443",
+        answer_seconds=60,
+        backoff=Backoff(60, 60, 1),
+    )
+    limits = control_loop.Limits(concurrency, machine_seconds=120, session_seconds=60)
+    connection = Connection(settings, None, clock)
+    began, spent = time.perf_counter(), time.process_time()
+    counts = control_loop.run(
+        loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 1800), runtime_info="bench"
+    )
+    seconds, spent = time.perf_counter() - began, time.process_time() - spent
+    connection.close()
+    if counts[Metric.FINISHED] != len(addresses):
+        raise RuntimeError(counts)
+    return len(addresses), 60 * len(addresses) / seconds, spent / len(addresses)
+
+
+def _theirs(park: Park, addresses: Sequence[str]) -> tuple[int, float, float]:
+    source = park.agent(AGENT_BYTES)
+    init = TakeoverInit(machine_id="bench", bmaas_endpoint="agents.example.com:443")
+
+    def start(address: str) -> None:
+        park.sftp(address, source)
+        answer = TakeoverResponse.FromString(park.ssh(address, init.SerializeToString()))
+        if answer.success.init_message != init:
+            raise RuntimeError(answer)
+
+    before, began = _children(), time.perf_counter()
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        list(pool.map(start, addresses))
+    seconds = time.perf_counter() - began
+    return len(addresses), 60 * len(addresses) / seconds, (_children() - before) / len(addresses)
+
+
+def _children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,111 @@
+"""Simulated machines in a process of their own, so that what they cost is not ours; and OpenSSH's clients for them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core import ssh_key
+from shepherd_core.providers.static import StaticProvider
+
+from simulator.machines import MachinePark, MachineState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_CONTEXT = multiprocessing.get_context("fork")
+
+# Answers as an agent does, and exits. The shell reads no further than that, however long the file is.
+_AGENT = r"""#!/bin/sh
+exec python3 -ISc '
+import sys
+def field(tag, data):
+    size, head = len(data), b""
+    while size > 127:
+        head, size = head + bytes([size & 127 | 128]), size >> 7
+    return bytes([tag]) + head + bytes([size]) + data
+init = sys.stdin.buffer.read()
+sys.stdout.buffer.write(field(10, field(10, init) + field(18, b"k" * 32)))
+'
+"""
+
+
+@dataclass(frozen=True)
+class Park:
+    """Machines that answer SSH, and how to get in."""
+
+    addresses: Sequence[str]
+    port: int
+    private_key: str
+    folder: Path
+
+    def agent(self, size: int) -> Path:
+        """Return an agent of so many bytes."""
+        path = self.folder / f"agent-{size}"
+        if not path.exists():
+            path.write_bytes(_AGENT.encode().ljust(size, b"#"))
+        return path
+
+    def sftp(self, address: str, source: Path) -> None:
+        """Upload with the stock client."""
+        batch = f"put {source} /root/agent\nchmod 755 /root/agent\n"
+        self._client(["sftp", *self._options("-P"), "-b", "-", f"root@{address}"], batch.encode())
+
+    def ssh(self, address: str, stdin: bytes) -> bytes:
+        """Run what was uploaded with the stock client."""
+        return self._client(["ssh", *self._options("-p"), f"root@{address}", "/root/agent"], stdin)
+
+    def _options(self, port: str) -> list[str]:
+        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes", "LogLevel=ERROR")
+        return [
+            *("-F", "/dev/null", "-i", str(self.folder / "key"), port, str(self.port)),
+            *(word for option in options for word in ("-o", option)),
+        ]
+
+    def _client(self, command: list[str], stdin: bytes) -> bytes:
+        answer = subprocess.run(command, input=stdin, capture_output=True, check=False)
+        if answer.returncode:
+            raise RuntimeError(f"{command}: {answer.stderr.decode()}")
+        return answer.stdout
+
+
+@contextmanager
+def machines(count: int) -> Iterator[Park]:
+    """Have so many machines that are up."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        private_key = ssh_key.generate()
+        (folder / "key").touch(mode=0o600)
+        (folder / "key").write_text(private_key, encoding="ascii")
+        here, there = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(target=_serve, args=(there, folder / "disks", count, private_key))
+        process.start()
+        try:
+            port, addresses = here.recv()
+            yield Park(addresses, port, private_key, folder)
+        finally:
+            here.send("end")
+            process.join()
+
+
+def provider(park: Park) -> StaticProvider:
+    """Return a provider that lists the machines; their ids are their addresses."""
+    listing = json.dumps([{"ID": address, "Addr": address} for address in park.addresses]).encode()
+    return StaticProvider(lambda: listing)
+
+
+def _serve(there: Any, disks: Path, count: int, private_key: str) -> None:
+    disks.mkdir()
+    with MachinePark(disks, 0, boot_seconds=0) as park:
+        addresses = [park.rack(f"machine-{number}", ssh_key.public_line(private_key)) for number in range(count)]
+        while any(park.state(name) is not MachineState.UP for name in park.names()):
+            time.sleep(0.05)
+        there.send((park.port, addresses))
+        there.recv()

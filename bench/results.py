@@ -1,0 +1,109 @@
+"""What a measurement returns, and how it is shown: a table for people, JSON and curves for the record."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures side by side."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Figures over a size, on logarithmic axes; drawn by ``plots.py``."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was to be reached, and what was."""
+
+    what: str
+    wanted: str
+    figure: float
+    met: bool
+
+
+@dataclass
+class Result:
+    """Of one part of the bench."""
+
+    tables: list[Table] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+
+    def at_least(self, what: str, wanted: float, figure: float) -> None:
+        """Hold *figure* to a goal that it must reach."""
+        self.goals.append(Goal(what, f"at least {wanted:g}", figure, figure >= wanted))
+
+    def at_most(self, what: str, wanted: float, figure: float) -> None:
+        """Hold *figure* to a goal that it must not exceed."""
+        self.goals.append(Goal(what, f"at most {wanted:g}", figure, figure <= wanted))
+
+
+def median(figures: Sequence[float]) -> float:
+    """Return the median."""
+    return float(statistics.median(figures))
+
+
+def in_turn(repeats: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Return what each way returned in each round; they take turns, so that all meet the same neighbours."""
+    figures: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            figures[name].append(way())
+    return figures
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures were taken on."""
+    return {
+        "processors": os.cpu_count(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def shown(result: Result) -> str:
+    """Return *result* for people."""
+    lines: list[str] = []
+    for table in result.tables:
+        rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
+        lines += ["", table.title]
+        lines += ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    if result.goals:
+        lines += [""]
+    for goal in result.goals:
+        lines.append(f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {_cell(goal.figure)}, wanted {goal.wanted}")
+    return "\n".join(lines)
+
+
+_WHOLE_FROM = 100
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= _WHOLE_FROM else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,34 @@
+"""The bench itself: that it runs and holds figures to goals, at sizes at which they mean nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("part", ["claims", "reconcile"])
+def test_a_part_of_the_bench_runs_and_writes_what_it_measured(part: str, tmp_path: Path) -> None:
+    """It is run by hand, and seldom: nobody would notice that a change has broken it."""
+    command = [sys.executable, "-m", "bench", "--quick", "--output", str(tmp_path), part]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    record = json.loads((tmp_path / f"{part}.json").read_text(encoding="utf-8"))
+    assert record["tables"]
+    for table in record["tables"]:
+        assert table["title"] in answer.stdout
+        assert all(len(row) == len(table["columns"]) for row in table["rows"])
+
+
+def test_the_bench_names_the_parts_that_it_has() -> None:
+    """A part that is misspelled must not be measured as nothing."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "bench", "clams"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert answer.returncode == 2
+    assert "there is no part clams; there are claims, flatness" in answer.stderr
