@@ -80,7 +80,9 @@ class _Subject:
         return {
             "claim and finish of 10": self._work,
             "opening a session": self._open,
-            "one machine's history": lambda: _timed(lambda: queries.history(connection, self._machine_id)),
+            "the last 2 rows of a machine's history": lambda: _timed(
+                lambda: queries.history(connection, self._machine_id, 2)
+            ),
         }
 
     def _work(self) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -128,7 +128,9 @@ def _timed(call: Callable[[], None]) -> Callable[[], float]:
 
 
 def _megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    """Return the most memory that this process ever had; what its parent had would count in ``getrusage``."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1000
 
 
 if __name__ == "__main__":

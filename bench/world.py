@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SPEED = 10
 LIMIT_SECONDS = 1800
-MACHINES = 100
+MACHINES = 200
 """Each has a real agent, a process of 12 MB or so."""
 
 
