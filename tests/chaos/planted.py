@@ -30,7 +30,7 @@ FENCE = "tests/integration/test_bmdb_fence.py"
 RACES = "tests/integration/test_bmdb_races.py"
 CRASHES = "tests/integration/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
-HARM = f"{CRASHES}::test_a_broken_promise_is_noticed[UPDATE machine_due SET process = NULL-nobody_waits_for_ever]"
+HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
 LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
 WAIT_SECONDS = 300

@@ -18,8 +18,10 @@ from shepherd_core.machine import Process, WorkEvent
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
 SHEPHERD = (*LOOPS, Process.ACCESS)
 
-FIRST_HEARTBEAT_SECONDS = 1800
-SILENCE_SECONDS = 600
+UNIT = 600
+"""Seconds. Everything lasts whole units, so that nothing is just about to happen while a step takes its time."""
+FIRST_HEARTBEAT_SECONDS = 30 * UNIT
+SILENCE_SECONDS = 10 * UNIT
 
 
 @dataclass

@@ -22,11 +22,12 @@ from pg8000.core import CoreConnection
 from shepherd_core.backoff import Backoff
 from shepherd_core.bmdb import holds, queries, work
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import Silence
 from shepherd_core.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.machine import Process, WorkEvent
 
 from tests.conftest import ManualClock
-from tests.integration.bmdb_model import LOOPS, Model, Pause
+from tests.integration.bmdb_model import FIRST_HEARTBEAT_SECONDS, LOOPS, SILENCE_SECONDS, UNIT, Model, Pause
 from tests.integration.fleet import PROVIDER, Fleet, claimed, ids
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ MACHINES = 3
 FUNCTIONS = 2
 HERE = "rack 1"
 
-# Everything lasts whole minutes, so that nothing is just about to happen when a step takes its milliseconds.
-SESSION_SECONDS = 1200
-SETTLE_SECONDS = 120
-BACKOFF = Backoff(60, 600, 2)
+SILENCE = Silence(first_heartbeat_seconds=FIRST_HEARTBEAT_SECONDS, silence_seconds=SILENCE_SECONDS)
+SESSION_SECONDS = 20 * UNIT
+SETTLE_SECONDS = 2 * UNIT
+BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 
 # A due row may come too early, since the claim judges by the tags, and never later than this.
-_LATE = """
+_LATE = f"""
 SELECT n.machine_id, n.process, d.process, d.not_before
 FROM machine_next n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
 WHERE d.process IS DISTINCT FROM n.process
@@ -55,8 +56,8 @@ WHERE d.process IS DISTINCT FROM n.process
         least(n.paused_until, clock_timestamp() + interval '10 minutes'),
         n.since + CASE
             WHEN n.process <> 'ShepherdRecovery' THEN interval '0'
-            WHEN n.reported THEN interval '10 minutes'
-            ELSE interval '30 minutes'
+            WHEN n.reported THEN interval '{SILENCE_SECONDS} seconds'
+            ELSE interval '{FIRST_HEARTBEAT_SECONDS} seconds'
         END
     )
 """
@@ -167,12 +168,12 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
-        minutes=st.sampled_from([1, 2, 5, 10, 20, 30]),
+        units=st.sampled_from([1, 2, 5, 10, 20, 30]),
         event=st.sampled_from([None, None, "death", "heartbeats", "failover", "clock"]),
     )
-    def wait(self, at: int, minutes: int, event: Event | None) -> None:
+    def wait(self, at: int, units: int, event: Event | None) -> None:
         """Let time pass, and then something happen to a function, to all agents, or to the database."""
-        self.pass_time(minutes)
+        self.pass_time(units)
         if event is not None:
             self._happen(self.functions[at], event)
 
@@ -232,7 +233,7 @@ class Bmdb(RuleBasedStateMachine):
                     )
                     self.model.die(function.number)
             case "pause":
-                self.pause(None, None, 300)
+                self.pause(None, None, 5)
             case "heartbeats":
                 for machine in range(len(self.machines)):
                     self.heartbeat(machine)
@@ -264,7 +265,7 @@ class Bmdb(RuleBasedStateMachine):
 
         def real() -> None:
             known = [held.machine_id for holder, held in self.handed_out if holder is function]
-            found.extend(work.claim(function.session, process, PROVIDER, limit, known=known).work)
+            found.extend(work.claim(function.session, process, PROVIDER, limit, silence=SILENCE, known=known).work)
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
@@ -295,16 +296,16 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
         process=st.sampled_from(LOOPS),
-        minutes=st.sampled_from([0, 0, 10, 30]),
+        units=st.sampled_from([0, 0, 10, 30]),
         how=st.sampled_from([None, "do it", "do it", "fail"]),
         moment=moments,
         event=events,
     )
     def tick(
-        self, *, at: int, process: Process, minutes: int, how: str | None, moment: Moment | None, event: Event
+        self, *, at: int, process: Process, units: int, how: str | None, moment: Moment | None, event: Event
     ) -> None:
         """Carry a whole invocation of a loop out, which may come late, and may be killed in the middle."""
-        self.pass_time(minutes)
+        self.pass_time(units)
         self.functions[at] = self._function()
         self.claim(at, process, MACHINES, None, event)
         if self.handed_out and how is not None:
@@ -416,10 +417,11 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         machine=st.none() | st.integers(0, MACHINES - 1),
         process=st.none() | st.sampled_from(LOOPS),
-        seconds=st.sampled_from([None, 300, 1200]),
+        units=st.sampled_from([None, 5, 20]),
     )
-    def pause(self, machine: int | None, process: Process | None, seconds: int | None) -> None:
+    def pause(self, machine: int | None, process: Process | None, units: int | None) -> None:
         """Put something on hold."""
+        seconds = None if units is None else units * UNIT
         if machine is not None:
             machine %= len(self.machines)
         pause_id = queries.pause(
@@ -443,10 +445,10 @@ class Bmdb(RuleBasedStateMachine):
             queries.resume(self.fleet.connection, pause_id)
             self.model.pauses.remove(pause)
 
-    def pass_time(self, minutes: int) -> None:
+    def pass_time(self, units: int) -> None:
         """Let time pass; sessions that are not kept alive die of it."""
-        self.fleet.pass_time(60 * minutes)
-        self.model.now += 60 * minutes
+        self.fleet.pass_time(UNIT * units)
+        self.model.now += UNIT * units
         self.put_off = False
 
     def fail_over(self) -> None:
@@ -494,7 +496,10 @@ class Bmdb(RuleBasedStateMachine):
             session = self.fleet.open_session(SESSION_SECONDS)
             if self.put_off:
                 self.fleet.pass_time(6, connection.script)
-            return {loop: {self.machines.index(each) for each in ids(claimed(session, loop))} for loop in LOOPS}
+            return {
+                loop: {self.machines.index(each) for each in ids(claimed(session, loop, silence=SILENCE))}
+                for loop in LOOPS
+            }
 
         swept = self.model.swept()
         self.put_off |= swept.work != self.model.work
@@ -571,13 +576,13 @@ class KnownHistory:
         """Claim what needs an agent."""
         self.step("claim", at=at, process=Process.AGENT_START, limit=3, **arguments)
 
-    def recover(self, at: int, minutes: int, how: str, **arguments: Any) -> None:
+    def recover(self, at: int, units: int, how: str, **arguments: Any) -> None:
         """Carry an invocation of the Recoverer out."""
-        self.step("tick", at=at, process=Process.RECOVERY, minutes=minutes, how=how, **arguments)
+        self.step("tick", at=at, process=Process.RECOVERY, units=units, how=how, **arguments)
 
-    def wait(self, at: int, minutes: int, event: Event | None = None) -> None:
+    def wait(self, at: int, units: int, event: Event | None = None) -> None:
         """Let time pass, and something happen."""
-        self.step("wait", at=at, minutes=minutes, event=event)
+        self.step("wait", at=at, units=units, event=event)
 
     def operators(self) -> None:
         """Let operators put everything on hold, before the first word of a claim and after it."""
