@@ -33,7 +33,7 @@ PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubl
 HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
 LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
-WAIT_SECONDS = 300
+WAIT_SECONDS = 900
 
 
 @dataclass(frozen=True)

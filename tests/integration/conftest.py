@@ -29,7 +29,12 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 # shortest example.
 settings.register_profile("long", settings.get_profile("default"), max_examples=4000)
 settings.register_profile(
-    "planted", settings.get_profile("ci"), phases=[Phase.generate], report_multiple_bugs=False, database=None
+    "planted",
+    settings.get_profile("ci"),
+    max_examples=400,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    database=None,
 )
 settings.load_profile("ci" if "CI" in os.environ else "default")
 

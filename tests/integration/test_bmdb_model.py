@@ -76,11 +76,11 @@ class Function:
     number: int
     clock: ManualClock
     driver: Any = None
-    """Its connection when it began its last step."""
+    """Its connection when it began its last step; None: it had to make one."""
 
     def broke(self) -> bool:
         """Return whether its connection broke in its last step."""
-        return self.session.connection._driver is not self.driver
+        return self.driver not in (None, self.session.connection._driver)
 
 
 class Interference:
