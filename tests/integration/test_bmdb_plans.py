@@ -67,7 +67,8 @@ INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
 INSERT INTO recovery_looks SELECT 'static', now();
 WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
-    INSERT INTO machine_departed SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
+    INSERT INTO machine_departed
+    SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
 INSERT INTO machine_release SELECT machine_id, now(), 'me', '?', now() FROM machine_rebooted LIMIT {BATCH};
 INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
