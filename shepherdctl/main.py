@@ -11,7 +11,18 @@ import typer
 from shepherd_core.errors import ShepherdError
 from typer.core import TyperGroup
 
-from shepherdctl import database, installing, inventory, loops, machines, pausing, reconciling, resolving, worlds
+from shepherdctl import (
+    database,
+    installing,
+    inventory,
+    loops,
+    machines,
+    pausing,
+    reconciling,
+    resolving,
+    status,
+    worlds,
+)
 from shepherdctl.output import complain
 
 
@@ -57,6 +68,7 @@ def _everywhere(
 
     Examples:
       shepherdctl db migrate
+      shepherdctl status
       shepherdctl machine list
       shepherdctl pause --all --reason "network maintenance" --for 2h
     """
@@ -77,6 +89,7 @@ machine.command("forget")(resolving.forget)
 machine.command("release")(resolving.release)
 app.add_typer(machine, name="machine")
 
+app.command("status")(status.status)
 app.command("reconcile")(reconciling.reconcile)
 app.command("inventory")(inventory.inventory)
 app.command("history")(machines.history)

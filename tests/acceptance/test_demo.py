@@ -52,6 +52,15 @@ def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back() -
         assert re.search(line, history, re.DOTALL)
 
 
+def test_the_demo_brings_back_machines_of_ones_own_through_their_bmcs() -> None:
+    """They are there before Shepherd is, and nothing but the power switch helps one that hangs."""
+    done = run(["demo", "--machines", "3", "--speed", "120", "--provider", "redfish"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Everything is as it should be." in done.stdout
+    for victim in re.findall(r"harm: \w+ on (.*)", done.stdout):
+        assert re.search(rf"harm: .*{victim}: off.*{victim}: on.*both are back", done.stdout, re.DOTALL)
+
+
 def test_a_world_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:
     """A judge that never condemns proves nothing."""
     faults = tmp_path / "faults.json"
