@@ -601,6 +601,36 @@ def test_a_provisioner_at_work_is_waited_for_but_not_for_ever(fleet: Fleet, oper
     assert fleet.sql("SELECT * FROM sessions") == []
 
 
+class _Passing(SystemClock):
+    """A clock by whose sleep time passes at the database too."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.now = 0.0
+        self.after: dict[int, Callable[[], object]] = {}
+        self._fleet = fleet
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self.now += seconds
+            self._fleet.pass_time(seconds)
+            self.after.pop(int(self.now), lambda: None)()
+
+
+def test_who_waits_stays_alive(fleet: Fleet, api: EquinixApi) -> None:
+    """Longer than a session lives without a sign of life; it would have the lock then, and could write nothing."""
+    gone = old(fleet, fleet.provided_machine())
+    clock = _Passing(fleet)
+    operator = Operator(fleet, deleting(api, clock), clock, 0)
+    provisioner = fleet.open_session(connection=fleet.connect())
+    assert provisioning.take_lock(provisioner, "equinix") is not None
+    clock.after[70] = provisioner.close
+    assert results(operator.forget(gone)) == [Result.DONE]
+    assert clock.now == 70
+
+
 @pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])
 def test_twins_do_it_once_and_both_find_it_done(fleet: Fleet, api: EquinixApi, remedy: str) -> None:
     """Two operators with the same alarm."""

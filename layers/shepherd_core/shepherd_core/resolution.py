@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LOCK_SECONDS = 120.0
 """For which a Provisioner that is at work, or another operator, is waited for."""
 
+LOOK_SECONDS = 2.0
+"""Between two looks whether that one is done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
@@ -109,7 +112,8 @@ class Resolution:
                 if patience.remaining() <= 0:
                     message = f"a Provisioner of {name}, or another operator, is still at work: nothing was done"
                     raise WorkConflict(message)
-                session.keep_alive(partial(self.clock.sleep, 1))
+                session.poke()
+                session.keep_alive(partial(self.clock.sleep, LOOK_SECONDS))
             yield session
         finally:
             session.close()
