@@ -255,6 +255,7 @@ def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator
     queries.pause(fleet.connection, owner="me", reason="what a mess")
     made = api.add_device_by_hand(f"{PREFIX}x")
     assert results(operator.adopt(made.id)) == [Result.DONE]
+    assert set(provided(fleet)) == {made.id}
 
 
 def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -366,6 +367,16 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     (verdict,) = operator.forget(there, meanwhile=lambda: api.forget(made.id))
     assert (verdict.result, len(provided(fleet))) == (Result.REFUSED, 3)
+
+
+def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet, operator: Operator) -> None:
+    """The first listing was too early to say anything about it."""
+    machine_id = fleet.provided_machine("equinix")
+    (verdict,) = operator.forget(machine_id, meanwhile=lambda: fleet.pass_time(HOUR))
+    assert (verdict.result, verdict.words) == (
+        Result.REFUSED,
+        "the two looks do not agree: no difference, then vanished",
+    )
 
 
 def test_what_the_provider_gave_up_on_can_be_let_go(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
