@@ -271,6 +271,20 @@ def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator:
     assert provided(fleet) == {one: begun}
 
 
+def test_copies_that_are_adopted_together_are_machines_of_their_own(
+    fleet: Fleet, operator: Operator, api: EquinixApi
+) -> None:
+    """One id for both would be refused by the database, in the middle of it; only one of them counts already."""
+    begun = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+    names = [api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
+    verdicts = operator.adopt(*names, kind=Kind.DUPLICATED, most=2)
+    assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
+    assert verdicts[0].machine_id == begun
+    assert provided(fleet) == {verdict.provider_id: verdict.machine_id for verdict in verdicts[:2]}
+    assert intents(fleet) == []
+
+
 # --- forget ---
 
 

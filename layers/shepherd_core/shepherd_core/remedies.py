@@ -106,35 +106,36 @@ class Adoption(Finished):
         """See ``Remedy``."""
         managed = len(second.ledger.provided) + len(second.ledger.intents)
         known = {provided.provider_id: provided.machine_id for provided in second.ledger.provided}
+        begun = {intent.machine_id for intent in second.ledger.intents}
         verdicts: list[Verdict] = []
         for name in self.provider_ids:
             then, now = first.differences.get(name), second.differences.get(name)
             if name in known:
                 verdicts.append(Verdict(Result.DONE, "is in the BMDB", name, known[name]))
-            elif now is None or now != then:
-                words = (
-                    f"the two looks do not agree: {_class(then)}, then {_class(now)}"
-                    if then or now
-                    else "it is no difference"
-                )
+                continue
+            if now is None or now != then:
+                words = _disagreement(then, now) if then or now else "it is no difference"
                 verdicts.append(Verdict(Result.REFUSED, words, name))
-            elif now.kind is not self.kind:
+                continue
+            # Of several with one token, the first is the creation that was begun, which counts already.
+            token = second.used[name].token
+            intended = token if token in begun else None
+            if now.kind is not self.kind:
                 words = f"it is {now.kind}, and {self.kind} machines were to be adopted: {now.words}"
                 verdicts.append(Verdict(Result.REFUSED, words, name))
-            elif now.machine_id is None and self.max_machines and managed >= self.max_machines:
+            elif intended is None and self.max_machines and managed >= self.max_machines:
                 verdicts.append(Verdict(Result.REFUSED, f"{managed} machines are managed, which is the limit", name))
             else:
-                managed += now.machine_id is None  # a creation that was begun counts already
-                verdicts.append(Verdict(Result.READY, now.words, name, now.machine_id))
+                managed += intended is None
+                begun -= {token}
+                verdicts.append(Verdict(Result.READY, now.words, name, intended))
         return verdicts
 
     def do(self, session: Session, provider: Provider, verdict: Verdict, look: Look, deadline: Deadline) -> Verdict:
         """See ``Remedy``."""
         del deadline
         machine = look.used[verdict.provider_id or ProviderId("")]
-        # Of several with one token, the first is the creation that was begun.
-        intended = next((each.machine_id for each in look.ledger.intents if each.machine_id == machine.token), None)
-        machine_id = provisioning.take_in(session, provider.name, machine, intended, heed_pauses=False)
+        machine_id = provisioning.take_in(session, provider.name, machine, verdict.machine_id, heed_pauses=False)
         return replace(verdict, result=Result.DONE, words="adopted", machine_id=machine_id)
 
 
@@ -159,8 +160,7 @@ class Forgetting(Finished):
         if first.has(name) or second.has(name):
             return verdict.now(Result.REFUSED, "the provider has it in use; release gives it back")
         if then != now or now is None:
-            words = f"the two looks do not agree: {_class(then)}, then {_class(now)}" if then or now else _RECENT
-            return verdict.now(Result.REFUSED, words)
+            return verdict.now(Result.REFUSED, _disagreement(then, now) if then or now else _RECENT)
         ready = now.kind in (Kind.VANISHED, Kind.STRANDED) and not alive(provided)
         return verdict.now(Result.READY if ready else Result.REFUSED, now.words)
 
@@ -171,8 +171,9 @@ class Forgetting(Finished):
         return verdict.now(Result.DONE, "forgotten")
 
 
-def _class(difference: Difference | None) -> str:
-    return "no difference" if difference is None else difference.kind.value
+def _disagreement(first: Difference | None, second: Difference | None) -> str:
+    then, now = (each.kind.value if each else "no difference" for each in (first, second))
+    return f"the two looks do not agree: {then}, then {now}"
 
 
 def absent(machine_id: UUID, look: Look, *, gone: Result = Result.DONE) -> Verdict:
