@@ -135,6 +135,8 @@ class RedfishSupply(Supply):
     kind = "machines in a simulated rack, each with a BMC"
     taking = "(taken as the list has them: nothing on them changes)"
     switching = "(by its BMC: the Recoverer has it reset the machine, over Redfish)"
+    every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
+    """Each listing asks every BMC, and one computer plays them all, at many times their pace."""
 
     def __init__(
         self,

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 SHEPHERDCTL = Path(sys.executable).with_name("shepherdctl")
 
 # The provider makes a device, says that it refused, and denies it twice when asked; so its creation is forgotten.
+# Of the two listings that lack it one may be the Updater's, which comes earlier or later.
 LIES = {
     "api": [
         {"method": "POST", "path": "/projects/{id}/devices", "do": "answer", "status": 422, "when": "after"},
-        {"method": "GET", "path": "/projects/{id}/devices", "nth": 3, "do": "empty_page"},
+        {"method": "GET", "path": "/projects/{id}/devices", "nth": 3, "times": 2, "do": "empty_page"},
         {
             "method": "GET",
             "path": "/hardware-reservations/{id}",

@@ -291,17 +291,22 @@ def deployed(
     project = EquinixApi(NoHardware(), project_id=EQUINIX["EquinixProjectId"], api_key="a-key", reservations=1)
     servers = [RobotServer(number=1, name="ours-1")]
     robot = HetznerRobot(NoHardware(), user="a-user", password="a-password", servers=servers)
-    ec2 = others.client("ec2")
-    network = {
-        "Ec2Subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
-        "Ec2SecurityGroups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
-    }
+
+    def network(deployment: dict[str, str]) -> dict[str, str]:
+        if deployment.get("Provider") != "ec2":  # for the others moto shall not make one, which takes a second
+            return {}
+        ec2 = others.client("ec2")
+        return {
+            "Ec2Subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+            "Ec2SecurityGroups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
+        }
+
     with Door(server, authority.context()) as door, project as api, robot:
 
         def deploy(case: Case) -> dict[str, str]:
             database = {"BmdbHost": ADDRESS, "BmdbPort": str(door.port), "BmdbName": fleet.settings.bmdb_name}
-            named = {name: value for name, value in network.items() if case.deployment.get(name)}
-            stack = Stack(transformed(), {**case.deployment, **named, **database, "BmdbUser": USER})
+            answers = {**case.deployment, **network(case.deployment), **database, "BmdbUser": USER}
+            stack = Stack(transformed(), answers)
             function = stack.resources[logical_id(case.function)]["Properties"]
             environment: dict[str, str] = function["Environment"]["Variables"]
             urls = {"SHEPHERD_EQUINIX_API_URL": api.url, "SHEPHERD_HETZNER_API_URL": robot.url}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 from uuid import uuid4
 
 import pytest
@@ -14,6 +14,7 @@ from shepherd_core.provider_config import HetznerSettings, RedfishSettings
 from shepherd_core.providers.hetzner import HetznerProvider
 from shepherd_core.providers.redfish import RedfishProvider
 
+from shepherdctl.worlds import ProviderName
 from simulator.machines import MachinePark, MachineState
 from simulator.supply import SUPPLIES
 from tests.integration.redfish_rack import Secrets
@@ -82,3 +83,8 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
         assert {machine for machine, _ in told} == {victim}
         assert supply.calls > 0
         assert supply.errors == []
+
+
+def test_the_command_line_offers_every_supply() -> None:
+    """Making a world takes seconds to import, so the command line says by itself what there is."""
+    assert get_args(ProviderName) == tuple(SUPPLIES)
