@@ -71,6 +71,10 @@ CASES: dict[str, tuple[Look, Kind | None]] = {
     "released and there by its token": (look(listed(token=7), departed=(left(7, released=True),)), Kind.DISPUTED),
     "released and there by its id": (look(listed(), departed=(left(7, "a", released=True),)), Kind.DISPUTED),
     "released and listed as gone": (look(listed(token=7, status=MISSING), departed=(left(7, released=True),)), None),
+    "an id that was released, on which a creation was begun": (
+        look(listed(token=7), intents=(Intent(uuid(7), None),), departed=(left(9, "a", released=True),)),
+        Kind.ADOPTABLE,
+    ),
     "the token of a machine that we have": (
         look(listed(token=2), listed("b", token=2), provided=(known("b", 2),)),
         Kind.DUPLICATED,
@@ -238,7 +242,8 @@ def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledge
     assert len(told) + len(taken) == sum(each.kind is not Kind.STRANDED for each in seen.differences.values())
     assert not set(plan.depart) & set(plan.set_aside)
     assert all(provided.released_seconds is not None for provided in plan.depart)
-    assert not taken & {departed.provider_id for departed in ledger.departed if departed.released}
+    released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
+    assert not {name for machine in plan.assimilate for name in (machine.token, machine.provider_id)} & released
 
 
 # --- machines that are being released, and the Provisioner ---
