@@ -117,7 +117,7 @@ def machine(instance: Instance, which_address: str) -> Machine:
     return Machine(
         provider_id=ProviderId(instance.id),
         availability=Availability.KNOWN_USED,
-        address=None if address is None else ip_address(address),
+        address=ip_address(address) if address else None,
         reservation_id=None if instance.state == TERMINATED else instance.slot,
         location=instance.zone,
         status=_STATUS.get(instance.state, ProviderStatus.UNKNOWN),
