@@ -157,21 +157,26 @@ class Points:
         """Return *thing* with every method call a point, and what the methods return likewise if it has methods."""
         return _Stepped(thing, functools.partial(self._pass, kind))
 
+    def aside(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns, which is the scenario's own doing: none of it is a point."""
+        before = getattr(self._inside, "effect", False)
+        self._inside.effect = True
+        try:
+            return call()
+        finally:
+            self._inside.effect = before
+
     def _pass(self, kind: str, method: str, call: Callable[[], T]) -> T:
         if getattr(self._inside, "effect", False):  # one effect is a point once, whatever it is made of
             return call()
 
         def inside() -> T:
-            self._inside.effect = True
-            try:
-                result = call()
-                with self._watching:
-                    self._watch()
-                return result
-            finally:
-                self._inside.effect = False
+            result = call()
+            with self._watching:
+                self._watch()
+            return result
 
-        return self._guard.effect(f"{kind} {method}", inside)
+        return self._guard.effect(f"{kind} {method}", functools.partial(self.aside, inside))
 
     def _caught(self, original: Any, kind: str, method: str) -> Any:
         @functools.wraps(original)
