@@ -83,7 +83,8 @@ INVARIANTS = (
         JOIN (SELECT session_id, deadline FROM sessions UNION SELECT session_id, deadline FROM session_seen) s
             ON s.session_id = h.session_id
         WHERE h.event NOT IN ('Expired', 'Canceled')
-        GROUP BY h.machine_id, h.session_id, h.event, h.timestamp HAVING h.timestamp > max(s.deadline)
+        GROUP BY h.machine_id, h.session_id, h.event, h.timestamp
+        HAVING h.timestamp > max(s.deadline) + :margin::float8 * interval '1 second'
         UNION ALL
         SELECT format('machine %s was decided on by session %s after its deadline', i.machine_id, s.session_id)
         FROM machine_creation_intent i

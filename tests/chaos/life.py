@@ -1,10 +1,10 @@
-"""All loops, an agent and an operator beside each other in one world: what they do, they do to each other's machines."""
+"""All loops, an agent and operators beside each other in one world, with each other's machines."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shepherd_core import control_loop
 from shepherd_core.backoff import Backoff
@@ -112,7 +112,7 @@ class Life:
     def cast(self, world: World, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
         """See ``Play``."""
         everybody: list[tuple[str, Callable[[], object]]] = [
-            *((name, lambda loop=loop: loop(world, points)) for name, loop in self.loops.items()),  # type: ignore[misc]  # the default is what the loop variable is now
+            *((name, lambda loop=loop: loop(world, points)) for name, loop in self.loops.items()),
             ("agent", lambda: self._report(world, points)),
             ("operator who pauses", lambda: self._pause(world)),
             ("operator who installs", lambda: self._install(world)),
@@ -137,7 +137,8 @@ class Life:
         running = [machine_id for machine_id in self._machines.keys if self._machines.keys[machine_id]]
         points.aside(
             lambda: world.fleet.sql(
-                "INSERT INTO machine_agent_heartbeat SELECT machine_id, clock_timestamp(), 0 FROM machine_agent_started "
+                "INSERT INTO machine_agent_heartbeat "
+                "SELECT machine_id, clock_timestamp(), 0 FROM machine_agent_started "
                 "WHERE machine_id = ANY(CAST(:ids AS uuid[])) "
                 "ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at",
                 ids=running,
@@ -195,7 +196,7 @@ class Life:
         )
         return self._run(loop, world, points)
 
-    def _run(self, loop: Loop[object], world: World, points: Points) -> object:
+    def _run(self, loop: Loop[Any], world: World, points: Points) -> object:
         return control_loop.run(
             loop,
             "equinix",

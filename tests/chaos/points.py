@@ -45,8 +45,9 @@ class Killed(BaseException):
 class Guard(Protocol):
     """What decides at a point."""
 
-    dead: bool
-    """Whether what runs was killed."""
+    @property
+    def dead(self) -> bool:
+        """Whether what runs was killed."""
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
         """Carry out *call*, or do not; *name* tells what it is."""

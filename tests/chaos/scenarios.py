@@ -128,6 +128,16 @@ class Provisioning:
         return found + [f"the intent {row[0]} is still there" for row in intents]
 
 
+class OneCapacity(Provisioning):
+    """Capacity for one machine, and nothing else."""
+
+    name = "provisioner, one capacity"
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        return World(self._fleet, SystemClock(), reservations=1, limit=2)
+
+
 class AgentStarts:
     """Two machines that need their agent, one of which has no room for it at first."""
 
