@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SECONDS = 600.0
 AT_ONCE = 4
 # What is left to chance shares what time is left: so much of all time for each.
-_PAIRS, _SEEDS, _LOAD = 0.1, 0.4, 0.1
+_PAIRS, _INTERRUPTIONS, _SEEDS, _LOAD = 0.1, 0.2, 0.3, 0.05
 
 
 @dataclass
@@ -117,8 +117,11 @@ class Chaos:
     def schedules(self) -> None:
         """Play all schedules with few interruptions, and as many others as there is time for."""
         began = time.monotonic()
-        played = play_all(Twins(OneCapacity(self.fleet)), 2)
-        self._played("two interruptions at most", played, began)
+        end = began + _INTERRUPTIONS * self.seconds
+        played = play_all(Twins(OneCapacity(self.fleet)), 2, Random(self.seed), lambda: time.monotonic() < end)
+        self._played(
+            "two interruptions at most" + (f" (not all: {played.left} more)" if played.left else ""), played, began
+        )
         plays = self.plays()
         for name, play in plays.items():
             began = time.monotonic()

@@ -68,6 +68,8 @@ class Interrupting:
 
     def __init__(self, plan: Mapping[int, str]) -> None:
         self._plan = plan
+        self.missed = False
+        """Whether an interruption of the plan could not be: the server took a lock from one and gave it to another."""
         self.others: list[tuple[list[str], bool]] = []
         """For each step: who else could have gone on, and whether that would have been an interruption."""
 
@@ -77,7 +79,8 @@ class Interrupting:
         usual = last if last in actors else actors[0]
         chosen = self._plan.get(len(self.others), usual)
         self.others.append(([actor for actor in actors if actor != usual], usual == last))
-        return Deed.GO_ON, next(stop for stop in stopped if stop.actor == chosen)
+        self.missed |= chosen not in actors
+        return Deed.GO_ON, next((stop for stop in stopped if stop.actor == chosen), stopped[0])
 
 
 @dataclass
@@ -87,6 +90,10 @@ class Played:
     schedules: int = 0
     steps: int = 0
     deaths: int = 0
+    missed: int = 0
+    """Schedules that did not turn out as planned, because of the order in which the server let waiters go on."""
+    left: int = 0
+    """Schedules that there was no time for, as far as they are known."""
     waits: int = 0
     """How often an invocation waited for a row that another one held."""
     broken: list[str] = field(default_factory=list)
@@ -129,15 +136,27 @@ def play_seeds(scenario: Play, seeds: Iterator[int]) -> Played:
     return played
 
 
-def play_all(scenario: Play, interruptions: int) -> Played:
-    """Play every schedule in which invocations are interrupted *interruptions* times at most."""
+def play_all(
+    scenario: Play, interruptions: int, chance: Random | None = None, more: Callable[[], bool] = lambda: True
+) -> Played:
+    """
+    Play every schedule in which invocations are interrupted *interruptions* times at most, the fewest first.
+
+    While *more* says so; of those with as many interruptions, *chance* picks the next.
+    """
+    chance = chance or Random(0)
     played = Played()
-    plans: list[tuple[dict[int, str], int]] = [({}, interruptions)]
-    while plans:
-        plan, left = plans.pop()
+    plans: list[list[dict[int, str]]] = [[{}], *([] for _ in range(interruptions))]
+    while (count := next((number for number, found in enumerate(plans) if found), None)) is not None:
+        if not more():
+            break
+        plan = plans[count].pop(chance.randrange(len(plans[count])))
         choices = Interrupting(plan)
         played.add(f"{scenario.name}, {plan}", play(scenario, choices, Random(0)))
+        played.missed += choices.missed
         for step in range(max(plan, default=-1) + 1, len(choices.others)):
             others, interrupts = choices.others[step]
-            plans += [({**plan, step: other}, left - interrupts) for other in others if left >= interrupts]
+            if count + interrupts <= interruptions:
+                plans[count + interrupts] += [{**plan, step: other} for other in others]
+    played.left = sum(len(found) for found in plans)
     return played

@@ -42,14 +42,14 @@ _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.0005
 _BLOCKED_SECONDS = 0.005
 
+# By the locks and not by what the waiting say of themselves: who releases a row grants it, before his answer comes.
 _WAITING = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = 'shepherd' AND wait_event_type = 'Lock'
+SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE a.datname = current_database() AND a.application_name = 'shepherd' AND NOT l.granted
 """
 _OPEN = """
 SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = 'shepherd'
-    AND (state LIKE 'idle in transaction%' OR wait_event_type = 'Lock')
+WHERE datname = current_database() AND application_name = 'shepherd' AND state <> 'idle'
 """
 _THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(CAST(:pids AS int[]))"
 
@@ -259,8 +259,10 @@ class Scheduler:
                 return []
             frames = sys._current_frames()  # after the states: who stopped meanwhile is looked at again
             seen = [_asleep(frames.get(each.thread.ident or 0)) for each in running]
-            asleep = all(seen)
-            if stopped and asleep and (not seen or seen == before) and self._all_blocked(busy):
+            # Somebody sleeps until another thread of his wakes him. Where there is none, he was woken already.
+            waited_for = {each.actor for each in (*stopped, *busy)}
+            asleep = all(seen) and (not seen or seen == before) and {each.actor for each in running} <= waited_for
+            if stopped and asleep and self._all_blocked(busy):
                 names = sorted((each.actor.name, each.name, each.effect) for each in stopped)
                 return [Stop(*each) for each in names]
             before = seen
