@@ -2,8 +2,9 @@
 # .venv-sam, with the versions and hashes of the lock files.
 #
 # `make demo` takes DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help), `make test` takes TEST_FLAGS="…" for
-# pytest, `make invoke` and `make local-invoke` take FUNCTION=provisioner|initializer|recoverer (without it: all three)
-# and EVENT=FILE for events/FUNCTION.json, `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
+# pytest, `make chaos` takes CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help), `make invoke` and
+# `make local-invoke` take FUNCTION=provisioner|initializer|recoverer (without it: all three) and EVENT=FILE for
+# events/FUNCTION.json, `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -43,8 +44,8 @@ test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
 
 .PHONY: chaos
-chaos: .venv/.ready ## kill every loop at each of its outside effects, and see what becomes of the world
-	@$(BIN)/python -m tests.chaos
+chaos: .venv/.ready ## kill and interleave everything at each of its outside effects, and see what becomes of the world
+	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 # Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
 .PHONY: build
