@@ -17,7 +17,7 @@ import logging
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
@@ -31,7 +31,7 @@ from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.life import Life
-from tests.chaos.processes import Functions, explore_processes, load
+from tests.chaos.processes import Functions, event_of, explore_processes, load
 from tests.chaos.records import Installing, Reports, Updates
 from tests.chaos.scenarios import AgentStarts, OneCapacity, Provisioning, Recoveries
 from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
@@ -40,7 +40,7 @@ from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.chaos.scenarios import Scenario
 
@@ -59,6 +59,7 @@ class Chaos:
     seconds: float
     seed: int
     stack: ExitStack
+    private_key: str = field(default_factory=ssh_key.generate)
     broken: list[str] = field(default_factory=list)
     points: int = 0
     deaths: int = 0
@@ -88,15 +89,22 @@ class Chaos:
             for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):
                 began = time.monotonic()
                 self._explored(f"{scenario.name}, {when}", explore(scenario, gap=gap), began)
-        began = time.monotonic()
-        private_key = ssh_key.generate()
+        with self._agent_starts() as starts:
+            began = time.monotonic()
+            self._explored("initializer, late", explore(starts), began)
+
+    @contextmanager
+    def _agent_starts(self) -> Iterator[AgentStarts]:
         with MachinePark(self.folder / "park", 0, boot_seconds=0) as park:
             client = Client(park)
-            client.authorized_key = ssh_key.public_line(private_key)
+            client.authorized_key = ssh_key.public_line(self.private_key)
             for name in ("a", "b"):
                 client.rack(name)
-            explored = explore(AgentStarts(self.fleet, park, private_key, self.folder))
-            self._explored("initializer, late", explored, began)
+            yield AgentStarts(self.fleet, park, self.private_key, self.folder)
+
+    def _killed(self, scenario: Scenario, explored: Explored, began: float) -> None:
+        self.deaths += explored.deaths
+        self.tell(f"{scenario.name}, kill -9", f"{explored.deaths:4} deaths", explored.broken, began)
 
     def _explored(self, what: str, explored: Explored, began: float) -> None:
         self.points += explored.effects
@@ -138,12 +146,20 @@ class Chaos:
 
     def processes(self) -> None:
         """Kill real processes, and run many beside each other."""
-        functions = self.stack.enter_context(Functions(AT_ONCE))
-        for scenario, stride in ((Provisioning(self.fleet), 4), (Recoveries(self.fleet), 4), (Updates(self.fleet), 4)):
+        functions = self.stack.enter_context(Functions(AT_ONCE, self.private_key))
+        sample = range(1, 1_000, 4)
+        for scenario in (Provisioning(self.fleet), Recoveries(self.fleet), Updates(self.fleet)):
             began = time.monotonic()
-            explored = explore_processes(scenario, functions, range(1, 1_000, stride))
-            self.deaths += explored.deaths
-            self.tell(f"{scenario.name}, kill -9", f"{explored.deaths:4} deaths", explored.broken, began)
+            self._killed(scenario, explore_processes(scenario, functions, sample), began)
+        began, reports = time.monotonic(), Reports(self.fleet)
+        explored = explore_processes(reports, functions, range(1, 1_000), lambda: event_of(reports.request()))
+        self._killed(reports, explored, began)
+        with self._agent_starts() as starts:
+            began = time.monotonic()
+            # The Initializer's steps over SSH are no points here: it has no dialer but its own.
+            self._killed(
+                starts, explore_processes(starts, functions, range(1, 1_000, 2), settings=starts.environment()), began
+            )
         began = time.monotonic()
         loaded = load(self.fleet, functions, AT_ONCE, _LOAD * self.seconds, self.seed)
         raised = ", ".join(sorted(loaded.errors)) or "nothing"

@@ -27,7 +27,7 @@ from tests.integration.provisioning import API_KEY, PREFIX, PROJECT, provided
 from tests.integration.signed_agent import SignedAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from uuid import UUID
 
@@ -44,7 +44,7 @@ _AWS = {
     "AWS_REGION": "eu-central-1",
     "AWS_DEFAULT_REGION": "eu-central-1",
 }
-_PARAMETER = "/api-key"
+_PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
 _LOAD_SESSION_SECONDS = 2.0
 _MARGIN_SECONDS = 1.0
 _CAPACITY, _SILENT, _HEALTHY = 6, 4, 30
@@ -96,9 +96,10 @@ class _Victim:
 class Functions:
     """The functions, each invocation in a process of its own; a context manager."""
 
-    def __init__(self, at_once: int = 1) -> None:
-        """Be able to run so many *at_once*."""
+    def __init__(self, at_once: int = 1, ssh_private_key: str | None = None) -> None:
+        """Be able to run so many *at_once*, whose key for SSH is the one given, or one that they make."""
         self._at_once = at_once
+        self._secrets = {_PARAMETER: API_KEY} | ({} if ssh_private_key is None else {_KEY_PARAMETER: ssh_private_key})
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -110,7 +111,8 @@ class Functions:
             _AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name="eu-central-1"
         )
         ssm = session.client("ssm", endpoint_url=self._aws)
-        ssm.put_parameter(Name=_PARAMETER, Value=API_KEY, Type="SecureString", Overwrite=True)
+        for name, secret in self._secrets.items():
+            ssm.put_parameter(Name=name, Value=secret, Type="SecureString", Overwrite=True)
         ssm.close()
         self._victims = [_Victim() for _ in range(self._at_once)]
         for victim in self._victims:
@@ -131,12 +133,12 @@ class Functions:
         at: int = 0,
         after: bool = False,
         by: int = 0,
-        **more: str,
+        settings: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Run *function* in the database and at the provider of *world*; *by*: one of those who run at once."""
         if event is None:
             event = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
-        environment = {**self._environment(world), **more}
+        environment = {**self._environment(world), **(settings or {})}
         return self._victims[by].run(
             {"function": function, "environment": environment, "event": event, "at": at, "after": after}
         )
@@ -155,6 +157,7 @@ class Functions:
             "SHEPHERD_EQUINIX_API_URL": world.api.url,
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
             "SHEPHERD_EQUINIX_KEY_LABEL": "functions",
+            "SHEPHERD_SSH_KEY_PARAMETER": _KEY_PARAMETER,
             "SHEPHERD_SESSION_SECONDS": str(SESSION_SECONDS),
             "SHEPHERD_MACHINE_SECONDS": "60",
             "SHEPHERD_MAX_MACHINES": str(world.limit),
@@ -177,14 +180,24 @@ def event_of(request: Request) -> dict[str, Any]:
     }
 
 
-def explore_processes(scenario: Scenario, functions: Functions, numbers: range) -> Explored:
-    """Kill the function of *scenario* at the effects with these *numbers*, before and after; then as ``explore``."""
+def explore_processes(
+    scenario: Scenario,
+    functions: Functions,
+    numbers: range,
+    event: Callable[[], object] = lambda: None,
+    settings: Mapping[str, str] | None = None,
+) -> Explored:
+    """
+    Kill the function of *scenario* at the effects with these *numbers*, before and after; then as ``explore``.
+
+    *event* returns what the function gets, if that is not what its schedule sends; *settings* are in its environment.
+    """
     explored = Explored()
     for number in numbers:
         for after in (False, True):
             world = scenario.arrange()
             try:
-                ended = functions.invoke(world, scenario.name, at=number, after=after)
+                ended = functions.invoke(world, scenario.name, event=event(), at=number, after=after, settings=settings)
                 if not ended.killed:
                     explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.status else []
                     return explored
@@ -231,7 +244,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             with lock:
                 event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
             ended = functions.invoke(
-                world, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, **settings
+                world, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, settings=settings
             )
             with lock:
                 loaded.invocations += 1

@@ -22,6 +22,8 @@ from tests.integration.signed_agent import SignedAgent, endpoint
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from shepherd_core.agent_api import Request
+
     from tests.chaos.points import Points
     from tests.integration.fleet import Fleet
 
@@ -99,6 +101,10 @@ class Reports:
         ]
         self._faults = []
         return world
+
+    def request(self) -> Request:
+        """Return the first request that has no answer and reports something."""
+        return next(agent.request(message) for agent, message in self._unanswered[1:])
 
     def tick(self, world: World, points: Points) -> object:
         """See ``Scenario``."""

@@ -167,12 +167,27 @@ class AgentStarts:
         self._park.fill_disk(self._park.names()[0])
         return World(self._fleet, SystemClock(), park=self._park)
 
+    def environment(self) -> dict[str, str]:
+        """Return the settings of a function that is to find these machines."""
+        listing = self._agent.with_name("machines.json")
+        listing.write_text(self._listing())
+        return {
+            "SHEPHERD_PROVIDER": "static",
+            "SHEPHERD_STATIC_LIST": str(listing),
+            "SHEPHERD_AGENT_SOURCE": str(self._agent),
+            "SHEPHERD_SSH_PORT": str(self._park.port),
+            "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "5",
+            "SHEPHERD_CONCURRENCY": "1",
+        }
+
+    def _listing(self) -> str:
+        return json.dumps([{"ID": name, "Addr": self._park.address(name)} for name in self._park.names()])
+
     def tick(self, world: World, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
-        entries = [{"ID": name, "Addr": self._park.address(name)} for name in self._park.names()]
         loop = Initializer(
-            StaticProvider(lambda: json.dumps(entries).encode()),
+            StaticProvider(lambda: self._listing().encode()),
             points.stepped(SshDialer(self._key, "root", self._park.port, connect_timeout=5)),
             lambda: (AgentCache(Path("unused")).fetch(str(self._agent)), b""),
             path="/root/agent",
