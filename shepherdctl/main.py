@@ -11,7 +11,7 @@ import typer
 from shepherd_core.errors import ShepherdError
 from typer.core import TyperGroup
 
-from shepherdctl import database, installing, inventory, loops, machines, pausing, worlds
+from shepherdctl import database, installing, inventory, loops, machines, pausing, status, worlds
 from shepherdctl.output import complain
 
 
@@ -57,6 +57,7 @@ def _everywhere(
 
     Examples:
       shepherdctl db migrate
+      shepherdctl status
       shepherdctl machine list
       shepherdctl pause --all --reason "network maintenance" --for 2h
     """
@@ -74,6 +75,7 @@ machine.command("install")(installing.install)
 machine.command("forget-host-key")(machines.forget_host_key)
 app.add_typer(machine, name="machine")
 
+app.command("status")(status.status)
 app.command("inventory")(inventory.inventory)
 app.command("history")(machines.history)
 app.command("pause")(pausing.pause)

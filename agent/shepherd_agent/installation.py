@@ -129,14 +129,14 @@ def _execute(command: str, request: InstallationRequest, limit: float, lock: int
             cwd="/",
         )
     assert process.stdout is not None
-    with process.stdout:
+    with process.stdout:  # open until it has ended: a closed pipe would end it too, and be taken for its own failure
         output = _last_output(process, process.stdout.fileno(), end)
-    try:
-        status = process.wait(max(0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return f"the installation command took longer than {limit:g} s{output}"
+        try:
+            status = process.wait(max(0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"the installation command took longer than {limit:g} s{output}"
     if status == 0:
         return None
     how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"

@@ -63,7 +63,7 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
                 assert invoke(world, emulator, function, event(function), shown=True)
                 started.append(sum(row["agent_started_at"] is not None for row in world.machines()))
         assert len(world.machines()) == MACHINES
-        assert started == [0, MACHINES, 1]
+        assert started == [0, MACHINES, 1, 1]
         assert history(world, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
         # One goes on reporting, or the Recoverer would suspect the endpoint.
         assert sorted(history(world, "ShepherdRecovery")) == [[], *[["Started", "Finished"]] * (MACHINES - 1)]

@@ -117,6 +117,7 @@ READS_ALL = {
     "penalized": "so much capacity does not fail",
     "paused": "people read it",
     "inventory": "people ask what the whole fleet consists of",
+    "count_machines": "people ask how the whole fleet is",
     "machines_named": "people ask it, by the beginning of an id",
     "applied_migrations": "a few rows",
     "schema_exists": "the catalogue",

@@ -88,7 +88,7 @@ def test_a_fault_tells_the_value_and_what_was_wanted(monkeypatch: pytest.MonkeyP
     """Without the source code at hand."""
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     provider, port = faults(InitializerSettings)
-    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'static' or 'equinix'")
+    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'static', 'redfish', ")
     assert provider.endswith("The provider whose machines this function works on.")
     assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
     assert port.endswith("Port where SSH answers on the machines.")

@@ -118,6 +118,11 @@ def by_number(cells: Mapping[str | None, Cell], budgets: Budgets, held: Iterable
     return over
 
 
+def where(location: str) -> str:
+    """Return what people call the *location*, or ``WHOLE``."""
+    return f"location {location}" if location != WHOLE else "the whole provider"
+
+
 def total(cells: Iterable[Cell]) -> Cell:
     """Return the figures of all *cells* together."""
     return sum(cells, Cell())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb import holds
 from shepherd_core.bmdb.work import finish_recovery
-from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, total
+from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, total, where
 from shepherd_core.errors import MachineNotFound
 from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
@@ -61,16 +61,16 @@ class Recoverer:
         figures = holds.figures(session, provider, self.silence)
         held, claimable = self._judge(session, figures)
         for location in holds.record(session, provider, held):
-            telemetry.info("recovery is held back no more", where=_where(location))
+            telemetry.info("recovery is held back no more", where=where(location))
         for location, reason in held.items():
-            telemetry.warning("recovery is held back", where=_where(location), reason=reason)
+            telemetry.warning("recovery is held back", where=where(location), reason=reason)
         quiet = total(figures.cells.values()).quiet
         counts = {
             Metric.HELD_BACK: len(held),
             Metric.SILENT: quiet[Kind.SILENT],
             Metric.NEVER_REPORTED: quiet[Kind.NEVER],
         }
-        words = tuple(f"{_where(location)}: {reason}" for location, reason in sorted(held.items()))
+        words = tuple(f"{where(location)}: {reason}" for location, reason in sorted(held.items()))
         return Admission(claimable, words, counts)
 
     def _judge(self, session: Session, figures: holds.Figures) -> tuple[dict[str, str], int]:
@@ -102,7 +102,3 @@ class Recoverer:
     def finish(self, session: Session, done: Mapping[Work, None]) -> set[UUID]:
         """Drop the tags of the agent that is gone, so that the machine needs an agent start."""
         return finish_recovery(session, list(done), self._settle_seconds)
-
-
-def _where(location: str) -> str:
-    return f"location {location}" if location != WHOLE else "the whole provider"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.work import Silence
     from shepherd_core.machine import Process
 
 _SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
@@ -41,6 +42,21 @@ def list_machines(
 ) -> list[dict[str, Any]]:
     """Return a page of machines with their state, by id; pass the last one's id as *after* for the next page."""
     return connection.records("list_machines", provider=provider, after=after, limit=limit)
+
+
+def count_machines(connection: Connection, silence: Silence) -> list[dict[str, Any]]:
+    """
+    Return how many machines there are, one record for each provider and state that has any. Reads all machines.
+
+    Each has ``provider``, ``state`` (a value of the command line's ``State``),
+    ``machines``, and of these ``being_worked_on``, ``backing_off`` and
+    ``paused``, which are those with a pause of their own.
+    """
+    return connection.records(
+        "count_machines",
+        first_heartbeat_seconds=silence.first_heartbeat_seconds,
+        silence_seconds=silence.silence_seconds,
+    )
 
 
 def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:

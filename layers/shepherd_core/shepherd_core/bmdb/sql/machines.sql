@@ -71,6 +71,40 @@ FROM page g
 LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = g.machine_id LIMIT 1) AS n ON true
 ORDER BY g.machine_id;
 
+-- name: count_machines
+-- How many machines are in each state, and how many of them are held up by what; reads them all. The states are those of
+-- the command line. A machine that is not provided yet is counted at the provider that is to create it.
+WITH seen AS (
+    SELECT
+        provider,
+        CASE
+            WHEN process IS NULL THEN 'installed'
+            WHEN process = 'ShepherdAgentStart' THEN 'needs_agent'
+            WHEN heard_at <= statement_timestamp() - CASE
+                WHEN reported THEN :silence_seconds::float8
+                ELSE :first_heartbeat_seconds::float8
+            END * interval '1 second' THEN 'silent'
+            WHEN reported THEN 'agent_running'
+            ELSE 'agent_started'
+        END AS state,
+        locked_until,
+        backoff_until,
+        paused_until
+    FROM machine_next
+    UNION ALL
+    SELECT provider, 'not_provided', NULL, NULL, NULL FROM machine_creation_intent
+)
+SELECT
+    provider,
+    state,
+    count(*) AS machines,
+    count(locked_until) AS being_worked_on,
+    count(*) FILTER (WHERE backoff_until > statement_timestamp()) AS backing_off,
+    count(paused_until) AS paused
+FROM seen
+GROUP BY provider, state
+ORDER BY provider, state;
+
 -- name: show_machine
 -- Everything that is known about one machine.
 SELECT

@@ -1,0 +1,282 @@
+"""Holding back: when too many machines are silent at once, the Recoverer reboots none of them, and says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core import control_loop
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb import holds, queries
+from shepherd_core.bmdb.work import Silence
+from shepherd_core.breaker import WHOLE, Budget, Budgets
+from shepherd_core.clock import Deadline
+from shepherd_core.control_loop import Limits
+from shepherd_core.errors import ProviderUnavailable, SessionExpired
+from shepherd_core.machine import Capability, Process
+from shepherd_core.provider import Provider
+from shepherd_core.recoverer import Recoverer
+from shepherd_core.telemetry import Metric
+
+from tests.integration.fleet import HOUR, PROVIDER, claimed
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.machine import Machine, ProviderId
+
+    from tests.conftest import ManualClock
+    from tests.integration.fleet import Fleet
+
+MINUTE = 60
+SILENCE = Silence(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE)
+REPORTING = 30
+LIMITS = Limits(10, 60, 60)
+
+
+class Machines(Provider):
+    """A provider that only counts reboots."""
+
+    name = PROVIDER
+    capabilities = frozenset({Capability.REBOOT})
+
+    def __init__(self) -> None:
+        self.reboots: Counter[str] = Counter()
+        self.away = False
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """Refuse; the Recoverer has no business with it, nor with what follows."""
+        raise NotImplementedError
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note, unless the provider is away."""
+        if self.away:
+            message = "try later"
+            raise ProviderUnavailable(message)
+        self.reboots[provider_id] += 1
+
+
+class World:
+    """Machines of the BMDB, a provider that has them all, and a Recoverer with the default budgets."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self._clock = clock
+        self.provider = Machines()
+        self.reporting: list[UUID] = []
+
+    def tick(self, budgets: Budgets | None = None) -> dict[Metric, float]:
+        """Let a minute pass in which those that report do, and run one invocation."""
+        self.fleet.pass_time(MINUTE)
+        for machine in self.reporting:
+            queries.record_heartbeat(self.fleet.connection, machine)
+        return self.run(budgets)
+
+    def run(self, budgets: Budgets | None = None) -> dict[Metric, float]:
+        """Run one invocation."""
+        deadline = Deadline(self._clock, 600)
+        connection = self.fleet.connection
+        return control_loop.run(
+            self.loop(budgets), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
+        )
+
+    def loop(self, budgets: Budgets | None = None) -> Recoverer:
+        """Return the loop as the function makes it."""
+        return Recoverer(
+            self.provider, silence=SILENCE, settle_seconds=120, backoff=Backoff(60, 3600, 1.2), budgets=budgets
+        )
+
+    def sound(self, count: int, location: str | None = None) -> None:
+        """Plant machines that report, and go on with it."""
+        for _ in range(count):
+            self.reporting.append(self.fleet.locate(self.fleet.silent_machine(silent_for=0), location))
+
+    def silent(self, count: int, location: str | None = None) -> list[UUID]:
+        """Plant machines that fell silent so long ago that they are due."""
+        return [self.fleet.locate(self.fleet.silent_machine(HOUR), location) for _ in range(count)]
+
+    def never(self, count: int) -> list[UUID]:
+        """Plant machines whose agents were started long ago and never reported."""
+        return [self.fleet.started_machine(HOUR) for _ in range(count)]
+
+    def held(self) -> dict[str, str]:
+        """Return where recovery is held back now, and why."""
+        found = holds.holds(self.fleet.connection)
+        return {hold["location"]: hold["reason"] for hold in found if hold["ended_at"] is None}
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> World:
+    """Return a world without machines."""
+    return World(fleet, clock)
+
+
+def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(world: World) -> None:
+    """Heartbeats that we could not take say nothing about machines, not even when the first arrive again."""
+    world.sound(REPORTING)
+    everyone, world.reporting = world.reporting, []
+    for _ in range(30):
+        world.tick()
+    assert world.held() == {WHOLE: f"no machine reports: {REPORTING} fell silent"}
+    *back, gone = everyone
+    for machine in back:  # one after the other, as agents back off
+        world.reporting.append(machine)
+        world.tick()
+    assert world.held() == {}
+    assert not world.provider.reboots
+    for _ in range(int(SILENCE.silence_seconds) // MINUTE):
+        world.tick()
+    shown = queries.show_machine(world.fleet.connection, gone)
+    assert world.provider.reboots == {shown["provider_id"]: 1}
+
+
+def test_a_fleet_that_never_reports_at_all_is_not_rebooted(world: World) -> None:
+    """A wrong endpoint in the settings is the same for all machines."""
+    world.never(12)
+    assert world.run()[Metric.HELD_BACK] == 1
+    assert world.held() == {WHOLE: "no machine reports: 12 never reported"}
+    assert not world.provider.reboots
+
+
+@pytest.mark.parametrize(("kind", "words"), [("silent", "fell silent"), ("never", "never reported")])
+def test_as_many_as_the_budget_allows_are_recovered_and_of_one_more_none(world: World, kind: str, words: str) -> None:
+    """In a fleet that is large enough for the share to be small."""
+    world.sound(110)
+    getattr(world, kind)(21)
+    assert world.run()[Metric.CLAIMED] == 0
+    assert world.held() == {WHOLE: f"21 machines {words}, the budget is 20"}
+    world.fleet.empty()
+    world.reporting.clear()
+    world.sound(110)
+    getattr(world, kind)(20)
+    assert world.run()[Metric.FINISHED] == 20
+    assert world.held() == {}
+
+
+def test_each_kind_of_silence_has_a_budget_of_its_own(world: World) -> None:
+    """Machines that are being rolled out must not use up what is there for those in service."""
+    world.sound(110)
+    world.silent(20)
+    world.never(20)
+    assert world.run()[Metric.FINISHED] == 40
+
+
+def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world: World) -> None:
+    """A switch fails for one room."""
+    world.sound(60, "ams")
+    world.sound(10, "fra")
+    dark = world.silent(12, "fra")
+    lost = world.silent(2, "ams")
+    counts = world.run()
+    assert (counts[Metric.HELD_BACK], counts[Metric.FINISHED]) == (1, 2)
+    assert world.held() == {"fra": "12 of 22 machines fell silent, the budget is 20 %"}
+    world.reporting += dark
+    world.tick()
+    assert world.held() == {}
+    assert world.provider.reboots == {
+        queries.show_machine(world.fleet.connection, machine)["provider_id"]: 1 for machine in lost
+    }
+
+
+def test_a_fleet_that_falls_silent_little_by_little_is_not_rebooted_little_by_little(world: World) -> None:
+    """What was recovered within an hour counts too."""
+    world.sound(110)
+    for _ in range(3):
+        world.silent(7)
+        world.tick()
+    assert world.provider.reboots.total() == 14
+    assert world.held() == {WHOLE: "7 machines fell silent, 14 recovered lately, the budget is 20"}
+
+
+def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> None:
+    """One of three is a third; it is also just one machine."""
+    world.sound(2)
+    world.silent(1)
+    assert world.run()[Metric.FINISHED] == 1
+
+
+def test_two_machines_and_no_witness_are_held_back_however_small_the_fleet(world: World) -> None:
+    """Nobody can tell then whether reports arrive at all."""
+    world.silent(2)
+    assert world.run()[Metric.CLAIMED] == 0
+    assert world.held() == {WHOLE: "no machine reports: 2 fell silent"}
+
+
+def test_after_a_time_in_which_nobody_looked_silence_is_counted_anew(world: World) -> None:
+    """The BMDB may have been away with us; then those that report late would be rebooted for its outage."""
+    world.sound(REPORTING)
+    world.tick()
+    (late,) = world.silent(1)
+    world.fleet.pass_time(HOUR)
+    assert world.tick()[Metric.HELD_BACK] == 1
+    assert "nobody looked for " in world.held()[WHOLE]
+    world.tick()
+    assert world.held() == {}
+    world.reporting.append(late)
+    for _ in range(20):
+        world.tick()
+    assert not world.provider.reboots
+
+
+def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> None:
+    """It is known, and would stand there for ever."""
+    world.sound(10)
+    world.silent(3)
+    world.provider.away = True
+    generous = Budgets(silent=Budget(20, 1))
+    assert world.run(generous)[Metric.FAILED] == 3
+    world.provider.away = False
+    world.silent(2)
+    assert world.tick()[Metric.HELD_BACK] == 0
+
+
+def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
+    """Also that of a twin, which decided a moment ago that all was well."""
+    world.sound(REPORTING)
+    machines = world.silent(2)
+    twin = world.fleet.open_session()
+    assert world.loop().admit(twin).limit == len(machines)
+    other = world.fleet.open_session(connection=world.fleet.connect())
+    holds.record(other, PROVIDER, {WHOLE: "?"})
+    assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []
+    holds.record(other, PROVIDER, {})
+    assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []  # counted from the end of the hold
+    world.fleet.pass_time(SILENCE.silence_seconds)
+    assert len(claimed(twin, Process.RECOVERY, silence=SILENCE)) == len(machines) + REPORTING
+
+
+def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
+    """Its figures are of another time."""
+    living, dead = world.fleet.open_session(), world.fleet.open_session()
+    holds.record(living, PROVIDER, {"fra": "?"})
+    world.fleet.expire(dead)
+    with pytest.raises(SessionExpired):
+        holds.record(dead, PROVIDER, {"ams": "?"})
+    assert world.held() == {"fra": "?"}
+
+
+def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World, clock: ManualClock) -> None:
+    """It is how operators look before they switch the Recoverer on."""
+    world.never(12)
+    rehearsal = control_loop.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    assert rehearsal.work == []
+    assert rehearsal.held_back == ("the whole provider: no machine reports: 12 never reported",)
+    assert world.held() == {}
+
+
+def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> None:
+    """They become metrics, and an alarm."""
+    world.sound(10)
+    world.silent(5)
+    world.never(3)
+    counts = world.run()
+    assert (counts[Metric.HELD_BACK], counts[Metric.SILENT], counts[Metric.NEVER_REPORTED]) == (1, 5, 3)
