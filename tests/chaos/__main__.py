@@ -61,7 +61,8 @@ class Chaos:
     stack: ExitStack
     private_key: str = field(default_factory=ssh_key.generate)
     broken: list[str] = field(default_factory=list)
-    points: int = 0
+    points: dict[str, int] = field(default_factory=dict)
+    """Outside effects by scenario."""
     deaths: int = 0
     interleavings: int = 0
 
@@ -77,7 +78,7 @@ class Chaos:
     def tell(self, what: str, text: str, broken: list[str], began: float) -> None:
         """Print a line."""
         self.broken += broken
-        sys.stdout.write(f"{what:<26} {text}, {len(broken)} promises broken, {time.monotonic() - began:.0f} s\n")
+        sys.stdout.write(f"{what:<42} {text}, {len(broken)} promises broken, {time.monotonic() - began:.0f} s\n")
         sys.stdout.flush()
 
     def crashes(self) -> None:
@@ -107,16 +108,16 @@ class Chaos:
         self.tell(f"{scenario.name}, kill -9", f"{explored.deaths:4} deaths", explored.broken, began)
 
     def _explored(self, what: str, explored: Explored, began: float) -> None:
-        self.points += explored.effects
+        self.points[what.partition(",")[0]] = explored.effects
         self.deaths += explored.deaths
         text = f"{explored.effects:3} effects, {explored.deaths:4} deaths, {explored.checks:6} checks"
         self.tell(what, text, explored.broken, began)
 
     def pairs(self) -> None:
         """Die twice in a row."""
-        began = time.monotonic()
         scenario = Provisioning(self.fleet)
         effects = explore(scenario, stride=1_000_000).effects
+        began = time.monotonic()
         explored = explore_pairs(
             scenario, effects, Random(self.seed), lambda _: time.monotonic() < began + _PAIRS * self.seconds
         )
@@ -199,7 +200,7 @@ def main() -> int:
         for name in arguments.only or parts:
             parts[name]()
         sys.stdout.write(
-            f"{chaos.points} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, seed {chaos.seed}, "
+            f"{sum(chaos.points.values())} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, seed {chaos.seed}, "
             f"{len(chaos.broken)} promises broken, {time.monotonic() - began:.0f} s\n"
         )
         sys.stdout.writelines(f"  - {each}\n" for each in chaos.broken)

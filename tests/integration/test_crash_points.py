@@ -6,6 +6,7 @@ Some of the effects here, each of them in ``make chaos``.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from tests.chaos.scenarios import Scenario
     from tests.chaos.world import World
 
+# A check that fails now and then is none: where others wait for it, the pairs are always the same.
+SEED = 0 if "CI" in os.environ else Random().randrange(1_000_000)
 PAIRS = 8
 
 # The dead close no sockets. The operating system does that for a process, and here nobody.
@@ -71,9 +74,8 @@ def test_whoever_dies_anywhere_loses_doubles_and_harms_nothing(
 
 def test_a_provisioner_that_dies_twice_in_a_row_loses_and_doubles_nothing(real_time: Fleet) -> None:
     """What mends the first death can be cut off as well."""
-    seed = Random().randrange(1_000_000)
-    explored = explore_pairs(Provisioning(real_time), 45, Random(seed), lambda pairs: pairs < PAIRS)
-    assert explored.broken == [], f"seed {seed}"
+    explored = explore_pairs(Provisioning(real_time), 45, Random(SEED), lambda pairs: pairs < PAIRS)
+    assert explored.broken == [], f"seed {SEED}"
     assert explored.deaths > PAIRS
 
 
