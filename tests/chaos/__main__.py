@@ -96,7 +96,7 @@ class Chaos:
 
     @contextmanager
     def _agent_starts(self) -> Iterator[AgentStarts]:
-        with MachinePark(self.folder / "park", 0, boot_seconds=0) as park:
+        with MachinePark(Path(tempfile.mkdtemp(dir=self.folder)) / "park", 0, boot_seconds=0) as park:
             client = Client(park)
             client.authorized_key = ssh_key.public_line(self.private_key)
             for name in ("a", "b"):
@@ -200,8 +200,8 @@ def main() -> int:
         for name in arguments.only or parts:
             parts[name]()
         sys.stdout.write(
-            f"{sum(chaos.points.values())} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, seed {chaos.seed}, "
-            f"{len(chaos.broken)} promises broken, {time.monotonic() - began:.0f} s\n"
+            f"{sum(chaos.points.values())} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, "
+            f"seed {chaos.seed}, {len(chaos.broken)} promises broken, {time.monotonic() - began:.0f} s\n"
         )
         sys.stdout.writelines(f"  - {each}\n" for each in chaos.broken)
         return 1 if chaos.broken else 0
