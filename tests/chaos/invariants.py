@@ -7,7 +7,8 @@ at what the functions say of themselves. All of them together are one round
 trip, so that they can be asked at every point.
 
 What the queries see besides the tables: ``device`` (the provider's machines:
-id, ours, tokens, actions taken, may_act: something was wrong with it),
+id, ours, tokens, actions taken, may_act: something was wrong with it; made_now,
+acted_now: by the last effect, if this is asked after every effect),
 ``session_seen`` (when every session that was ever observed dies, or died), and
 the parameters ``limit`` (machines, 0: none) and ``margin`` (seconds by which
 clocks may be read in another order than transactions commit).
@@ -173,6 +174,25 @@ INVARIANTS = (
         """,
     ),
     Invariant(
+        "no_effect_without_a_live_session",
+        "Whoever was taken for dead has a successor, who may have done it already.",
+        """
+        SELECT format('%s was acted on, and nobody alive has work on it', d.id)
+        FROM device d JOIN machine_provided p ON p.provider_id = d.id
+        WHERE d.acted_now AND NOT EXISTS (
+            SELECT 1 FROM work w JOIN sessions s ON s.session_id = w.session_id
+            WHERE w.machine_id = p.machine_id AND w.process = 'ShepherdRecovery' AND s.deadline > clock_timestamp()
+        )
+        UNION ALL
+        SELECT format('%s was made, and no Provisioner is alive', d.id)
+        FROM device d
+        WHERE d.made_now AND d.tokens[1] IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM provisioner_lock l JOIN sessions s ON s.session_id = l.session_id
+            WHERE s.deadline > clock_timestamp()
+        )
+        """,
+    ),
+    Invariant(
         "every_failure_names_its_cause",
         "It is all that an operator has to go by.",
         r"""
@@ -209,7 +229,7 @@ ON CONFLICT (session_id) DO UPDATE SET deadline = excluded.deadline
 _DEVICES = """
 WITH device AS (
     SELECT * FROM jsonb_to_recordset(:devices::jsonb)
-    AS d (id text, ours boolean, tokens text[], actions bigint, may_act boolean)
+    AS d (id text, ours boolean, tokens text[], actions bigint, may_act boolean, made_now boolean, acted_now boolean)
 )
 """
 _ALL = _DEVICES + "\nUNION ALL\n".join(
@@ -225,11 +245,14 @@ def violations(world: World, *, watched: bool = False) -> list[str]:
     """
     if watched:
         world.ask(_SEE)
-    rows = world.ask(_ALL, devices=json.dumps(_devices(world)), limit=world.limit, margin=world.margin_seconds)
+    devices = _devices(world, watched=watched)
+    rows = world.ask(_ALL, devices=json.dumps(devices), limit=world.limit, margin=world.margin_seconds)
+    world.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
     return [f"{name}: {fault}" for name, fault in rows]
 
 
-def _devices(world: World) -> list[dict[str, Any]]:
+def _devices(world: World, *, watched: bool) -> list[dict[str, Any]]:
+    seen = world.actions_seen if watched else None
     return [
         {
             "id": device.id,
@@ -237,6 +260,8 @@ def _devices(world: World) -> list[dict[str, Any]]:
             "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
             "actions": len(device.actions_taken),
             "may_act": device.id in world.may_be_rebooted,
+            "made_now": seen is not None and device.id not in seen,
+            "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
         }
         for device in world.api.devices()
     ]

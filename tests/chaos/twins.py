@@ -231,7 +231,9 @@ class Scheduler:
 
     def _carry_out(self, deed: Deed, stop: Stop, points: Points) -> None:
         if deed is Deed.PASS_TIME:
-            if not self._world.fleet.sql(_OPEN)[0][0]:  # else what holds rows would hold us
+            # Nobody can look at his deadline and have his effect in one: who stands still in between is not stopped.
+            decided = any(each.state is _State.STOPPED and "POST" in each.effect for each in self._threads)
+            if not decided and not self._world.fleet.sql(_OPEN)[0][0]:  # what holds rows would hold us
                 self._world.pass_time(SOON_SECONDS)
                 points.clock.ahead += SOON_SECONDS
             return

@@ -44,6 +44,8 @@ class World:
     """Provider ids of machines that are not ours."""
     margin_seconds: float = 0.0
     """By so much clocks may be read in another order than transactions commit; 0 where only one runs at a time."""
+    actions_seen: dict[str, int] | None = None
+    """How often each machine at the provider had been acted on when the invariants were last asked; None: unknown."""
     hardware: NoHardware = field(default_factory=NoHardware)
     connections: dict[int, list[Connection]] = field(default_factory=lambda: defaultdict(list))
     """The connections that were opened, by the thread that did it."""
