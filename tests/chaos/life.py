@@ -24,7 +24,7 @@ from shepherd_core.takeover import RunResult
 from shepherd_core.updater import Updater
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
-from tests.chaos.world import SESSION_SECONDS, World
+from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.integration.fleet import HOUR
 from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
 from tests.integration.signed_agent import SignedAgent, endpoint
@@ -202,7 +202,7 @@ class Life:
             "equinix",
             world.connect(),
             points.clock,
-            Limits(1, 60, SESSION_SECONDS),
+            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(points.clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )

@@ -22,7 +22,7 @@ from shepherd_core.clock import SystemClock
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.victim import ROOT
-from tests.chaos.world import SESSION_SECONDS, World
+from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.integration.provisioning import API_KEY, PREFIX, PROJECT, provided
 from tests.integration.signed_agent import SignedAgent
 
@@ -159,7 +159,7 @@ class Functions:
             "SHEPHERD_EQUINIX_KEY_LABEL": "functions",
             "SHEPHERD_SSH_KEY_PARAMETER": _KEY_PARAMETER,
             "SHEPHERD_SESSION_SECONDS": str(SESSION_SECONDS),
-            "SHEPHERD_MACHINE_SECONDS": "60",
+            "SHEPHERD_MACHINE_SECONDS": str(MACHINE_SECONDS),
             "SHEPHERD_MAX_MACHINES": str(world.limit),
             "SHEPHERD_CHUNK": "2",
             "SHEPHERD_CREATION_SECONDS": "0",

@@ -26,7 +26,7 @@ from shepherd_core.reconcile import Limits as ReconcileLimits
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.ssh import SshDialer
 
-from tests.chaos.world import SESSION_SECONDS, World
+from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.integration.fleet import HOUR, PROVIDER
 from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
@@ -200,7 +200,7 @@ class AgentStarts:
             PROVIDER,
             world.connect(),
             clock,
-            Limits(1, 60, SESSION_SECONDS),
+            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
@@ -253,7 +253,7 @@ class Recoveries:
             "equinix",
             world.connect(),
             clock,
-            Limits(1, 60, SESSION_SECONDS),
+            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )

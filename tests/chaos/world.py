@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.integration.fleet import Fleet
 
 SESSION_SECONDS = 60.0
+MACHINE_SECONDS = 120.0
+"""Longer than a session, so that it is the session that ends what takes too long."""
 
 
 @dataclass

@@ -23,6 +23,7 @@ from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.points import Death, Killed, Points, alive
 from tests.chaos.records import Installing, Reports, Updates
 from tests.chaos.scenarios import AgentStarts, Provisioning, Recoveries
+from tests.chaos.world import World
 from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 from tests.integration.provisioning import PREFIX
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from shepherd_core.config import BmdbSettings
 
     from tests.chaos.scenarios import Scenario
-    from tests.chaos.world import World
 
 # A check that fails now and then is none: where others wait for it, the pairs are always the same.
 SEED = 0 if "CI" in os.environ else Random().randrange(1_000_000)
@@ -194,6 +194,19 @@ def test_machines_at_the_provider_are_counted_and_told_apart(real_time: Fleet) -
             "no_more_machines_than_the_limit",
             "every_effect_is_explained_by_a_record",
         }
+    finally:
+        world.close()
+
+
+def test_an_effect_of_somebody_who_is_dead_is_noticed(real_time: Fleet) -> None:
+    """The record may explain it, and it is one too many all the same: the successor may have had it already."""
+    world = World(real_time, SystemClock())
+    try:
+        machine_id = real_time.provided_machine()
+        assert violations(world, watched=True) == []
+        world.api.add_device_by_hand("late", [token_tag(machine_id)], racked=False)
+        (found,) = violations(world, watched=True)
+        assert found.startswith("no_effect_without_a_live_session: ")
     finally:
         world.close()
 
