@@ -29,6 +29,7 @@ from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
+from tests.chaos.departures import Departures
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.life import Life
 from tests.chaos.processes import Functions, event_of, explore_processes, load
@@ -84,7 +85,7 @@ class Chaos:
     def crashes(self) -> None:
         """Die at every effect of every loop."""
         scenarios: list[Scenario] = [
-            each(self.fleet) for each in (Provisioning, Recoveries, Updates, Reports, Installing)
+            each(self.fleet) for each in (Provisioning, Recoveries, Updates, Reports, Installing, Departures)
         ]
         for scenario in scenarios:
             for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):

@@ -7,11 +7,12 @@ at what the functions say of themselves. All of them together are one round
 trip, so that they can be asked at every point.
 
 What the queries see besides the tables: ``device`` (the provider's machines:
-id, ours, tokens, actions taken, may_act: something was wrong with it; made_now,
+id, active, ours, tokens, actions taken, may_act: something was wrong with it; made_now,
 acted_now: by the last effect, if this is asked after every effect),
 ``session_seen`` (when every session that was ever observed dies, or died), and
-the parameters ``limit`` (machines, 0: none) and ``margin`` (seconds by which
-clocks may be read in another order than transactions commit).
+the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
+provider id that an operator gives back) and ``margin`` (seconds by which clocks
+may be read in another order than transactions commit).
 """
 
 from __future__ import annotations
@@ -174,6 +175,19 @@ INVARIANTS = (
         """,
     ),
     Invariant(
+        "every_release_is_explained_by_a_record",
+        "Whoever finds a machine gone finds who wanted that, and why.",
+        """
+        SELECT format('%s was given back, and nothing in the BMDB tells of machine %s''s release', r.key, r.value)
+        FROM jsonb_each_text(:to_release::jsonb) r
+        WHERE NOT EXISTS (SELECT 1 FROM device d WHERE d.id = r.key AND d.active)
+            AND NOT EXISTS (SELECT 1 FROM machine_release m WHERE m.machine_id::text = r.value)
+            AND NOT EXISTS (
+                SELECT 1 FROM machine_departed m WHERE m.machine_id::text = r.value AND m.how = 'Released'
+            )
+        """,
+    ),
+    Invariant(
         "no_effect_without_a_live_session",
         "Whoever was taken for dead has a successor, who may have done it already.",
         """
@@ -229,7 +243,10 @@ ON CONFLICT (session_id) DO UPDATE SET deadline = excluded.deadline
 _DEVICES = """
 WITH device AS (
     SELECT * FROM jsonb_to_recordset(:devices::jsonb)
-    AS d (id text, ours boolean, tokens text[], actions bigint, may_act boolean, made_now boolean, acted_now boolean)
+    AS d (
+        id text, active boolean, ours boolean, tokens text[], actions bigint, may_act boolean, made_now boolean,
+        acted_now boolean
+    )
 )
 """
 _ALL = _DEVICES + "\nUNION ALL\n".join(
@@ -246,7 +263,13 @@ def violations(world: World, *, watched: bool = False) -> list[str]:
     if watched:
         world.ask(_SEE)
     devices = _devices(world, watched=watched)
-    rows = world.ask(_ALL, devices=json.dumps(devices), limit=world.limit, margin=world.margin_seconds)
+    rows = world.ask(
+        _ALL,
+        devices=json.dumps(devices),
+        to_release=json.dumps(world.to_release, default=str),
+        limit=world.limit,
+        margin=world.margin_seconds,
+    )
     world.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
     return [f"{name}: {fault}" for name, fault in rows]
 
@@ -256,6 +279,7 @@ def _devices(world: World, *, watched: bool) -> list[dict[str, Any]]:
     return [
         {
             "id": device.id,
+            "active": device.state == "active",
             "ours": device.hostname.startswith(PREFIX),
             "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
             "actions": len(device.actions_taken),

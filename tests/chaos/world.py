@@ -44,6 +44,8 @@ class World:
     """Machines whose agents go on to report."""
     foreign: set[str] = field(default_factory=set)
     """Provider ids of machines that are not ours."""
+    to_release: dict[str, UUID] = field(default_factory=dict)
+    """Machines by provider id that an operator gives back."""
     margin_seconds: float = 0.0
     """By so much clocks may be read in another order than transactions commit; 0 where only one runs at a time."""
     actions_seen: dict[str, int] | None = None

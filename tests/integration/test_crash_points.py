@@ -18,6 +18,7 @@ from shepherd_core.clock import SystemClock
 from shepherd_core.providers.equinix_objects import token_tag
 
 from simulator.machines import MachinePark
+from tests.chaos.departures import Departures
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.points import Death, Killed, Points, alive
@@ -61,6 +62,7 @@ def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
         pytest.param(Updates, 3, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 5, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, 5, SOON_SECONDS, id="install"),
+        pytest.param(Departures, 6, OUTAGE_SECONDS, id="operator"),
     ],
 )
 def test_whoever_dies_anywhere_loses_doubles_and_harms_nothing(
@@ -92,6 +94,20 @@ def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their
         explored = explore(AgentStarts(real_time, park, private_key, tmp_path), stride=8)
     assert explored.broken == []
     assert explored.deaths >= 2 * explored.effects // 8
+
+
+def test_a_release_without_a_record_is_noticed(real_time: Fleet) -> None:
+    """What the exploration of releases stands on."""
+    scenario = Departures(real_time)
+    world = scenario.arrange()
+    try:
+        with Points(Death()) as points:
+            scenario.tick(world, points)
+        assert violations(world) == scenario.missing(world) == []
+        real_time.sql("UPDATE machine_departed SET how = 'Forgotten'")
+        assert [found.split(":")[0] for found in violations(world)] == ["every_release_is_explained_by_a_record"]
+    finally:
+        world.close()
 
 
 def test_the_dead_have_no_effect(real_time: Fleet) -> None:
