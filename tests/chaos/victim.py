@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0
+SECONDS = 300.0
 """What an invocation may take."""
 
 IMPORTED = (

@@ -155,3 +155,4 @@ def test_processes_beside_each_other_keep_every_promise(real_time: Fleet, functi
     loaded = load(real_time, functions, 2, 5, SEED)
     assert loaded.broken == [], f"seed {SEED}"
     assert loaded.invocations > 0
+    assert "ConfigError" not in loaded.errors
