@@ -29,6 +29,10 @@ class State(StrEnum):
     """No heartbeat for too long: due for recovery."""
     INSTALLED = "installed"
     """The wanted operating system is installed; no loop cares for it any more."""
+    FORGOTTEN = "forgotten"
+    """The provider had it no more, and an operator had it forgotten."""
+    RELEASED = "released"
+    """Given back to the provider."""
 
 
 _STYLES = {State.AGENT_RUNNING: "green", State.INSTALLED: "green", State.SILENT: "red", State.NEEDS_AGENT: "yellow"}
@@ -46,6 +50,8 @@ class Observer:
 
     def state(self, machine: Mapping[str, Any]) -> State:
         """Return the state of a record of ``queries.list_machines`` or ``show_machine``."""
+        if how := machine.get("departed_how"):  # only show_machine returns those that departed
+            return State(how.lower())
         if machine["provider"] is None:
             return State.NOT_PROVIDED
         if machine["needs"] is None:
@@ -94,8 +100,8 @@ class Observer:
                 return f"agent running, heartbeat {relative(heartbeat or started, self.now)}"
             case State.SILENT:
                 return f"silent for {span((self.now - (heartbeat or started)).total_seconds())}"
-            case State.INSTALLED:
-                return "installed"
+            case State.INSTALLED | State.FORGOTTEN | State.RELEASED:
+                return state.value
 
 
 def _heartbeat(machine: Mapping[str, Any]) -> datetime | None:

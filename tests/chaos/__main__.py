@@ -13,6 +13,7 @@ from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
+from tests.chaos.departures import Departures
 from tests.chaos.explore import explore
 from tests.chaos.scenarios import AgentStarts, Provisioning, Recoveries
 from tests.integration.fleet import Fleet
@@ -34,7 +35,8 @@ def main() -> int:
         for name in ("a", "b"):
             client.rack(name)
         fleet = Fleet(postgres.new_database(), SystemClock())
-        for scenario in (Provisioning(fleet), AgentStarts(fleet, park, private_key, Path(folder)), Recoveries(fleet)):
+        agent_starts = AgentStarts(fleet, park, private_key, Path(folder))
+        for scenario in (Provisioning(fleet), agent_starts, Recoveries(fleet), Departures(fleet)):
             began = time.monotonic()
             explored = explore(scenario)
             broken += explored.broken
