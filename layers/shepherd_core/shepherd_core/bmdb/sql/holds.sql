@@ -160,7 +160,8 @@ GROUP BY j.location, j.reported, j.news;
 
 -- name: hold_recovery
 -- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
--- else any more; and record that somebody looked. One row for each location where it ended, and one in any case.
+-- else any more; and record that somebody looked. The reason is the last one: while a hold is in force, it may become
+-- another. One row for each location where it ended, and one in any case.
 WITH session AS (
     SELECT session_id
     FROM sessions
@@ -180,8 +181,11 @@ changed AS (
     FROM wanted w CROSS JOIN session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
-    SET held_at = excluded.held_at, ended_at = excluded.ended_at, reason = excluded.reason
-    WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL
+    SET
+        held_at = CASE WHEN h.ended_at IS NULL THEN h.held_at ELSE excluded.held_at END,
+        ended_at = excluded.ended_at,
+        reason = excluded.reason
+    WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL OR h.reason <> excluded.reason
     RETURNING h.location, h.ended_at
 ),
 looked AS (
