@@ -17,7 +17,8 @@ from shepherdctl.times import duration, relative, span
 _PROVISIONER = "provisioner"
 """The owner of the pauses with which the Provisioner sets machines aside, and which it ends itself."""
 
-_PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+"""Those that loops work in."""
 
 
 def _owner(text: str) -> str:
@@ -34,17 +35,29 @@ def _reason(text: str) -> str:
     return text
 
 
+ReasonOption = Annotated[
+    str, typer.Option("--reason", parser=_reason, metavar="TEXT", help="Why; others will read it.")
+]
+OwnerOption = Annotated[
+    str | None,
+    typer.Option("--owner", parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
+]
+ProcessOption = Annotated[
+    str | None,
+    typer.Option(
+        "--process", parser=one_of(*PROCESSES), metavar="NAME", help=f"One process: {' or '.join(PROCESSES)}."
+    ),
+]
+
+
 def pause(
     *,
-    reason: Annotated[str, typer.Option(parser=_reason, metavar="TEXT", help="Why; others will read it.")],
+    reason: ReasonOption,
     machine: Annotated[
         str | None,
         typer.Option(metavar="ID", help="One machine: the beginning of its id, or its whole provider id."),
     ] = None,
-    process: Annotated[
-        str | None,
-        typer.Option(parser=one_of(*_PROCESSES), metavar="NAME", help=f"One process: {' or '.join(_PROCESSES)}."),
-    ] = None,
+    process: ProcessOption = None,
     provider: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +75,7 @@ def pause(
             show_default="until resumed",
         ),
     ] = None,
-    owner: Annotated[
-        str | None,
-        typer.Option(parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
-    ] = None,
+    owner: OwnerOption = None,
     output: Output = Form.TABLE,
 ) -> None:
     """
@@ -83,7 +93,7 @@ def pause(
     if everything == any((machine, process, provider)):
         message = "say what to pause: --machine, --process, --provider or a combination of them, or else --all."
         raise typer.BadParameter(message)
-    owner = owner or _user()
+    owner = owner or user()
     with bmdb() as connection:
         machine_id = queries.machine_named(connection, machine) if machine else None
         pause_id = queries.pause(
@@ -197,7 +207,13 @@ def resume(
         note(f"{counted(len(found) - len(chosen), 'machine')} set aside by the Provisioner: see shepherdctl pauses")
 
 
-def _user() -> str:
+def user() -> str:
+    """
+    Return who the operating system says is running this.
+
+    Raises:
+        BadParameter: it does not say.
+    """
     try:
         return _owner(getpass.getuser())
     except (OSError, KeyError, ImportError) as error:  # which one depends on the version of Python

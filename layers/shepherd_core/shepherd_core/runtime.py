@@ -257,10 +257,16 @@ def build_agent_api() -> AgentApi:
 @cache
 def _recoverer() -> Function:
     from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.ladder import NEEDS, possible  # noqa: PLC0415
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
 
     settings, provider = edges.load(config.RecovererSettings)
-    _require(provider, Capability.REBOOT)
+    steps = possible(settings.rungs, provider.capabilities)
+    if not steps:
+        _require(provider, NEEDS[settings.rungs[0].step])
+    for rung in settings.rungs[:-1]:
+        if rung.step not in steps:
+            telemetry.warning("a step of the ladder is skipped: the provider cannot take it", step=rung.step)
     silence = Silence(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
@@ -270,6 +276,8 @@ def _recoverer() -> Function:
         settle_seconds=settings.settle_seconds,
         backoff=settings.backoff,
         budgets=settings.budgets,
+        ladder=settings.rungs,
+        healthy_seconds=settings.healthy_seconds,
     )
     return _machine_loop(loop, provider, settings)
 
@@ -316,7 +324,12 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
     def plan(_: Deadline) -> dict[str, object]:
         rehearsal = control_loop.rehearse(loop, provider.name, connection, CLOCK, limits)
-        return {"plan": rehearsal.work, "held_back": rehearsal.held_back}
+        plan = [
+            {**asdict(work), "decision": decision and str(decision)}
+            for work in rehearsal.work
+            for decision in (rehearsal.decisions.get(work),)
+        ]
+        return {"plan": plan, "held_back": rehearsal.held_back}
 
     return Function(
         provider.name,

@@ -36,6 +36,8 @@ class Provided:
     """The Provisioner paused it, because the provider did not list it."""
     age_seconds: float = field(default=float("inf"), compare=False)
     """Since its creation was decided."""
+    quarantined: bool = False
+    """It counts, but is neither set aside nor taken back, and its absence stops nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,15 @@ def ledger(connection: Connection, provider: str) -> Ledger:
         return Ledger(
             provided=tuple(
                 Provided(
-                    machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), aside, age
+                    machine_id,
+                    ProviderId(provider_id),
+                    reservation,
+                    status and ProviderStatus(status),
+                    aside,
+                    age,
+                    quarantined,
                 )
-                for machine_id, provider_id, reservation, status, aside, age in connection.run(
+                for machine_id, provider_id, reservation, status, aside, age, quarantined in connection.run(
                     "provided", provider=provider
                 )
             ),

@@ -25,7 +25,7 @@ RETURNING extract(epoch FROM clock_timestamp() - last_creation_at)::float8;
 
 -- name: provided
 -- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
--- provider did not list it.
+-- provider did not list it. quarantined: it is nobody's to touch.
 SELECT
     p.machine_id,
     p.provider_id,
@@ -34,7 +34,8 @@ SELECT
     EXISTS (
         SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
     ) AS set_aside,
-    extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds
+    extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
+    EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined
 FROM machine_provided p
 JOIN machines m ON m.machine_id = p.machine_id
 WHERE p.provider = :provider;
@@ -157,6 +158,7 @@ INSERT INTO pauses (machine_id, owner, reason)
 SELECT p.machine_id, 'provisioner', :reason
 FROM machine_provided p
 WHERE p.machine_id = :machine_id
+    AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
     AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner');
 
 -- name: take_back
