@@ -111,7 +111,7 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         installation = installing.look(connection, found["machine_id"])
     found["installation"] = installations.described(installation)
     evidence = found.pop("quarantine_evidence")
-    found["quarantine_evidence"] = evidence and evidence.splitlines()
+    found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
     found["hardware"] = None if reported is None else hardware.described(*reported)
     if output is Form.JSON:
         document(_with_state(found, observer))
