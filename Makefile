@@ -1,9 +1,10 @@
 # What people type, and what CI runs. Needs Python 3.11 to 3.13 and make; everything else is installed into .venv and
 # .venv-sam, with the versions and hashes of the lock files.
 #
-# `make demo` takes DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help), `make test` takes TEST_FLAGS="…" for
-# pytest, `make invoke` and `make local-invoke` take FUNCTION=provisioner|initializer|recoverer (without it: all three)
-# and EVENT=FILE for events/FUNCTION.json, `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
+# `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
+# `make test` takes TEST_FLAGS="…" for pytest, `make invoke` and `make local-invoke` take
+# FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it: all) and EVENT=FILE for events/FUNCTION.json,
+# `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -35,7 +36,7 @@ help: ## list what there is
 
 .PHONY: demo
 demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
-	@$(BIN)/shepherdctl demo $(DEMO_FLAGS)
+	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
 
 # A file's tests stay in one process, because they share its database.
 .PHONY: test

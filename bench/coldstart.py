@@ -38,6 +38,15 @@ SETTINGS = {
     "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/shepherd/api-key",
     "SHEPHERD_EQUINIX_DEVICE_PREFIX": "ours-",
     "SHEPHERD_EQUINIX_KEY_LABEL": "ours",
+    "SHEPHERD_REDFISH_LIST": "/nowhere/racks.json",
+    "SHEPHERD_EC2_FLEET": "ours",
+    "SHEPHERD_EC2_LIMIT": "1",
+    "SHEPHERD_EC2_SUBNETS": "subnet-1",
+    "SHEPHERD_EC2_IMAGE": "ami-1",
+    "SHEPHERD_EC2_INSTANCE_TYPE": "m7i.metal-24xl",
+    "SHEPHERD_HETZNER_CREDENTIAL_PARAMETER": "/shepherd/hetzner-credential",
+    "SHEPHERD_HETZNER_NAME_PREFIX": "ours-",
+    "SHEPHERD_HETZNER_KEY_NAME": "ours",
 }
 
 _ALWAYS = "import pydantic_settings, pg8000.native"

@@ -3,112 +3,29 @@
 from __future__ import annotations
 
 import json
-import queue
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from shepherd_core.clock import SystemClock
+
+from shepherdctl.world_show import Show, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulator.lambda_service import Invocation
     from simulator.observation import Sight
     from simulator.world import World
 
-_LOOK_SECONDS = 0.25
-_ROWS = 20
-_LINES = 8
-_TOLD = ("created", "adopted", "forgotten", "finished", "failed", "canceled", "disputed")
-_STYLES = {"agent running": "green", "agent silent": "red", "waits to try again": "yellow", "being worked on": "cyan"}
-
-
-@dataclass
-class _Show:
-    """What a person sees while a world runs: a live table on a terminal, else a line for everything that happens."""
-
-    console: Console
-    live: Live | None
-    lines: list[str] = field(default_factory=list)
-    events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
-    explained: bool = False
-    held_back: bool = False
-    """The Recoverer held back, when it was last invoked."""
-
-    def say(self, world: World, text: str) -> None:
-        self.lines.append(f"{world.elapsed:5.1f} s  {text}")
-        if self.live is None:
-            self.console.print(self.lines[-1], highlight=False, soft_wrap=True)
-
-    def refresh(self, world: World, sights: list[Sight]) -> None:
-        """Tell what the functions did since the last time, and show the machines."""
-        while not self.events.empty():
-            event = self.events.get()
-            if event.function == "recoverer" and event.result is not None:
-                held_back = bool(event.result.get("held_back"))
-                if held_back != self.held_back:
-                    self.held_back = held_back
-                    told = "holds back: it is hardly all the machines" if held_back else "holds back no more"
-                    self.say(world, f"{event.function:<11}  {told}")
-            did = [f"{count} {what}" for what in _TOLD if (count := (event.result or {}).get(what))]
-            did += [event.error.splitlines()[0]] if event.error is not None else []
-            if did:
-                self.say(world, f"{event.function:<11}  {', '.join(did)}")
-            if not self.explained and (event.result or {}).get("failed"):
-                self.explained = True
-                self.say(world, f"{'':<11}  (no SSH before a machine has booted: it backs off and is tried again)")
-        if self.live is not None:
-            self.live.update(Group(_table(world, sights), *self.lines[-_LINES:]))
-
-
-def _table(world: World, sights: list[Sight]) -> Table:
-    running = sum(sight.running for sight in sights)
-    counts = f"{world.supply.unused()} unused, {len(sights)} machines, {running} running"
-    table = Table(title=f"minute {world.minutes:.0f} of the fleet: {counts}")
-    for column in ("machine", "provider id", "the machine is", "the BMDB says"):
-        table.add_column(column)
-    table.add_column("heartbeat", justify="right")
-    for sight in sights[:_ROWS]:
-        harm = world.harmed.get(sight.provider_id)
-        style = _STYLES.get(sight.state)
-        table.add_row(
-            str(sight.machine_id)[:8],
-            sight.provider_id[:8],
-            sight.power + (f" ({harm})" if harm else ""),
-            f"[{style}]{sight.state}[/]" if style else sight.state,
-            "" if sight.heartbeat_age is None else f"{sight.heartbeat_age / 60:.0f} min ago",
-        )
-    if len(sights) > _ROWS:
-        table.add_row("…", "", "", f"{len(sights) - _ROWS} more", "")
-    return table
-
-
-def _until(world: World, show: _Show, condition: Callable[[list[Sight]], bool], seconds: float) -> bool:
-    """Watch the world until *condition* holds; False: it did not within *seconds*."""
-    from simulator.observation import look  # noqa: PLC0415 - a world takes seconds to import
-
-    end = world.elapsed + seconds
-    while world.elapsed < end:
-        for provider_id, harm in world.harm_due():
-            show.say(world, f"{'':<11}  harm: {harm} on {provider_id[:8]}")
-        sights = look(world)
-        show.refresh(world, sights)
-        if condition(sights):
-            return True
-        SystemClock().sleep(_LOOK_SECONDS)
-    return False
+ProviderName = Literal["equinix", "redfish", "hetzner"]
+_PROVIDER = typer.Option(help="Where the machines come from; all of them are simulated.")
 
 
 def demo(
     machines: Annotated[
         int, typer.Option(min=3, max=50, help="Machines to take from capacity to running agents.")
     ] = 10,
+    provider: Annotated[ProviderName, _PROVIDER] = "equinix",
     speed: Annotated[float, typer.Option(min=1, max=120, help="Minutes of the fleet that pass in a minute.")] = 60,
     seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
 ) -> None:
@@ -122,39 +39,44 @@ def demo(
     with real SSH, and a real PostgreSQL, all on this computer. Takes about a
     minute. Exit status 1: something is not as it should be, and it says what.
     """
-    from simulator.observation import problems, report  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.observation import look, problems, report  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.supply import SUPPLIES  # noqa: PLC0415
     from simulator.world import Settings, World  # noqa: PLC0415
 
     console = Console()
     console.print(
-        f"{machines} reservations at a simulated provider; a second here is {speed / 60:g} min of the fleet.",
+        f"{machines} {SUPPLIES[provider].kind}; a second here is {speed / 60:g} min of the fleet.",
         highlight=False,
+        soft_wrap=True,
     )
     live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-    show = _Show(console, live)
+    show = Show(console, live)
     found: list[str] = []
-    with World(Settings(machines=machines, speed=speed, seed=seed), told=show.events.put) as world:
+    settings = Settings(machines=machines, provider=provider, speed=speed, seed=seed)
+    with World(settings, told=show.events.put) as world:
         patience = world.scaled(3600) + 30
         with live or nullcontext():
-            if not _until(world, show, lambda s: len(s) == machines and all(each.running for each in s), patience):
+            if not until(world, show, lambda s: len(s) == machines and all(each.running for each in s), patience):
                 found.append(f"not all machines ran their agents after {patience:.0f} s")
             else:
                 show.say(world, f"{'':<11}  all {machines} machines run their agents")
                 for victim, harm in zip(world.park.names(), ("silence", "wedge"), strict=False):
                     world.harm(victim, harm)
                     show.say(world, f"{'':<11}  harm: {harm} on {victim[:8]}")
+                show.say(world, f"{'':<11}  (the Recoverer gives them 10 min to report)")
                 rebooted = {"silence": False, "wedge": False}
 
                 def recovered(sights: list[Sight]) -> bool:
                     rebooted.update({harm: world.park.reboots(name) > 0 for name, harm in world.harmed.items()})
                     return all(rebooted.values()) and all(sight.running for sight in sights)
 
-                if not _until(world, show, recovered, patience):
+                if not until(world, show, recovered, patience):
                     found.append(f"not all machines were back after {patience:.0f} s")
                 else:
                     show.say(world, f"{'':<11}  both are back")
                     found += _outage(world, show, patience)
             world.schedules.close()
+            show.refresh(world, look(world))
         found += problems(world)
         summary = report(world)
         found += [
@@ -164,21 +86,21 @@ def demo(
         ]
         _summarize(console, summary)
         if world.harmed:
-            _tell_history(console, world, next(iter(world.harmed)))
+            _tell_history(console, world, next(reversed(world.harmed)))
         _conclude(console, found, world.folder / "functions.log", "Everything is as it should be.")
 
 
-def _outage(world: World, show: _Show, patience: float) -> list[str]:
+def _outage(world: World, show: Show, patience: float) -> list[str]:
     """Let the agents be heard by nobody, for longer than any may be silent; return what went wrong."""
     rebooted = {name: world.park.reboots(name) for name in world.park.names()}
     world.endpoint.outage = True
     show.say(world, f"{'':<11}  outage: nobody hears the agents")
-    end = world.elapsed + world.scaled(1200)
-    if not _until(world, show, lambda _: show.held_back and world.elapsed > end, patience):
+    end = world.elapsed + world.scaled(900)
+    if not until(world, show, lambda _: show.held_back and world.elapsed > end, patience):
         return ["the Recoverer did not hold back"]
     world.endpoint.outage = False
     show.say(world, f"{'':<11}  the outage is over")
-    if not _until(world, show, lambda sights: all(each.running for each in sights) and not show.held_back, patience):
+    if not until(world, show, lambda sights: all(each.running for each in sights) and not show.held_back, patience):
         return [f"not all agents were heard again after {patience:.0f} s"]
     show.say(world, f"{'':<11}  all agents are heard again")
     return [
@@ -189,7 +111,8 @@ def _outage(world: World, show: _Show, patience: float) -> list[str]:
 
 
 def simulate(
-    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Reservations at the provider.")] = 20,
+    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines of the provider.")] = 20,
+    provider: Annotated[ProviderName, _PROVIDER] = "equinix",
     minutes: Annotated[float, typer.Option(min=1, help="Minutes of the fleet to simulate.")] = 60,
     faults: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="What is to go wrong; see docs/simulator.md.")
@@ -215,11 +138,11 @@ def simulate(
         raise typer.BadParameter(message)
     console = Console(stderr=as_json)
     live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-    show = _Show(console, live)
-    settings = Settings(machines=machines, speed=speed, seed=seed, faults=script)
+    show = Show(console, live)
+    settings = Settings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
     with World(settings, told=show.events.put) as world:
         with live or nullcontext():
-            _until(world, show, lambda _: False, world.scaled(minutes * 60))
+            until(world, show, lambda _: False, world.scaled(minutes * 60))
             world.schedules.close()
         found = problems(world)
         summary = {**report(world), "problems": found}
@@ -236,6 +159,7 @@ def _summarize(console: Console, summary: dict[str, object]) -> None:
     for key, value in summary.items():
         if key != "problems":
             text = ", ".join(f"{k} {_flat(v)}" for k, v in value.items()) if isinstance(value, dict) else value
+            text = "none" if text == "" else text
             console.print(f"{key.replace('_', ' '):>22}  {text}", highlight=False, soft_wrap=True)
 
 

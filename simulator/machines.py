@@ -17,7 +17,7 @@ from simulator import machine_processes as processes
 from simulator.machine_server import MachineServer, MachineState, kill_all
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -48,6 +48,7 @@ class MachinePark:
         boot_seconds: float,
         agent_environment: Mapping[str, str] | None = None,
         first_address: str | None = None,
+        told: Callable[[str, str], None] = lambda _name, _what: None,
     ) -> None:
         """
         Open an empty park.
@@ -56,6 +57,7 @@ class MachinePark:
         that are removed. All machines answer SSH at *port*; 0 picks one that no other park uses.
         A boot takes *boot_seconds*. What is uploaded and run sees *agent_environment*. The machines' addresses begin
         with *first_address*, an IPv4 address of this computer; None: with one in the loopback network.
+        *told* hears the name of each machine whose power is about to change, and how, from any thread.
 
         Raises:
             OSError: another park uses the port.
@@ -63,6 +65,7 @@ class MachinePark:
         self._folder = folder.resolve()
         self._boot_seconds = boot_seconds
         self._environment = dict(agent_environment or {})
+        self._told = told
         self._id = uuid.uuid4().hex
         self._machines: dict[str, MachineServer] = {}
         self._racked = 0
@@ -143,19 +146,19 @@ class MachinePark:
         by itself. Boots a machine that is off; does nothing to one that is
         still being provisioned.
         """
-        self._do(self._reboot(self._machines[name]))
+        self._switch(name, "reboot", self._reboot)
 
     def power_off(self, name: str) -> None:
         """Switch the machine off; returns when no process is left."""
-        self._do(self._power_off(self._machines[name]))
+        self._switch(name, "off", self._power_off)
 
     def power_on(self, name: str) -> None:
-        """Begin to boot the machine, if it is off."""
-        self._do(self._power_on(self._machines[name]))
+        """Begin to boot the machine, if it is off; that too is a reboot."""
+        self._switch(name, "on", self._power_on)
 
     def reinstall(self, name: str) -> None:
         """Give the machine an empty disk and a new host key, and boot it. Ends every harm."""
-        self._do(self._reinstall(self._machines[name]))
+        self._switch(name, "reinstall", self._reinstall)
 
     def remove(self, name: str) -> None:
         """Remove the machine and its disk for good. Its address is not used again."""
@@ -244,6 +247,11 @@ class MachinePark:
 
     # --- in the park's thread ---
 
+    def _switch(self, name: str, what: str, change: Callable[[MachineServer], Coroutine[None, None, None]]) -> None:
+        machine = self._machines[name]
+        self._told(name, what)
+        self._do(change(machine))
+
     def _do(self, work: Coroutine[None, None, None]) -> None:
         if not self._thread.is_alive():
             work.close()
@@ -274,6 +282,7 @@ class MachinePark:
     async def _power_on(self, machine: MachineServer) -> None:
         async with machine.lock:
             if machine.state is MachineState.OFF:
+                machine.reboots += 1
                 machine.start(self._boot_seconds)
 
     async def _reinstall(self, machine: MachineServer) -> None:

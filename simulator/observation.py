@@ -68,9 +68,10 @@ def problems(world: World) -> list[str]:
     rows = world.machines()
     begun = {str(row["machine_id"]) for row in rows if row["provider_id"] is None}
     used = {provider_id for provider_id, token in world.supply.in_use().items() if token not in begun}
+    there = set(world.supply.names())
     known = {row["provider_id"] for row in rows} - {None}
     found += [f"{provider_id} is at the provider and not in the BMDB" for provider_id in sorted(used - known)]
-    found += [f"{provider_id} is in the BMDB and not at the provider" for provider_id in sorted(known - used)]
+    found += [f"{provider_id} is in the BMDB and not at the provider" for provider_id in sorted(known - there)]
     for provider_id, agents in world.park.all_agents().items():
         if len(agents) > 1:
             found.append(f"{provider_id} runs {len(agents)} agents")

@@ -46,7 +46,7 @@ class SamLocal:
         self._template.write_text(yaml.safe_dump(template, sort_keys=False), encoding="utf-8")
         self._overrides = build / "environment.json"
         self._overrides.write_text(
-            json.dumps({_logical_id(name): dict(config.environment) for name, config in functions.items()}),
+            json.dumps({logical_id(name): dict(config.environment) for name, config in functions.items()}),
             encoding="utf-8",
         )
 
@@ -57,7 +57,7 @@ class SamLocal:
         with self._log.open("ab") as log:
             run = subprocess.run(
                 [
-                    *(_SAM, "local", "invoke", _logical_id(name)),
+                    *(_SAM, "local", "invoke", logical_id(name)),
                     *("--template", self._template),
                     *("--event", "-"),
                     *("--env-vars", self._overrides),
@@ -104,8 +104,9 @@ def _invocation(name: str, seconds: float, status: int, answer: str) -> Invocati
     return Invocation(name, seconds, result)
 
 
-def _logical_id(name: str) -> str:
-    return f"{name.capitalize()}Function"
+def logical_id(function: str, what: str = "Function") -> str:
+    """Return what the template calls a function of ``functions/``, or, by another *what*, something that is its own."""
+    return "".join(map(str.capitalize, function.split("_"))) + what
 
 
 def main() -> int:

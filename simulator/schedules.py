@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from simulator.lambda_service import Invocation, LambdaService
@@ -18,6 +19,7 @@ class Schedules:
     """
     Fires an event for each of *functions*, which may be none, every *interval* seconds, until closed.
 
+    For a function that *every* names, only every so many intervals.
     An event is delivered *twice* with the given probability, both at the same
     time; nothing is retried. *done* is told what came of each, from a thread of
     its own.
@@ -30,12 +32,14 @@ class Schedules:
         interval: float,
         *,
         done: Callable[[Invocation], None],
+        every: Mapping[str, int],
         twice: float = 0.05,
         seed: int = 0,
     ) -> None:
         """Start at once."""
         self._service = service
         self._done = done
+        self._every = every
         self._twice = twice
         self._chance = random.Random(seed)
         self._closing = threading.Event()
@@ -62,18 +66,21 @@ class Schedules:
 
     def _fire(self, functions: Sequence[str], interval: float) -> None:
         # Spread over the interval, as schedules that were made one after the other are.
-        while functions and not self._closing.is_set():
-            for function in functions:
-                event = {"loop": function, "scheduled_time": datetime.now(UTC).isoformat(), "dry_run": False}
-                copies = 2 if self._chance.random() < self._twice else 1
-                self.duplicates += copies - 1
-                for _ in range(copies):
-                    delivery = threading.Thread(target=self._deliver, args=(function, event), daemon=True)
-                    delivery.start()
-                    self._deliveries.append(delivery)
-                if self._closing.wait(interval / len(functions)):
-                    break
-            self._deliveries = [delivery for delivery in self._deliveries if delivery.is_alive()]
+        for number, function in enumerate(itertools.cycle(functions)):
+            if number // len(functions) % self._every.get(function, 1) == 0:
+                self._send(function)
+            if self._closing.wait(interval / len(functions)):
+                break
+
+    def _send(self, function: str) -> None:
+        event = {"loop": function, "scheduled_time": datetime.now(UTC).isoformat(), "dry_run": False}
+        copies = 2 if self._chance.random() < self._twice else 1
+        self.duplicates += copies - 1
+        self._deliveries = [delivery for delivery in self._deliveries if delivery.is_alive()]
+        for _ in range(copies):
+            delivery = threading.Thread(target=self._deliver, args=(function, event), daemon=True)
+            delivery.start()
+            self._deliveries.append(delivery)
 
     def _deliver(self, function: str, event: dict[str, object]) -> None:
         self._done(self._service.invoke(function, event))

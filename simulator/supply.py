@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from shepherd_core import ssh_key
 from shepherd_core.providers.equinix_objects import TOKEN_TAG
 
 from simulator.equinix_api import EquinixApi
+from simulator.hetzner_robot import HetznerRobot
+from simulator.redfish_bmcs import RedfishRack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import TracebackType
 
     from simulator.faults import Rule
     from simulator.machines import MachinePark
 
-_PROJECT = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10"
-_API_KEY = "made-up-key-of-the-simulated-project"
-_API_KEY_PARAMETER = "/shepherd/equinix-api-key"
+_MADE_UP = "made-up-secret-of-a-simulated-provider"
 
 
-class Supply(Protocol):
-    """A simulated provider; a context manager that serves until it is left."""
+class Supply(ABC):
+    """
+    A simulated provider; a context manager that serves until it is left.
 
+    All are made alike: from the park that the machines stand in, how many, the
+    seconds that a minute of the fleet takes here, an address of this computer,
+    what goes wrong, and what chance depends on.
+    """
+
+    kind: ClassVar[str]
+    """What its capacity is, for people."""
+    taking: ClassVar[str] = ""
+    """What it means that a machine is created, where there is nothing to create."""
+    switching: ClassVar[str] = ""
+    """Who switches a machine, and why, where there is more to say than that it reboots."""
+    every: ClassVar[Mapping[str, int]] = {}
+    """The minutes between two invocations of functions that should not be invoked every minute."""
     environment: Mapping[str, str]
-    """What the functions are told about it."""
+    """What the functions are told about it; known when it serves, as the secrets are."""
     secrets: Mapping[str, str]
     """What an operator has to store for it, by the name of the SSM parameter."""
+    _server: Any
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    @property
-    def errors(self) -> Sequence[object]:
-        """Return what went wrong in the simulation itself."""
-
-    @property
-    def calls(self) -> int:
-        """Return how many requests it has had."""
-
-    def unused(self) -> int:
-        """Return how much capacity it has that is no machine yet."""
-
-    def in_use(self) -> dict[str, str | None]:
-        """Return the provider ids of the machines that it knows to be ours, and the token of each, if it has one."""
-
-
-class EquinixSupply:
-    """A project at Equinix Metal with so many reservations."""
-
+    @abstractmethod
     def __init__(
         self,
         park: MachinePark,
@@ -61,12 +56,50 @@ class EquinixSupply:
         address: str,
         faults: Sequence[Rule],
         seed: int,
+    ) -> None: ...
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """*minute*: the seconds that a minute of the fleet takes here."""
-        self.api = EquinixApi(
+        self._server.__exit__(kind, error, trace)
+
+    @property
+    def errors(self) -> Sequence[Exception]:
+        """Return what went wrong in the simulation itself."""
+        errors: Sequence[Exception] = self._server.errors
+        return errors
+
+    @property
+    def calls(self) -> int:
+        """Return how many requests it has had."""
+        return int(self._server.calls.total())
+
+    @abstractmethod
+    def names(self) -> Collection[str]:
+        """Return the provider ids of the machines that it has."""
+
+    def in_use(self) -> dict[str, str | None]:
+        """Return those that it knows to be ours, and the token of each, if it has one."""
+        return {}
+
+
+class EquinixSupply(Supply):
+    """A project at Equinix Metal with so many reservations."""
+
+    kind = "reservations at a simulated provider"
+
+    def __init__(
+        self, park: MachinePark, *, machines: int, minute: float, address: str, faults: Sequence[Rule], seed: int
+    ) -> None:
+        project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
+        self._server: EquinixApi = EquinixApi(
             park,
-            project_id=_PROJECT,
-            api_key=_API_KEY,
+            project_id=project,
+            api_key=_MADE_UP,
             reservations=machines,
             provision_seconds=3 * minute,
             action_seconds=minute / 4,
@@ -74,43 +107,130 @@ class EquinixSupply:
             seed=seed,
             address=address,
         )
-        self.environment: Mapping[str, str] = {
+        self.environment = {
             "SHEPHERD_PROVIDER": "equinix",
-            "SHEPHERD_EQUINIX_PROJECT_ID": _PROJECT,
-            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _API_KEY_PARAMETER,
-            "SHEPHERD_EQUINIX_API_URL": self.api.url,
+            "SHEPHERD_EQUINIX_PROJECT_ID": project,
+            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": parameter,
+            "SHEPHERD_EQUINIX_API_URL": self._server.url,
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": "fleet-",
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
-        self.secrets: Mapping[str, str] = {_API_KEY_PARAMETER: _API_KEY}
+        self.secrets = {parameter: _MADE_UP}
 
-    def __enter__(self) -> Self:
-        self.api.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.api.__exit__(kind, error, trace)
-
-    @property
-    def errors(self) -> Sequence[object]:
+    def names(self) -> Collection[str]:
         """See ``Supply``."""
-        return self.api.errors
-
-    @property
-    def calls(self) -> int:
-        """See ``Supply``."""
-        return self.api.calls.total()
-
-    def unused(self) -> int:
-        """See ``Supply``."""
-        occupied = {device.reservation_id for device in self.api.devices()}
-        return sum(reservation.id not in occupied for reservation in self.api.reservations())
+        return {device.id for device in self._server.devices()}
 
     def in_use(self) -> dict[str, str | None]:
         """See ``Supply``."""
         return {
             device.id: next((tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)), None)
-            for device in self.api.devices()
+            for device in self._server.devices()
         }
+
+
+class RedfishSupply(Supply):
+    """Racks of one's own: a list of so many machines, each with a BMC that sushy-tools' emulator is behind."""
+
+    kind = "machines in a simulated rack, each with a BMC"
+    taking = "(taken as the list has them: nothing on them changes)"
+    switching = "(by its BMC: the Recoverer has it reset the machine, over Redfish)"
+    every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
+    """Each listing asks every BMC, and one computer plays them all, at many times their pace."""
+
+    def __init__(
+        self,
+        park: MachinePark,
+        *,
+        machines: int,
+        minute: float,
+        address: str,
+        faults: Sequence[Rule],
+        seed: int,  # noqa: ARG002 - nothing here depends on chance
+    ) -> None:
+        self._key, public = _ssh_key()
+        self._server: RedfishRack = RedfishRack(
+            park,
+            machines=machines,
+            authorized_key=public,
+            address=address,
+            action_seconds=minute / 4,
+            fault_rules=faults,
+        )
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        # Shorter than a function may work on a machine.
+        self.environment = {**self._server.environment, "SHEPHERD_REDFISH_TIMEOUT_SECONDS": "10"}
+        self.secrets = {**self._server.secrets, **self._key}
+        return self
+
+    @property
+    def calls(self) -> int:
+        """See ``Supply``."""
+        return self._server.calls
+
+    def names(self) -> Collection[str]:
+        """See ``Supply``."""
+        return self._server.names
+
+
+class HetznerSupply(Supply):
+    """An account with so many rented servers."""
+
+    kind = "rented servers in a simulated account"
+    taking = "(taken as they are rented: nothing on them changes)"
+    switching = "(Robot presses the reset button, as the Recoverer asks it to)"
+    every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
+    """As docs/providers/hetzner.md advises for a fleet that grows: listings are counted by the hour."""
+
+    def __init__(
+        self,
+        park: MachinePark,
+        *,
+        machines: int,
+        minute: float,
+        address: str,
+        faults: Sequence[Rule],
+        seed: int,  # noqa: ARG002 - nothing here depends on chance
+    ) -> None:
+        key, public = _ssh_key()
+        parameter = "/shepherd/hetzner-credential"
+        self._server: HetznerRobot = HetznerRobot(
+            park,
+            user="#ws+simulated",
+            password=_MADE_UP,
+            servers=machines,
+            authorized_key=public,
+            action_seconds=minute / 4,
+            clock=lambda: time.monotonic() * 60 / minute,
+            faults=faults,
+            address=address,
+        )
+        self.environment = {
+            "SHEPHERD_PROVIDER": "hetzner",
+            "SHEPHERD_HETZNER_CREDENTIAL_PARAMETER": parameter,
+            "SHEPHERD_HETZNER_NAME_PREFIX": "server-",
+            "SHEPHERD_HETZNER_KEY_NAME": "shepherd",
+            "SHEPHERD_HETZNER_API_URL": self._server.url,
+            "SHEPHERD_HETZNER_REBOOT": "hardware",  # what is wedged does not hear Ctrl+Alt+Del
+        }
+        self.secrets = {parameter: f"#ws+simulated:{_MADE_UP}", **key}
+
+    def names(self) -> Collection[str]:
+        """See ``Supply``."""
+        return {str(server.number) for server in self._server.servers()}
+
+
+SUPPLIES: Mapping[str, type[Supply]] = {
+    "equinix": EquinixSupply,
+    "redfish": RedfishSupply,
+    "hetzner": HetznerSupply,
+}
+"""By provider. Not ``static``, which can reboot nothing, nor ``ec2``, whose simulation has no machines behind it."""
+
+
+def _ssh_key() -> tuple[dict[str, str], str]:
+    """Return the secret and the public line of the key that machines accept which are there before we are."""
+    private = ssh_key.generate()
+    return {"/shepherd/ssh-key": private}, ssh_key.public_line(private)

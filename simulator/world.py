@@ -11,6 +11,7 @@ own, configured by nothing but their environment variables.
 from __future__ import annotations
 
 import logging
+import queue
 import subprocess
 import sys
 import tempfile
@@ -35,15 +36,13 @@ from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaSer
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
-from simulator.supply import EquinixSupply
+from simulator.supply import SUPPLIES
 from simulator.tcp_door import TcpDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
     from uuid import UUID
-
-    from simulator.supply import Supply
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
@@ -63,7 +62,9 @@ class Settings:
     """What world to make."""
 
     machines: int = 10
-    """Reservations at the provider; all of them become machines."""
+    """What capacity there is; all of it becomes machines."""
+    provider: str = "equinix"
+    """One of ``SUPPLIES``."""
     speed: float = 60
     """How many times faster than in a fleet time runs."""
     faults: Faults = field(default_factory=Faults)
@@ -94,6 +95,8 @@ class World:
         self._harm = list(settings.faults.machines)
         self.harmed: dict[str, str] = {}
         """What was done to which machine, by provider id."""
+        self.power: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        """Every change of a machine's power: its provider id, and what was done."""
 
     def __enter__(self) -> Self:
         try:
@@ -166,10 +169,11 @@ class World:
                 boot_seconds=self.scaled(60),
                 first_address=self.settings.remote,
                 agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
+                told=lambda name, what: self.power.put((name, what)),
             )
         )
-        self.supply: Supply = enter(
-            EquinixSupply(
+        self.supply = enter(
+            SUPPLIES[self.settings.provider](
                 self.park,
                 machines=self.settings.machines,
                 minute=self.scaled(60),
@@ -189,6 +193,7 @@ class World:
                 LOOPS if self.settings.scheduled else (),
                 self.scaled(60),
                 done=self._told,
+                every=self.supply.every,
                 twice=self.settings.twice,
                 seed=self.settings.seed,
             )

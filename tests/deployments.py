@@ -6,9 +6,21 @@ import subprocess
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shepherd_core.provider_config import (
+    Ec2Settings,
+    EquinixSettings,
+    HetznerSettings,
+    RedfishSettings,
+    StaticSettings,
+)
+
+from simulator import sam_local
 from tests.cloudformation import read, read_file
+
+if TYPE_CHECKING:
+    from shepherd_core.config import Settings
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = read_file(ROOT / "template.yaml")
@@ -21,13 +33,36 @@ STATIC = {
     "StaticList": "ssm:/shepherd/machines",
     "AgentSource": "s3://bucket/agent",
 }
+_NO_LIST = {name: value for name, value in STATIC.items() if name != "StaticList"}
+REDFISH = {
+    **_NO_LIST,
+    "Provider": "redfish",
+    "RedfishList": "ssm:/shepherd/racks",
+}
 EQUINIX = {
-    **STATIC,
+    **_NO_LIST,
     "Provider": "equinix",
-    "StaticList": "",
     "EquinixProjectId": "0b9d4a3e",
     "EquinixDevicePrefix": "ours-",
     "EquinixKeyLabel": "ours",
+}
+_EC2 = {**_NO_LIST, "Provider": "ec2", "Ec2Fleet": "ours", "Ec2Limit": "3", "Ec2Subnets": "subnet-0a1,subnet-0b2"}
+EC2 = {**_EC2, "Ec2SecurityGroups": "sg-0c3", "Ec2Image": "ami-0d4", "Ec2InstanceType": "m7i.metal-24xl"}
+EC2_BY_TEMPLATE = {**_EC2, "Ec2LaunchTemplate": "lt-0e5"}
+HETZNER = {
+    **_NO_LIST,
+    "Provider": "hetzner",
+    "HetznerNamePrefix": "ours-",
+    "HetznerKeyName": "ours",
+}
+SMALLEST = {"static": STATIC, "redfish": REDFISH, "equinix": EQUINIX, "ec2": EC2, "hetzner": HETZNER}
+"""By provider."""
+PROVIDER_SETTINGS: dict[str, type[Settings]] = {
+    "static": StaticSettings,
+    "redfish": RedfishSettings,
+    "equinix": EquinixSettings,
+    "ec2": Ec2Settings,
+    "hetzner": HetznerSettings,
 }
 
 # What can be chosen besides.
@@ -42,7 +77,17 @@ TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
 _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
-    (STATIC, {**STATIC, "StaticList": "s3://bucket/machines.json"}, {**STATIC, "StaticList": "/list"}, EQUINIX),
+    (
+        STATIC,
+        {**STATIC, "StaticList": "s3://bucket/machines.json"},
+        {**STATIC, "StaticList": "/list"},
+        {**REDFISH, "RedfishCaSource": "s3://bucket/ca.pem"},
+        {**REDFISH, "RedfishList": "s3://bucket/racks.json", "RedfishCaSource": "ssm:/ca"},
+        EQUINIX,
+        EC2,
+        EC2_BY_TEMPLATE,
+        HETZNER,
+    ),
     ({}, {"BmdbPasswordParameter": ""}, IAM),
     ({}, {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://bucket/ca.pem"}),
     ({}, {"AgentSource": "/opt/agent", "AgentCaSource": "s3://bucket/agents.pem", **DOMAIN}),
@@ -53,9 +98,7 @@ DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items
 """Every combination of what the conditions look at."""
 
 
-def logical_id(function: str, what: str = "Function") -> str:
-    """Return what the template calls a function of ``functions/``, or, by another *what*, something that is its own."""
-    return "".join(map(str.capitalize, function.split("_"))) + what
+logical_id = sam_local.logical_id
 
 
 def deployed_name(function: str) -> str:

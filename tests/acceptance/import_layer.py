@@ -12,6 +12,19 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all that is in *node*, but for what is only there for type checkers, which may name what no module has."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from executed(child)
+
 
 layer, runtime, functions = map(Path, sys.argv[1:4])
 sys.path[:0] = [str(layer), str(runtime)]
@@ -29,7 +42,7 @@ for source in [*(layer / "shepherd_core").rglob("*.py"), *handlers]:
     if source.is_relative_to(layer):
         own = source.relative_to(layer).with_suffix("").parts
         importlib.import_module(".".join(own[:-1] if own[-1] == "__init__" else own))
-    for node in ast.walk(ast.parse(source.read_bytes())):
+    for node in executed(ast.parse(source.read_bytes())):
         if isinstance(node, ast.Import):
             for name in node.names:
                 importlib.import_module(name.name)

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 SHEPHERDCTL = Path(sys.executable).with_name("shepherdctl")
 
 # The provider makes a device, says that it refused, and denies it twice when asked; so its creation is forgotten.
+# Of the two listings that lack it one may be the Updater's, which comes earlier or later.
 LIES = {
     "api": [
         {"method": "POST", "path": "/projects/{id}/devices", "do": "answer", "status": 422, "when": "after"},
-        {"method": "GET", "path": "/projects/{id}/devices", "nth": 3, "do": "empty_page"},
+        {"method": "GET", "path": "/projects/{id}/devices", "nth": 3, "times": 2, "do": "empty_page"},
         {
             "method": "GET",
             "path": "/hardware-reservations/{id}",
@@ -50,6 +51,15 @@ def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back() -
         r"ShepherdRecovery +Finished.*ShepherdAgentStart +Finished",
     ):
         assert re.search(line, history, re.DOTALL)
+
+
+def test_the_demo_brings_back_machines_of_ones_own_through_their_bmcs() -> None:
+    """They are there before Shepherd is, and nothing but the power switch helps one that hangs."""
+    done = run(["demo", "--machines", "3", "--speed", "120", "--provider", "redfish"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Everything is as it should be." in done.stdout
+    for victim in re.findall(r"harm: \w+ on (.*)", done.stdout):
+        assert re.search(rf"harm: .*{victim}: off.*{victim}: on.*both are back", done.stdout, re.DOTALL)
 
 
 def test_a_world_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from shepherd_core import edges, runtime
+from shepherd_core import config, edges, runtime, ssh_key
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.errors import ConfigError
+
+from tests.integration.ssh_server import SshServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,3 +87,24 @@ def test_a_key_that_cannot_be_used_is_held_against_no_machine(
         ["Started"],
     ]
     assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
+
+
+@pytest.mark.usefixtures("initializer")
+@pytest.mark.parametrize(("seconds", "said"), [("300", b"300"), ("", b"unset")])
+def test_agents_are_told_how_often_to_report(
+    deadline: Deadline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: str, said: bytes
+) -> None:
+    """By what they are started with; where nothing is set, what the machine's environment says counts."""
+    key = ssh_key.generate()
+    boto3.client("ssm").put_parameter(Name=KEY, Value=key, Type="SecureString")
+    agent = tmp_path / "the agent"
+    agent.write_text('#!/bin/sh\nprintf %s "${SHEPHERD_AGENT_HEARTBEAT_SECONDS-unset}"')
+    agent.chmod(0o755)
+    monkeypatch.setenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS", seconds)
+    (settings,) = config.load(config.InitializerSettings)
+    monkeypatch.delenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS")
+    with SshServer(ssh_key.public_line(key)) as server:
+        dialer = edges.LateDialer(settings.model_copy(update={"ssh_port": server.port}))
+        connection = dialer.dial("127.0.0.1", None, deadline)
+        assert connection.run(str(agent), b"", deadline).stdout == said
+        connection.close()

@@ -388,12 +388,6 @@ def test_settings_that_were_wrong_are_read_again(
     assert invoke("provisioner")["created"] == 0
 
 
-def test_a_recoverer_for_a_provider_that_cannot_reboot_is_refused(environment: dict[str, str]) -> None:
-    """It would fail on every machine; whoever deployed it should hear why at once."""
-    with pytest.raises(ConfigError, match="SHEPHERD_PROVIDER is 'static', which cannot reboot machines"):
-        invoke("recoverer")
-
-
 def test_an_invocation_that_is_too_short_for_its_settings_is_refused(environment: dict[str, str], aws: None) -> None:
     """The timeout of the function and the time limit of a machine are set in two places."""
     with pytest.raises(ConfigError, match="work on one machine may take 125 s"):

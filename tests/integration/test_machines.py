@@ -128,6 +128,7 @@ def test_a_machine_that_is_off_comes_back_with_its_disk(client: Client, busy: st
     client.park.power_on(busy)
     client.wait_until_up(busy)
     assert client.run(busy, "cat /root/agent").output == SLEEPER
+    assert client.park.reboots(busy) == 1
 
 
 def test_a_reinstalled_machine_has_an_empty_disk_and_a_new_host_key(client: Client, busy: str) -> None:

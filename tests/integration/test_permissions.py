@@ -8,20 +8,39 @@ import importlib
 import json
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from shepherd_core import edges, runtime
+from shepherd_core import config, edges, runtime
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.clock import Deadline
+from shepherd_core.errors import ProviderError
+from shepherd_core.machine import Capability, ProviderId
 
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
+from simulator.hetzner_robot import HetznerRobot
+from simulator.hetzner_state import RobotServer
 from simulator.lambda_environment import Context
 from tests.cloudformation import PSEUDO, Stack
-from tests.deployments import EQUINIX, IAM, KEY, ROOT, STATIC, VPC, logical_id, transformed
+from tests.deployments import (
+    EC2,
+    EQUINIX,
+    HETZNER,
+    IAM,
+    KEY,
+    REDFISH,
+    ROOT,
+    SMALLEST,
+    STATIC,
+    VPC,
+    logical_id,
+    transformed,
+)
 from tests.integration.tls_postgres import ADDRESS, Authority, Door
 
 if TYPE_CHECKING:
@@ -51,7 +70,17 @@ METHODS = {
     "get_object": "s3:GetObject",
     "put_parameter": "ssm:PutParameter",
     "generate_db_auth_token": "rds-db:connect",
+    "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
+    "describe_instances": "ec2:DescribeInstances",
+    "reboot_instances": "ec2:RebootInstances",
+    "run_instances": "ec2:RunInstances",
+    "start_instances": "ec2:StartInstances",
+    "stop_instances": "ec2:StopInstances",
 }
+# What EC2 wants besides for a call that says how the new thing shall be tagged.
+WITH_TAGS = "ec2:CreateTags"
+# The same of what only people ask for, with permissions of their own: no function releases machines.
+BY_PEOPLE = {"terminate_instances"}
 # The same of what Powertools does with boto3 for us.
 POWERTOOLS = {"aws_lambda_powertools.utilities.parameters.SSMProvider": "ssm:GetParameter"}
 # Methods that clients have and that call nothing, or that are also methods of plain objects.
@@ -63,6 +92,27 @@ def parameter(name: str) -> str:
     return f"arn:aws:ssm:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:parameter{name}"
 
 
+def of_ec2(action: str, *kinds: str) -> set[tuple[str, str]]:
+    """Return the permissions for an action on things of EC2, whichever they are; of an image only this one."""
+    where = f"arn:aws:ec2:{PSEUDO['AWS::Region']}:"
+    owner = {kind: "" if kind.startswith("image") else PSEUDO["AWS::AccountId"] for kind in kinds}
+    return {(f"ec2:{action}", f"{where}{owner[kind]}:{kind if '/' in kind else kind + '/*'}") for kind in kinds}
+
+
+def needed_of_ec2(action: str, params: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the permissions that EC2 wants for a call, as the Service Authorization Reference tells."""
+    image = [f"image/{params['ImageId']}"] if "ImageId" in params else []
+    if action == "DescribeInstances":
+        return {("ec2:DescribeInstances", "*")}
+    if action == "RunInstances":
+        kinds = ("instance", "volume", "network-interface", "subnet", "security-group")
+        tagged = [each["ResourceType"] for each in params["TagSpecifications"]]
+        return of_ec2(action, *kinds, *image) | of_ec2("CreateTags", *tagged)
+    if action == "CreateReplaceRootVolumeTask":
+        return of_ec2(action, "instance", "volume", "replace-root-volume-task", *image)
+    return of_ec2(action, "instance")
+
+
 def reads(*names: str) -> set[tuple[str, str]]:
     """Return the permissions to read SSM parameters, and objects as ``BUCKET/KEY``."""
     return {
@@ -71,9 +121,11 @@ def reads(*names: str) -> set[tuple[str, str]]:
     }
 
 
-PASSWORD, LIST, SSH_KEY, API_KEY = (
-    f"/shepherd/{name}" for name in ("bmdb-password", "machines", "ssh-key", "equinix-api-key")
+PASSWORD, LIST, RACKS, SSH_KEY, API_KEY, ROBOT = (
+    f"/shepherd/{name}"
+    for name in ("bmdb-password", "machines", "racks", "ssh-key", "equinix-api-key", "hetzner-credential")
 )
+BMCS = "/shepherd/bmc/*"
 MAKES_SSH_KEY = {("ssm:PutParameter", parameter(SSH_KEY))}
 USER = "postgres"
 TOKEN = {
@@ -85,9 +137,28 @@ TOKEN = {
 LIST_IN_S3 = {**STATIC, "StaticList": "s3://lists/machines.json"}
 CA_IN_SSM, CA_IN_S3 = {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://authorities/ca.pem"}
 AGENT_CA = {"AgentCaSource": "s3://agents/ca.pem"}
+RACKS_IN_S3 = {**REDFISH, "RedfishList": "s3://lists/racks.json", "RedfishCaSource": "ssm:/ca"}
+RACKS_AND_CA = {**REDFISH, "RedfishCaSource": "s3://authorities/ca.pem"}
+VIRTUAL = {**EC2, "Ec2InstanceType": "t3.small"}  # whose root volume can be replaced
+SEES = {("ec2:DescribeInstances", "*")}
+IMAGE = f"image/{EC2['Ec2Image']}"
+LAUNCHES = of_ec2(
+    "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
+) | of_ec2("CreateTags", "instance", "volume")
+RESTARTS = of_ec2("CreateReplaceRootVolumeTask", "instance", "volume", "replace-root-volume-task", IMAGE).union(
+    *(of_ec2(action, "instance") for action in ("RebootInstances", "StartInstances", "StopInstances"))
+)
+# A BMC that nobody answers for, which the credential is read for all the same; and what else the providers know.
+RACK = '[{"ID": "one", "Addr": "192.0.2.1", "Bmc": "https://127.0.0.1:9", "Credential": "/shepherd/bmc/one"}]'
+KNOWN = {"redfish": "one", "hetzner": "1"}
 # Left over from other choices: no reason to read them.
 LEFT_OVER = {
-    **{name: value for name, value in EQUINIX.items() if name.startswith("Equinix")},
+    **{
+        name: value
+        for provider, deployment in SMALLEST.items()
+        for name, value in deployment.items()
+        if name.lower().startswith(provider) and provider != "static"
+    },
     "BmdbResourceId": "db-OTHER",
 }
 
@@ -130,6 +201,29 @@ CASES = [
     Case("updater", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, LIST, "/ca")),
     Case("updater", {**LIST_IN_S3, **CA_IN_S3, **IAM}, TOKEN | reads("lists/machines.json", "authorities/ca.pem")),
     Case("updater", {**EQUINIX, **CA_IN_SSM}, reads(PASSWORD, API_KEY, "/ca")),
+    Case("provisioner", {**RACKS_AND_CA, **CA_IN_SSM}, reads(PASSWORD, RACKS, BMCS, "authorities/ca.pem", "/ca")),
+    Case("provisioner", {**RACKS_IN_S3, **CA_IN_SSM, **IAM}, TOKEN | reads("lists/racks.json", BMCS, "/ca")),
+    Case(
+        "provisioner",
+        {**EC2, **CA_IN_SSM, "CreationSeconds": "0"},
+        LAUNCHES | SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, "/ca"),
+    ),
+    Case("provisioner", {**HETZNER, **CA_IN_SSM}, reads(PASSWORD, ROBOT, "/ca")),
+    Case(
+        "initializer",
+        {**RACKS_AND_CA, **CA_IN_SSM},
+        MAKES_SSH_KEY | reads(PASSWORD, RACKS, BMCS, SSH_KEY, "authorities/ca.pem", "/ca", "bucket/agent"),
+    ),
+    Case("initializer", {**EC2, **CA_IN_SSM}, SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, "/ca", "bucket/agent")),
+    Case(
+        "initializer", {**HETZNER, **CA_IN_SSM}, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, "/ca", "bucket/agent")
+    ),
+    Case("recoverer", {**RACKS_AND_CA, **CA_IN_SSM}, reads(PASSWORD, RACKS, BMCS, "authorities/ca.pem", "/ca")),
+    Case("recoverer", {**VIRTUAL, **CA_IN_SSM}, SEES | RESTARTS | reads(PASSWORD, "/ca")),
+    Case("recoverer", {**HETZNER, **CA_IN_SSM}, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, "/ca")),
+    Case("updater", {**RACKS_AND_CA, **CA_IN_SSM}, reads(PASSWORD, RACKS, BMCS, "authorities/ca.pem", "/ca")),
+    Case("updater", {**EC2, **CA_IN_SSM}, SEES | reads(PASSWORD, "/ca")),
+    Case("updater", {**HETZNER, **CA_IN_SSM}, reads(PASSWORD, ROBOT, "/ca")),
     Case("agent_api", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, "/ca")),
     Case("agent_api", {**EQUINIX, **CA_IN_S3, **IAM}, TOKEN | reads("authorities/ca.pem")),
 ]
@@ -141,9 +235,14 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
     found: set[tuple[str, str]] = set()
 
     def called(params: dict[str, Any], model: Any, **_: object) -> None:
-        action = f"{model.service_model.service_name}:{model.name}"
-        resource = parameter(params["Name"]) if "Name" in params else f"arn:aws:s3:::{params['Bucket']}/{params['Key']}"
-        found.add((action, resource))
+        service = model.service_model.service_name
+        if service == "ec2":
+            found.update(needed_of_ec2(model.name, params))
+        elif service == "ssm":
+            name = params["Name"]
+            found.add((f"ssm:{model.name}", parameter(BMCS if name.startswith(BMCS.rstrip("*")) else name)))
+        else:
+            found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}"))
 
     def signed(**_: object) -> None:
         found.update(TOKEN)
@@ -173,41 +272,86 @@ def deployed(
     ca = authority.path.read_text()
     others = boto3.Session()  # whose calls nobody notes
     ssm, s3 = others.client("ssm"), others.client("s3")
-    for name, value in {PASSWORD: "a-password", API_KEY: "a-key", LIST: "[]", "/ca": ca}.items():
+    secrets = {PASSWORD: "a-password", API_KEY: "a-key", ROBOT: "a-user:a-password", f"{BMCS[:-1]}one": "a-user:a-word"}
+    for name, value in {**secrets, LIST: "[]", RACKS: RACK, "/ca": ca}.items():
         ssm.put_parameter(Name=name, Value=value, Type="SecureString")
     for bucket, key, content in (
         ("bucket", "agent", "an agent"),
         ("lists", "machines.json", "[]"),
+        ("lists", "racks.json", RACK),
         ("authorities", "ca.pem", ca),
         ("agents", "ca.pem", ca),
     ):
         place = {"LocationConstraint": others.region_name}
-        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
+        with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+            s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
         s3.put_object(Bucket=bucket, Key=key, Body=content.encode())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = Path(fleet.settings.bmdb_host) / f".s.PGSQL.{fleet.settings.bmdb_port}"
     project = EquinixApi(NoHardware(), project_id=EQUINIX["EquinixProjectId"], api_key="a-key", reservations=1)
-    with Door(server, authority.context()) as door, project as api:
+    servers = [RobotServer(number=1, name="ours-1")]
+    robot = HetznerRobot(NoHardware(), user="a-user", password="a-password", servers=servers)
+
+    def network(deployment: dict[str, str]) -> dict[str, str]:
+        if deployment.get("Provider") != "ec2":  # for the others moto shall not make one, which takes a second
+            return {}
+        ec2 = others.client("ec2")
+        return {
+            "Ec2Subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+            "Ec2SecurityGroups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
+        }
+
+    with Door(server, authority.context()) as door, project as api, robot:
 
         def deploy(case: Case) -> dict[str, str]:
             database = {"BmdbHost": ADDRESS, "BmdbPort": str(door.port), "BmdbName": fleet.settings.bmdb_name}
-            stack = Stack(transformed(), {**case.deployment, **database, "BmdbUser": USER})
+            answers = {**case.deployment, **network(case.deployment), **database, "BmdbUser": USER}
+            stack = Stack(transformed(), answers)
             function = stack.resources[logical_id(case.function)]["Properties"]
             environment: dict[str, str] = function["Environment"]["Variables"]
-            for name, value in {**environment, "SHEPHERD_EQUINIX_API_URL": api.url}.items():
+            urls = {"SHEPHERD_EQUINIX_API_URL": api.url, "SHEPHERD_HETZNER_API_URL": robot.url}
+            for name, value in {**environment, **urls}.items():
                 monkeypatch.setenv(name, value)
             return environment
 
         yield deploy
 
 
-def plant_work(fleet: Fleet, case: Case) -> None:
-    """Let there be a machine that the function has to do something with."""
+def plant_work(fleet: Fleet, case: Case) -> ProviderId:
+    """Let there be a machine that the function has to do something with, and return its id."""
     provider = case.deployment.get("Provider", "static")
-    if case.function in {"initializer", "updater"}:
-        fleet.provided_machine(provider)
-    elif case.function == "recoverer":
-        fleet.change(fleet.silent_machine(), f"UPDATE machine_provided SET provider = '{provider}'")
+    provider_id = KNOWN.get(provider, "machine-1")
+    if provider == "ec2" and case.function == "recoverer":
+        tags = [{"Key": "shepherd-fleet", "Value": case.deployment["Ec2Fleet"]}]
+        answer = (
+            boto3.Session()
+            .client("ec2")
+            .run_instances(
+                ImageId=case.deployment["Ec2Image"],
+                InstanceType=case.deployment["Ec2InstanceType"],
+                MinCount=1,
+                MaxCount=1,
+                TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+            )
+        )
+        provider_id = answer["Instances"][0]["InstanceId"]
+    if case.function in {"initializer", "updater", "recoverer"}:
+        machine_id = fleet.silent_machine() if case.function == "recoverer" else fleet.provided_machine()
+        fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}'")
+    return ProviderId(provider_id)
+
+
+def climb(provider_id: ProviderId) -> None:
+    """Do to a machine all that the Recoverer may come to do, the gravest first."""
+    _, provider = edges.load(config.RecovererSettings)
+    for capability, act in (
+        (Capability.REINSTALL, provider.reinstall),
+        (Capability.POWER_CYCLE, provider.power_cycle),
+        (Capability.REBOOT, provider.reboot),
+    ):
+        if capability in provider.capabilities:
+            with suppress(ProviderError):  # no BMC is there; and what is waited for takes longer than this
+                act(provider_id, Deadline(edges.CLOCK, 15))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
@@ -216,10 +360,12 @@ def test_a_function_asks_for_what_the_table_says(
 ) -> None:
     """It runs as deployed: with the variables that the template gives it, against all that they name."""
     deployed(case)
-    plant_work(fleet, case)
+    provider_id = plant_work(fleet, case)
     event = json.loads((ROOT / "events" / f"{case.function}.json").read_text())
     handler = importlib.import_module(f"functions.{case.function}.app").lambda_handler
     handler(event, Context("a-request", case.function, time.monotonic() + 300))
+    if case.function == "recoverer":
+        climb(provider_id)
     assert asked == case.asks
 
 
@@ -230,12 +376,13 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(case: Case) -> None:
     allowed: set[tuple[str, str]] = set()
     for statement in stack.statements(logical_id(case.function)):
         assert statement["Effect"] == "Allow"
-        action = statement["Action"]
-        actions = {action} if isinstance(action, str) else set(action)
+        actions, resources = (
+            {each} if isinstance(each, str) else set(each) for each in (statement["Action"], statement["Resource"])
+        )
         if statement["Sid"] in BY_THE_PLATFORM:
             assert actions == BY_THE_PLATFORM[statement["Sid"]]
         else:
-            allowed |= {(each, statement["Resource"]) for each in actions}
+            allowed |= {(action, resource) for action in actions for resource in resources}
     assert allowed == case.asks
 
 
@@ -268,12 +415,16 @@ def test_the_cases_know_every_call_that_the_code_can_make(aws: None) -> None:
     ]
     services = {service for tree in trees for service in _services(tree)}
     of_clients = {name for service in services for name in dir(boto3.client(service)) if name[0] != "_"} - NO_CALLS
-    assert {name for tree in trees for name in _calls(tree)} & of_clients == METHODS.keys()
+    assert {name for tree in trees for name in _calls(tree)} & of_clients == METHODS.keys() | BY_PEOPLE
     talking = {
         name for tree in trees for name in _powertools(tree) if "typing" not in name and "exceptions" not in name
     }
     assert talking == POWERTOOLS.keys()
-    assert {action for case in CASES for action, _ in case.asks} == {*METHODS.values(), *POWERTOOLS.values()}
+    assert {action for case in CASES for action, _ in case.asks} == {
+        *METHODS.values(),
+        *POWERTOOLS.values(),
+        WITH_TAGS,
+    }
 
 
 def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it() -> None:

@@ -20,7 +20,6 @@ from shepherd_core.config import (
     load,
 )
 from shepherd_core.control_loop import MARGIN_SECONDS
-from shepherd_core.provider_config import EquinixSettings, StaticSettings
 from shepherd_core.provisioner import CREATE_SECONDS
 from shepherd_core.runtime import CLOSING_SECONDS
 
@@ -34,7 +33,9 @@ from tests.deployments import (
     IAM,
     KEY,
     LOOPS,
+    PROVIDER_SETTINGS,
     ROOT,
+    SMALLEST,
     STATIC,
     TOPIC,
     VPC,
@@ -57,11 +58,7 @@ SETTINGS: dict[str, type[Settings]] = {
 }
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
-EVERY_PROVIDER = pytest.mark.parametrize(
-    ("deployment", "provider_settings"),
-    [(STATIC, StaticSettings), (EQUINIX, EquinixSettings)],
-    ids=["static", "equinix"],
-)
+EVERY_PROVIDER = pytest.mark.parametrize("provider", SMALLEST)
 
 
 def deployed(**answers: str) -> Stack:
@@ -199,15 +196,16 @@ def test_a_function_has_only_policies_of_this_template(function: str) -> None:
 @EVERY_PROVIDER
 @EVERY_LOOP
 def test_a_loop_finds_its_settings_in_its_environment(
-    loop: str, deployment: dict[str, str], provider_settings: type[Settings], monkeypatch: pytest.MonkeyPatch
+    loop: str, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is deployed starts: no variable is missing, none has a value that the settings refuse."""
-    environment = properties(deployed(**deployment), loop)["Environment"]["Variables"]
+    """What is deployed starts: no variable is missing, none is refused, and none is that of another provider."""
+    stack = Stack(transformed(), SMALLEST[provider])
+    environment = properties(stack, loop)["Environment"]["Variables"]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    load(SETTINGS[loop], provider_settings)
-    fields = {name for settings in (SETTINGS[loop], StaticSettings, EquinixSettings) for name in settings.model_fields}
-    assert environment.keys() == {PREFIX + name.upper() for name in fields}
+    settings = (SETTINGS[loop], PROVIDER_SETTINGS[provider])
+    load(*settings)
+    assert environment.keys() == {PREFIX + name.upper() for each in settings for name in each.model_fields}
 
 
 @pytest.mark.parametrize(
@@ -293,8 +291,9 @@ def test_no_line_is_logged_for_each_heartbeat() -> None:
 
 def test_the_recoverer_is_scheduled_by_default_for_a_provider_that_can_reboot() -> None:
     """The choice arrives where it counts."""
-    assert schedule(deployed(**EQUINIX), "recoverer")["State"] == "ENABLED"
-    assert schedule(deployed(), "recoverer")["State"] == "DISABLED"
+    states = {name: schedule(Stack(transformed(), SMALLEST[name]), "recoverer")["State"] for name in SMALLEST}
+    assert {name for name, state in states.items() if state != "ENABLED"} == {"static"}
+    assert states["static"] == "DISABLED"
 
 
 @EVERY_LOOP

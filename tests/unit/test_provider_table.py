@@ -17,11 +17,14 @@ from shepherd_core.providers.redfish import RedfishProvider
 from shepherd_core.providers.static import StaticProvider
 
 from tests.conftest import ManualClock
+from tests.deployments import PROVIDER_SETTINGS
 
 if TYPE_CHECKING:
     from shepherd_core.provider import Provider
 
-PAGE = (Path(__file__).parents[2] / "docs" / "providers" / "README.md").read_text()
+PATH = Path(__file__).parents[2] / "docs" / "providers"
+PAGE = (PATH / "README.md").read_text()
+CHAPTERS = ["What you need", "Permissions", "Settings", "What it does", "Limits", "Try it"]
 CLOCK = ManualClock()
 
 
@@ -120,4 +123,14 @@ def test_the_tables_have_every_provider() -> None:
     pattern = r'^class \w+\(Provider\):.*?^    name = "(\w+)"'
     made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
     assert sorted(made) == sorted(ALL) == sorted(rows())
-    assert all(re.search(rf"^\| \[?`{name}`", PAGE.split("\n\n")[4], re.MULTILINE) for name in ALL)
+    assert all(re.search(rf"^\| \[`{name}`\]\({name}.md\)", PAGE.split("\n\n")[4], re.MULTILINE) for name in ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_provider_has_a_page_with_all_that_one_needs_to_know(name: str) -> None:
+    """Whoever has read one of the pages finds their way in the others."""
+    page = (PATH / f"{name}.md").read_text()
+    chapters = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert [each for each in chapters if each in CHAPTERS] == CHAPTERS
+    settings = page.split("## Settings\n")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE) == list(PROVIDER_SETTINGS[name].model_fields)

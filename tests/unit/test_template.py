@@ -21,14 +21,13 @@ from shepherd_core.config import (
     load,
 )
 from shepherd_core.deployment import ANSWER_SECONDS
-from shepherd_core.provider_config import EquinixSettings, StaticSettings
 
-from tests.deployments import EQUINIX, FUNCTIONS, LOOPS, STATIC, TEMPLATE, deployed_name, logical_id
+from tests.deployments import FUNCTIONS, LOOPS, PROVIDER_SETTINGS, SMALLEST, TEMPLATE, deployed_name, logical_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROVIDERS: tuple[type[Settings], ...] = (StaticSettings, EquinixSettings)
+PROVIDERS = tuple(PROVIDER_SETTINGS.values())
 SETTINGS: dict[str, tuple[type[Settings], ...]] = {
     "migrator": (MigratorSettings,),
     "provisioner": (ProvisionerSettings, *PROVIDERS),
@@ -41,7 +40,7 @@ EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 
 # What an operator must say, because nobody can know it.
-ANSWERS = {**EQUINIX, **STATIC}
+ANSWERS = {name: value for deployment in SMALLEST.values() for name, value in deployment.items()}
 # What CloudFormation makes of a formula instead of a parameter alone.
 COMPUTED = {"SHEPHERD_AGENT_ENDPOINT": "https://api.example.com"}
 # Who deploys to AWS has a database with a password; the settings themselves ask for none.
@@ -74,7 +73,13 @@ def _environment(function: str) -> dict[str, Any]:
     own: dict[str, Any] = _function_properties(function)["Environment"]["Variables"]
     shared: dict[str, Any] = GLOBALS["Environment"]["Variables"]
     assert not own.keys() & shared.keys()
-    return shared | own
+    return {name: _if_chosen(variable) for name, variable in (shared | own).items()}
+
+
+def _if_chosen(variable: Any) -> Any:
+    """Return what a variable is if its provider is chosen, where that decides whether it is there at all."""
+    chosen = variable.get("Fn::If", []) if isinstance(variable, dict) else []
+    return chosen[1] if chosen[2:] == [{"Ref": "AWS::NoValue"}] else variable
 
 
 def _value(name: str, variable: Any) -> str:
@@ -126,10 +131,6 @@ def _statements() -> list[dict[str, Any]]:
     return found
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 @EVERY_FUNCTION
 def test_a_function_gets_exactly_its_settings(function: str) -> None:
     """A missing variable cannot be set by `sam local invoke` either; one too many is a setting that nobody reads."""
@@ -141,11 +142,13 @@ def test_what_the_template_leaves_alone_has_the_default_of_the_settings(
     function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two places that give different defaults would make every document about one of them wrong."""
-    for variable, value in _environment(function).items():
+    environment = _environment(function)
+    for variable, value in environment.items():
         monkeypatch.setenv(variable, _value(variable, value))
+    answered = {name for name, value in environment.items() if isinstance(value, dict) and value.get("Ref") in ANSWERS}
     for settings in load(*SETTINGS[function]):
         for name, field in type(settings).model_fields.items():
-            if not field.is_required() and name not in OTHER_DEFAULTS:
+            if PREFIX + name.upper() not in answered and not field.is_required() and name not in OTHER_DEFAULTS:
                 assert getattr(settings, name) == field.default, name
 
 
@@ -229,13 +232,14 @@ def test_a_function_has_a_role_of_its_own(function: str) -> None:
 
 
 def test_permissions_name_what_they_are_for() -> None:
-    """Only joining a VPC has no narrower resource."""
-    wide = [
-        statement["Sid"]
-        for statement in _statements()
-        if any("*" in str(part) for key in ("Action", "Resource") for part in _as_list(statement[key]))
+    """A wildcard needs a condition beside it, or nothing but names that nobody can know before the call."""
+    assert not [statement for statement in _statements() if "*" in str(statement["Action"])]
+    wide = [statement for statement in _statements() if "*" in str(statement["Resource"])]
+    assert [statement["Sid"] for statement in wide if "Condition" not in statement] == [
+        "ReadBmcCredentials",  # as the list names them, below one path
+        "LaunchWithInterface",  # which is made with the instance
+        "ReplaceRootVolumes",  # as the one before; of an instance that has the tag
     ]
-    assert wide == ["JoinVpc"]
 
 
 def test_secrets_are_named_and_never_given() -> None:

@@ -8,27 +8,30 @@ from typing import Any
 
 import pytest
 from shepherd_core.machine import Capability
-from shepherd_core.providers.equinix import EquinixProvider
-from shepherd_core.providers.static import StaticProvider
 
 from tests.cloudformation import Stack
 from tests.deployments import (
     DEPLOYMENTS,
     DOMAIN,
+    EC2,
+    EC2_BY_TEMPLATE,
     ENDPOINT,
     EQUINIX,
     FUNCTIONS,
+    HETZNER,
     IAM,
+    REDFISH,
     ROOT,
+    SMALLEST,
     STATIC,
     TEMPLATE,
     TOPIC,
     VPC,
     logical_id,
 )
+from tests.unit.test_provider_table import ALL as PROVIDERS
 
-CAPABILITIES = {each.name: each.capabilities for each in (StaticProvider, EquinixProvider)}
-SMALLEST = {"static": STATIC, "equinix": EQUINIX}
+CAPABILITIES = {name: make()[0].capabilities for name, make in PROVIDERS.items()}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,24 @@ SMALLEST = {"static": STATIC, "equinix": EQUINIX}
             {**STATIC, "RecovererScheduleState": "ENABLED"},
             ["Nobody can reboot the machines of a list, so RecovererScheduleState must not be ENABLED."],
         ),
+        (REDFISH, []),
+        ({**REDFISH, "RedfishList": ""}, ["The provider redfish needs RedfishList."]),
+        (EC2, []),
+        (EC2_BY_TEMPLATE, []),
+        ({**EC2, "Ec2Fleet": ""}, ["The provider ec2 needs Ec2Fleet."]),
+        ({**EC2, "Ec2Limit": ""}, ["The provider ec2 needs Ec2Limit."]),
+        ({**EC2, "Ec2Subnets": ""}, ["The provider ec2 needs Ec2Subnets."]),
+        (
+            {**EC2_BY_TEMPLATE, "Ec2LaunchTemplate": ""},
+            [
+                "The provider ec2 needs Ec2SecurityGroups where there is no Ec2LaunchTemplate.",
+                "The provider ec2 needs Ec2Image where there is no Ec2LaunchTemplate.",
+                "The provider ec2 needs Ec2InstanceType where there is no Ec2LaunchTemplate.",
+            ],
+        ),
+        (HETZNER, []),
+        ({**HETZNER, "HetznerNamePrefix": ""}, ["The provider hetzner needs HetznerNamePrefix."]),
+        ({**HETZNER, "HetznerKeyName": ""}, ["The provider hetzner needs HetznerKeyName."]),
         ({**EQUINIX, "EquinixProjectId": ""}, ["The provider equinix needs EquinixProjectId."]),
         ({**EQUINIX, "EquinixDevicePrefix": ""}, ["The provider equinix needs EquinixDevicePrefix."]),
         ({**EQUINIX, "EquinixKeyLabel": ""}, ["The provider equinix needs EquinixKeyLabel."]),
@@ -104,6 +125,10 @@ def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
         ("SshKeyParameter", "/shepherd/*", False),
         ("SshKeyParameter", "ssh-key", False),
         ("AgentPath", "/root/a b", False),
+        ("AgentHeartbeatSeconds", "300", True),
+        ("AgentHeartbeatSeconds", "86400", True),
+        ("AgentHeartbeatSeconds", "86401", False),
+        ("AgentHeartbeatSeconds", "0", False),
         ("AgentEndpoint", "agents.example.com:443", True),
         ("AgentEndpoint", "https://agents.example.com/fleet", True),
         ("AgentEndpoint", "https://user@agents.example.com", False),
@@ -115,6 +140,24 @@ def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
         ("BreakerSilentShare", "20", False),
         ("EquinixDevicePrefix", "FIXME-", False),
         ("EquinixKeyLabel", "our FIXME", False),
+        ("RedfishList", "s3://bucket/*", False),
+        ("RedfishCredentialPath", "/shepherd/bmc", False),
+        ("RedfishCredentialPath", "/", False),
+        ("RedfishCredentialPath", "/shepherd/*/", False),
+        ("RedfishBootSource", "https://images.example.com/installer.iso", True),
+        ("RedfishBootSource", "https://user:password@example.com/installer.iso", False),
+        ("Ec2Fleet", "our fleet", False),
+        ("Ec2Fleet", "*", False),
+        ("Ec2Fleet", "FIXME", False),
+        ("Ec2Limit", "0", False),
+        ("Ec2Limit", "1001", False),
+        ("Ec2Subnets", "subnet-0a1, subnet-0b2", False),
+        ("Ec2Subnets", "*", False),
+        ("Ec2SecurityGroups", "sg-*", False),
+        ("Ec2Image", "ami-*", False),
+        ("Ec2LaunchTemplate", "a-name", False),
+        ("HetznerCredentialParameter", "/shepherd/*", False),
+        ("HetznerNamePrefix", "FIXME-", False),
         ("ProvisionerRate", "cron(0/5 * * * ? *)", True),
         ("ProvisionerRate", "1 minute", False),
         ("InitializerReservedConcurrency", "0", True),
@@ -129,7 +172,8 @@ def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(
     parameter: str, value: str, allowed: bool
 ) -> None:
     """Parameters become part of the resources in policies, where a wildcard would count."""
-    deployment = {**(EQUINIX if parameter.startswith("Equinix") else STATIC), **VPC, parameter: value}
+    chosen = next((each for name, each in SMALLEST.items() if parameter.lower().startswith(name)), STATIC)
+    deployment = {**chosen, **VPC, parameter: value}
     assert (parameter not in Stack(TEMPLATE, deployment).refusals()) is allowed
 
 
@@ -181,7 +225,8 @@ def test_the_recoverer_runs_unless_told_otherwise_where_the_provider_can_reboot(
 
 def test_what_each_provider_can_do_was_tried() -> None:
     """The template knows by name who can reboot."""
-    assert list(SMALLEST) == list(CAPABILITIES) == TEMPLATE["Parameters"]["Provider"]["AllowedValues"]
+    assert set(SMALLEST) == set(CAPABILITIES)
+    assert list(SMALLEST) == TEMPLATE["Parameters"]["Provider"]["AllowedValues"]
 
 
 def test_subnets_become_a_list() -> None:
@@ -209,9 +254,9 @@ def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> Non
 
 def test_guided_deployments_ask_first_for_what_nobody_can_know() -> None:
     """SAM asks in the order of the template, for everything; after these, Enter is an answer."""
-    ours = [name for name in TEMPLATE["Parameters"] if name == "Provider" or name in EQUINIX]
-    assert list(TEMPLATE["Parameters"])[: len(ours)] == ours
-    assert list(TEMPLATE["Parameters"])[len(ours)] == "BmdbPort"
+    unknowable = {name for deployment in SMALLEST.values() for name in deployment}
+    assert set(list(TEMPLATE["Parameters"])[: len(unknowable)]) == unknowable
+    assert list(TEMPLATE["Parameters"])[len(unknowable)] == "BmdbPort"
 
 
 def test_guided_deployments_do_not_ask_whether_the_api_may_be_open() -> None:
@@ -220,7 +265,8 @@ def test_guided_deployments_do_not_ask_whether_the_api_may_be_open() -> None:
 
 
 def test_every_parameter_that_a_page_names_exists() -> None:
-    """Pages say NAME=VALUE for what is given to `sam deploy`."""
+    """Pages say NAME=VALUE for what is given to `sam deploy`; the filters of AWS's command line only look like it."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    given = {name for page in pages for name in re.findall(r"\b([A-Z]\w*[a-z]\w*)=", page.read_text(encoding="utf-8"))}
+    text = re.sub(r"--filters \S+", "", "\n".join(page.read_text(encoding="utf-8") for page in pages))
+    given = set(re.findall(r"\b([A-Z]\w*[a-z]\w*)=", text))
     assert {"BmdbAuth", "ProvisionerScheduleState"} <= given <= TEMPLATE["Parameters"].keys()

@@ -149,6 +149,11 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         None,
         description="PEM certificate that the agents trust for the endpoint, a path or s3://…; unset: the system's.",
     )
+    agent_heartbeat_seconds: Seconds | None = Field(
+        None,
+        description="Seconds between two heartbeats of an agent, for those that are started from now on; unset: what "
+        "the machine's environment says, else 60.",
+    )
     ssh_user: str = Field("root", description="User that we log in as.")
     ssh_port: int = Field(22, ge=1, le=65_535, description="Port where SSH answers on the machines.")
     ssh_connect_timeout_seconds: Seconds = Field(2, description="Seconds to wait for an SSH connection.")

@@ -95,11 +95,13 @@ class LateDialer:
             from shepherd_core.ssh import SshDialer  # noqa: PLC0415
 
             settings = self._settings
+            seconds = settings.agent_heartbeat_seconds
             self._dialer = SshDialer(
                 secrets().create_once(settings.ssh_key_parameter, ssh_key.generate),
                 settings.ssh_user,
                 settings.ssh_port,
                 settings.ssh_connect_timeout_seconds,
+                {} if seconds is None else {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": f"{seconds:g}"},
             )
         return self._dialer
 

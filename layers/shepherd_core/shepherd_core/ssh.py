@@ -41,7 +41,7 @@ from shepherd_core.errors import (
 from shepherd_core.takeover import STDERR_BYTES, RunResult, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from shepherd_core.clock import Deadline
     from shepherd_core.takeover import AgentBinary
@@ -63,9 +63,18 @@ _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the algorithms behind a key of type s
 class SshDialer:
     """Connects to machines with our key; safe to use from several threads."""
 
-    def __init__(self, private_key: str, user: str, port: int, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        private_key: str,
+        user: str,
+        port: int,
+        connect_timeout: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """
         Log in as *user* at *port* with *private_key* (see ``ssh_key``); give a TCP connection *connect_timeout* s.
+
+        What is run there gets *environment*, besides what the machine gives it.
 
         Raises:
             ConfigError: *private_key* is not one.
@@ -76,11 +85,12 @@ class SshDialer:
         self._user = user
         self._port = port
         self._connect_timeout = connect_timeout
+        self._environment = environment or {}
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""
         peer = f"{address} port {self._port}"
-        connection = SshConnection(self._connect(address, peer, deadline), peer)
+        connection = SshConnection(self._connect(address, peer, deadline), peer, self._environment)
         try:
             connection.exchange_keys(pinned_host_key, deadline)
             connection.log_in(self._user, self._key, deadline)
@@ -106,8 +116,9 @@ class SshDialer:
 class SshConnection:
     """A connection to one machine; see ``takeover.Connection``."""
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: socket.socket, peer: str, environment: Mapping[str, str]) -> None:
         self.host_key = ""
+        self._environment = environment
         self._sock = sock
         self._peer = peer
         self._transport = paramiko.Transport(sock, packetizer_class=_PacketizerWithoutTimer)
@@ -175,7 +186,9 @@ class SshConnection:
 
     def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
         """See ``takeover.Connection``."""
-        return self._execute(shlex.quote(path), stdin, f"running {path} at", deadline)
+        # By the shell, since an sshd takes no variables from clients unless it was told to.
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self._environment.items()]
+        return self._execute(" ".join([*variables, shlex.quote(path)]), stdin, f"running {path} at", deadline)
 
     def close(self) -> None:
         """See ``takeover.Connection``."""

@@ -1,0 +1,42 @@
+"""What IAM makes of statements that allow, as far as our policies go: actions, resources and conditions."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def allows(statements: Iterable[Mapping[str, Any]], action: str, resource: str, **context: str | list[str]) -> bool:
+    """Return whether one of *statements* allows *action* on *resource*; *context*: condition keys, ``ec2_Subnet``."""
+    known = {key.replace("_", ":", 1): _listed(value) for key, value in context.items()}
+    return any(
+        action in _listed(statement["Action"])
+        and any(fnmatchcase(resource, pattern) for pattern in _listed(statement["Resource"]))
+        and _holds(statement.get("Condition", {}), known)
+        for statement in statements
+        if statement["Effect"] == "Allow"
+    )
+
+
+def _holds(conditions: Mapping[str, Mapping[str, Any]], known: Mapping[str, list[str]]) -> bool:
+    for operator, wanted in conditions.items():
+        for key, values in wanted.items():
+            found = known.get(key, [])
+            if operator in {"StringEquals", "ArnEquals", "Bool"}:
+                fits = len(found) == 1 and found[0] in _listed(values)
+            elif operator == "ForAllValues:StringEquals":
+                fits = set(found) <= set(_listed(values))
+            elif operator == "Null":
+                fits = (not found) is (values == "true")
+            else:
+                raise NotImplementedError(operator)
+            if not fits:
+                return False
+    return True
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
