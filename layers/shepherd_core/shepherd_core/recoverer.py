@@ -20,7 +20,7 @@ from shepherd_core.bmdb import holds, recovering
 from shepherd_core.bmdb.work import finish_recovery
 from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, total, where
 from shepherd_core.errors import MachineNotFound, NotSupported, ProviderRefused
-from shepherd_core.ladder import DEFAULT, Move, Step, Waits, climb, healthy_until, next_move, parse
+from shepherd_core.ladder import DEFAULT, Move, Step, Waits, climb, healthy_until, next_move, parse, possible
 from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
 from shepherd_core.telemetry import Metric
@@ -106,8 +106,12 @@ class Recoverer:
             held = over if WHOLE in over else held | over
         return held, 0
 
-    def prepare(self, deadline: Deadline) -> None:
-        """Nothing is needed."""
+    def prepare(self, _: Deadline) -> None:
+        """Say which steps are never taken; nothing else is needed."""
+        steps = possible(self._ladder, self._provider.capabilities)
+        for rung in self._ladder[:-1]:
+            if rung.step not in steps:
+                telemetry.warning("a step of the ladder is skipped: the provider cannot take it", step=rung.step)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, Move]:
         """Find each machine's place on the ladder, and put on record what is going to be tried."""

@@ -261,12 +261,8 @@ def _recoverer() -> Function:
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
 
     settings, provider = edges.load(config.RecovererSettings)
-    steps = possible(settings.rungs, provider.capabilities)
-    if not steps:
+    if not possible(settings.rungs, provider.capabilities):
         _require(provider, NEEDS[settings.rungs[0].step])
-    for rung in settings.rungs[:-1]:
-        if rung.step not in steps:
-            telemetry.warning("a step of the ladder is skipped: the provider cannot take it", step=rung.step)
     silence = Silence(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
