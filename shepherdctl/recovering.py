@@ -76,7 +76,7 @@ def retry(
 
     Examples:
       shepherdctl machine retry 3f2a --reason "cable replaced"
-      shepherdctl machine retry 3f2a --process ShepherdAgentStart --reason "disk was full"
+      shepherdctl machine retry 3f2a --process ShepherdRecovery --reason "mended"
     """
     owner = owner or user()
     with bmdb() as connection:

@@ -14,7 +14,7 @@ from shepherd_core.clock import SystemClock
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from tests.chaos.explore import explore
-from tests.chaos.scenarios import AgentStarts, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, GivingUp, Provisioning, Recoveries
 from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 
@@ -34,7 +34,8 @@ def main() -> int:
         for name in ("a", "b"):
             client.rack(name)
         fleet = Fleet(postgres.new_database(), SystemClock())
-        for scenario in (Provisioning(fleet), AgentStarts(fleet, park, private_key, Path(folder)), Recoveries(fleet)):
+        starts = AgentStarts(fleet, park, private_key, Path(folder))
+        for scenario in (Provisioning(fleet), starts, Recoveries(fleet), GivingUp(fleet)):
             began = time.monotonic()
             explored = explore(scenario)
             broken += explored.broken

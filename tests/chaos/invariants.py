@@ -121,6 +121,19 @@ def a_paused_machine_is_not_touched(world: World) -> list[str]:
     )
 
 
+def a_machine_in_quarantine_is_not_touched(world: World) -> list[str]:
+    """Recovery gave up on it, and an operator looks at it."""
+    return _wrong(
+        world,
+        "{0} is in quarantine, and {1} was {2}",
+        """
+        SELECT h.machine_id, h.process, h.event
+        FROM work_history h JOIN machine_quarantine z ON z.machine_id = h.machine_id
+        WHERE h.event = 'Started' AND h.timestamp > z.quarantined_at
+        """,
+    )
+
+
 def no_healthy_machine_is_rebooted(world: World) -> list[str]:
     """Do not do the worst that a fleet manager can do."""
     return [
@@ -134,10 +147,10 @@ def every_effect_is_explained_by_a_record(world: World) -> list[str]:
     """Whoever finds a machine, or a reboot, finds in the BMDB why it is there."""
     known = {str(row[0]) for row in world.fleet.sql("SELECT machine_id FROM machines")}
     names = {row[0]: row[1] for row in world.fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
-    started = Counter(
+    attempted = Counter(
         row[0]
         for row in world.fleet.sql(
-            "SELECT machine_id FROM work_history WHERE process = 'ShepherdRecovery' AND event = 'Started'"
+            "SELECT machine_id FROM work_history WHERE process = 'ShepherdRecovery' AND event = 'Attempted'"
         )
     )
     found = []
@@ -146,8 +159,10 @@ def every_effect_is_explained_by_a_record(world: World) -> list[str]:
         found += [
             f"nothing in the BMDB explains {device.id} with token {token}" for token in tokens if token not in known
         ]
-        if len(device.actions_taken) > started[names.get(device.id)]:
-            found.append(f"{device.id} was acted on {len(device.actions_taken)} times, and work was started less often")
+        if len(device.actions_taken) > attempted[names.get(device.id)]:
+            found.append(
+                f"{device.id} was acted on {len(device.actions_taken)} times, and fewer attempts are on record"
+            )
     return found
 
 
@@ -172,6 +187,7 @@ INVARIANTS: tuple[Callable[[World], list[str]], ...] = (
     nobody_waits_for_ever,
     a_due_row_leads_to_what_is_needed,
     a_paused_machine_is_not_touched,
+    a_machine_in_quarantine_is_not_touched,
     no_healthy_machine_is_rebooted,
     every_effect_is_explained_by_a_record,
     every_failure_names_its_cause,

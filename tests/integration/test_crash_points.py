@@ -16,7 +16,7 @@ from simulator.machines import MachinePark
 from tests.chaos.explore import explore
 from tests.chaos.invariants import violations
 from tests.chaos.points import Death, Points, alive
-from tests.chaos.scenarios import AgentStarts, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, GivingUp, Provisioning, Recoveries
 from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 
@@ -50,6 +50,13 @@ def test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing(real_time: F
 def test_a_recoverer_that_dies_anywhere_reboots_no_healthy_machine(real_time: Fleet) -> None:
     """And those that are silent come back all the same."""
     explored = explore(Recoveries(real_time), stride=STRIDE)
+    assert explored.deaths >= 2 * explored.effects // STRIDE
+    assert explored.broken == []
+
+
+def test_a_recoverer_that_dies_anywhere_gives_up_on_a_machine_once(real_time: Fleet) -> None:
+    """It has no step left; whoever dies on the way to quarantine leaves it to the next, and nobody reboots it again."""
+    explored = explore(GivingUp(real_time), stride=STRIDE)
     assert explored.deaths >= 2 * explored.effects // STRIDE
     assert explored.broken == []
 
@@ -92,7 +99,9 @@ def test_the_dead_have_no_effect(real_time: Fleet) -> None:
         ("UPDATE machine_due SET process = 'ShepherdAgentStart'", "a_due_row_leads_to_what_is_needed"),
         ("DELETE FROM work_history WHERE event = 'Finished'", "every_started_work_ends_once"),
         ("UPDATE work_history SET event = 'Failed' WHERE event = 'Finished'", "every_failure_names_its_cause"),
-        ("DELETE FROM work_history WHERE event = 'Started'", "every_effect_is_explained_by_a_record"),
+        ("DELETE FROM work_history WHERE event = 'Attempted'", "every_effect_is_explained_by_a_record"),
+        ("INSERT INTO machine_quarantine SELECT machine_id, 'epoch', '?', '' FROM work_history WHERE event = 'Started'",
+         "a_machine_in_quarantine_is_not_touched"),
         ("UPDATE pauses SET machine_id = (SELECT machine_id FROM work_history LIMIT 1), created_at = 'epoch'",
          "a_paused_machine_is_not_touched"),
     ],

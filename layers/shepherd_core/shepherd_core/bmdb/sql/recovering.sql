@@ -128,7 +128,7 @@ set_apart AS (
         coalesce(
             (
                 SELECT string_agg(
-                    x.timestamp::text || ' ' || x.process || ' ' || x.event || coalesce(' ' || x.rung, '')
+                    date_trunc('second', x.timestamp AT TIME ZONE 'UTC')::text || 'Z ' || x.process || ' ' || x.event || coalesce(' ' || x.rung, '')
                         || coalesce(': ' || left(x.failed_cause, 300), ''),
                     chr(10) ORDER BY x.timestamp
                 )
