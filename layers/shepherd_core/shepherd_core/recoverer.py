@@ -123,14 +123,12 @@ class Recoverer:
                 self._ladder, self._provider.capabilities, self._provider.name, [] if until else taken, past.now
             )
             moves[work] = move, until
-        decided = {work: moves[work][0] for work in recovering.attempt(session, moves)}
-        for work, move in decided.items():
-            telemetry.info("recovery goes on", machine_id=work.machine_id, decision=str(move), skipped=move.skipped)
-        return decided
+        return {work: moves[work][0] for work in recovering.attempt(session, moves)}
 
     def work_on(self, attempt: Attempt) -> Move:
         """Take the step that was decided. A provider that has accepted it was asked once, whatever happens here."""
         work, deadline, move = attempt.work, attempt.deadline, attempt.decision
+        telemetry.info("recovery goes on", machine_id=work.machine_id, decision=str(move), skipped=move.skipped)
         if move.concludes or move.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}:
             return cast("Move", move)
         if work.provider_id is None:

@@ -2,7 +2,8 @@
 
 -- name: recovery_past
 -- What the history says of the recovery of these machines, oldest first, and how their agents are doing; a row for each
--- line of history, and one in any case. So many lines hold all attempts that a ladder may have.
+-- line of history, and one in any case. So many lines hold all attempts that a ladder may have, and those between them
+-- that failed and do not count.
 SELECT
     g.machine_id,
     clock_timestamp() AS now,
@@ -23,7 +24,7 @@ LEFT JOIN LATERAL (
         AND process = 'ShepherdRecovery'
         AND event IN ('Attempted', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
     ORDER BY timestamp DESC
-    LIMIT 400
+    LIMIT 2000
 ) AS x ON true
 ORDER BY g.machine_id, x.timestamp;
 
