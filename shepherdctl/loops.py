@@ -136,6 +136,7 @@ def _tell_changes(changes: list[dict[str, Any]]) -> None:
 def _tell_steps(plan: Mapping[str, Any]) -> None:
     """Show what the Provisioner would do, step by step, and what it disputes."""
     steps = [
+        *(("remove", provided) for provided in plan["depart"]),
         *(("take back", provided) for provided in plan["take_back"]),
         *(("set aside", provided) for provided in plan["set_aside"]),
         *(("adopt", _merged(intent, machine)) for intent, machine in plan["adopt"]),

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, get_args
 from uuid import UUID
@@ -229,6 +229,23 @@ def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any
     return queries.history(connection, queries.machine_named(connection, name), limit)
 
 
+def _asked(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["release_asked_at"] is None:
+        return None
+    accepted = "not known to be accepted" if machine["release_accepted_at"] is None else "accepted by the provider"
+    asked = f"asked for {when('release_asked_at')} by {machine['release_asked_by']}"
+    return f"{asked}, {accepted}: {machine['release_reason']}"
+
+
+def _departed(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["departed_at"] is None:
+        return None
+    was = f"was {machine['departed_provider_id']} at {machine['departed_provider']}"
+    return f"{was}, {machine['departed_how'].lower()} {when('departed_at')} by {machine['departed_by']}: " + str(
+        machine["departed_reason"]
+    )
+
+
 def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
     """Return what is worth telling of a machine, line by line."""
 
@@ -257,6 +274,8 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("because", machine["quarantine_cause"]),
         *(("evidence", line) for line in machine["quarantine_evidence"] or ()),
         ("next process", machine["needs"]),
+        ("to be released", _asked(machine, when)),
+        ("left", _departed(machine, when)),
         *installations.told(machine["installation"], observer.now),
     ]
     for work in machine["work"]:

@@ -31,6 +31,10 @@ class State(StrEnum):
     """The wanted operating system is installed; no loop cares for it any more."""
     QUARANTINED = "quarantined"
     """Recovery gave up on it; no loop touches it until an operator says so."""
+    FORGOTTEN = "forgotten"
+    """The provider had it no more, and an operator had it forgotten."""
+    RELEASED = "released"
+    """Given back to the provider."""
 
 
 _STYLES = {
@@ -52,8 +56,10 @@ class Observer:
     pauses: Sequence[Mapping[str, Any]]
     """Those in force, as ``queries.pauses`` returns them."""
 
-    def state(self, machine: Mapping[str, Any]) -> State:
+    def state(self, machine: Mapping[str, Any]) -> State:  # noqa: PLR0911 - a table
         """Return the state of a record of ``queries.list_machines`` or ``show_machine``."""
+        if how := machine.get("departed_how"):  # only show_machine returns those that departed
+            return State(how.lower())
         if machine["provider"] is None:
             return State.NOT_PROVIDED
         if machine["quarantined_at"] is not None:
@@ -104,8 +110,8 @@ class Observer:
                 return f"agent running, heartbeat {relative(heartbeat or started, self.now)}"
             case State.SILENT:
                 return f"silent for {span((self.now - (heartbeat or started)).total_seconds())}"
-            case State.INSTALLED:
-                return "installed"
+            case State.INSTALLED | State.FORGOTTEN | State.RELEASED:
+                return state.value
             case State.QUARANTINED:
                 return f"in quarantine for {span((self.now - machine['quarantined_at']).total_seconds())}"
 

@@ -13,6 +13,7 @@ from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
+from tests.chaos.departures import Departures
 from tests.chaos.explore import explore
 from tests.chaos.scenarios import AgentStarts, GivingUp, Provisioning, Recoveries
 from tests.integration.fleet import Fleet
@@ -35,7 +36,7 @@ def main() -> int:
             client.rack(name)
         fleet = Fleet(postgres.new_database(), SystemClock())
         starts = AgentStarts(fleet, park, private_key, Path(folder))
-        for scenario in (Provisioning(fleet), starts, Recoveries(fleet), GivingUp(fleet)):
+        for scenario in (Provisioning(fleet), starts, Recoveries(fleet), GivingUp(fleet), Departures(fleet)):
             began = time.monotonic()
             explored = explore(scenario)
             broken += explored.broken

@@ -166,6 +166,20 @@ def every_effect_is_explained_by_a_record(world: World) -> list[str]:
     return found
 
 
+def every_release_is_explained_by_a_record(world: World) -> list[str]:
+    """Whoever finds a machine gone finds who wanted that, and why."""
+    there = {device.id for device in world.api.devices() if device.state == "active"}
+    records = (
+        "SELECT machine_id FROM machine_release UNION SELECT machine_id FROM machine_departed WHERE how = 'Released'"
+    )
+    explained = {row[0] for row in world.fleet.sql(records)}
+    return [
+        f"{provider_id} was given back, and nothing in the BMDB tells of machine {machine_id}'s release"
+        for provider_id, machine_id in world.to_release.items()
+        if provider_id not in there and machine_id not in explained
+    ]
+
+
 def every_failure_names_its_cause(world: World) -> list[str]:
     """Tell an operator all that there is to go by."""
     return _wrong(
@@ -190,6 +204,7 @@ INVARIANTS: tuple[Callable[[World], list[str]], ...] = (
     a_machine_in_quarantine_is_not_touched,
     no_healthy_machine_is_rebooted,
     every_effect_is_explained_by_a_record,
+    every_release_is_explained_by_a_record,
     every_failure_names_its_cause,
 )
 

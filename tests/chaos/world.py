@@ -39,6 +39,8 @@ class World:
     """Machines whose agents go on to report."""
     foreign: set[str] = field(default_factory=set)
     """Provider ids of machines that are not ours."""
+    to_release: dict[str, UUID] = field(default_factory=dict)
+    """Machines by provider id that an operator gives back."""
     hardware: NoHardware = field(default_factory=NoHardware)
 
     def __post_init__(self) -> None:

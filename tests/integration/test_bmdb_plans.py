@@ -71,6 +71,10 @@ UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
 INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
 INSERT INTO recovery_looks SELECT 'static', now();
+WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
+    INSERT INTO machine_departed
+    SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
+INSERT INTO machine_release SELECT machine_id, now(), 'me', '?', now() FROM machine_rebooted LIMIT {BATCH};
 INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
     SELECT 'test', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, 20) n;
@@ -92,6 +96,7 @@ SMALL = {
     "capacity_penalties",
     "machine_awaited",
     "machine_creation_intent",
+    "machine_release",
     "pauses",
     "provider_listings",
     "provisioner_lock",
@@ -126,6 +131,7 @@ MODES = ("force_custom_plan", "force_generic_plan")
 READS_ALL = {
     "facts_of_all": "the Updater compares all machines with the provider's listing, once an hour",
     "provided": "the Provisioner compares all machines with the provider's listing",
+    "departed": "the Provisioner looks for machines among them that the provider still lists",
     "intents": "so many creations are not under way",
     "penalized": "so much capacity does not fail",
     "paused": "people read it",
@@ -228,6 +234,10 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "provider_ip_address": None,
         "provider_location": None,
         "provider_status": None,
+        "heed_pauses": True,
+        "how": "Forgotten",
+        "fresh_seconds": 3600,
+        "despite_heartbeat": True,
         "holder": session_id,
         "reservation_ids": [None] * BATCH,
         "addresses": ["192.0.2.1"] * BATCH,
@@ -262,6 +272,8 @@ def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: An
         ]
     if name in ("provide", "forget_intent"):
         values["machine_id"] = driver.run("SELECT machine_id FROM machine_creation_intent LIMIT 1")[0][0]
+    if name in ("depart", "ask_release", "withdraw_release"):
+        values["machine_id"] = driver.run("SELECT machine_id FROM machine_release LIMIT 1")[0][0]
     text, in_order = pg8000.native.to_statement(statements()[name])
     arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))
     driver.run(f"SET plan_cache_mode = {mode}")

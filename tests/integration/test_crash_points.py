@@ -13,6 +13,7 @@ from shepherd_core import ssh_key
 from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
+from tests.chaos.departures import Departures
 from tests.chaos.explore import explore
 from tests.chaos.invariants import violations
 from tests.chaos.points import Death, Points, alive
@@ -61,6 +62,13 @@ def test_a_recoverer_that_dies_anywhere_gives_up_on_a_machine_once(real_time: Fl
     assert explored.broken == []
 
 
+def test_an_operator_who_dies_anywhere_types_it_again_and_it_is_done_once(real_time: Fleet) -> None:
+    """A machine that was given back, and is not known to be, would be missed for ever."""
+    explored = explore(Departures(real_time), stride=2 * STRIDE)
+    assert explored.deaths >= explored.effects // STRIDE
+    assert explored.broken == []
+
+
 def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their_key(
     real_time: Fleet, tmp_path: Path
 ) -> None:
@@ -74,6 +82,20 @@ def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their
         explored = explore(AgentStarts(real_time, park, private_key, tmp_path), stride=STRIDE)
     assert explored.deaths >= 2 * explored.effects // STRIDE
     assert explored.broken == []
+
+
+def test_a_release_without_a_record_is_noticed(real_time: Fleet) -> None:
+    """What the exploration of releases stands on."""
+    scenario = Departures(real_time)
+    world = scenario.arrange()
+    try:
+        with Points(Death()) as points:
+            scenario.tick(world, points)
+        assert violations(world) == scenario.missing(world) == []
+        real_time.sql("UPDATE machine_departed SET how = 'Forgotten'")
+        assert [found.split(":")[0] for found in violations(world)] == ["every_release_is_explained_by_a_record"]
+    finally:
+        world.close()
 
 
 def test_the_dead_have_no_effect(real_time: Fleet) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shepherd_core.agent_api import AgentApi
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.provider import Provider
+    from shepherd_core.resolution import Resolution
     from shepherd_core.takeover import AgentBinary
 
 CLOSING_SECONDS = 2.0
@@ -172,6 +173,22 @@ def bmdb(settings: config.BmdbSettings | None = None) -> Connection:
         ConfigError: the settings are wrong.
     """
     return edges.bmdb(settings or config.load(config.BmdbSettings)[0])
+
+
+def resolution(interval_seconds: float) -> Resolution:
+    """
+    Return the way out of a disagreement between provider and BMDB, with the settings of the Provisioner.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        SchemaMismatch, BmdbError: the BMDB cannot be used.
+    """
+    from shepherd_core.resolution import Resolution  # noqa: PLC0415 - see the module's docstring
+
+    settings, provider = edges.load(config.ProvisionerSettings)
+    connection = edges.bmdb(settings)
+    require(connection)  # who only looks opens no session, which would ask for it
+    return Resolution(provider, connection, CLOCK, settings.max_machines, settings.session_seconds, interval_seconds)
 
 
 def _tick(loop: str, event: Mapping[str, object]) -> Tick:

@@ -112,7 +112,7 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
     Lock one named machine for *process*, due or not; no loop will claim it meanwhile.
 
     Raises:
-        WorkConflict: somebody works on it for this process.
+        WorkConflict: somebody works on it.
         SessionExpired: the deadline passed.
         MachineUnknown: the BMDB knows no such machine.
     """
@@ -128,9 +128,12 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
             message = f"the BMDB knows no machine {machine_id}"
             raise MachineUnknown(message) from error
         raise
-    if not rows:
+    if not rows[0][0]:
         raise SessionExpired
-    return _work([1, 1, *rows[0]], process)
+    if rows[0][2] is None:
+        message = f"machine {machine_id} has work by another process"
+        raise WorkConflict(message)
+    return _work(rows[0], process)
 
 
 @dataclass(frozen=True, slots=True)

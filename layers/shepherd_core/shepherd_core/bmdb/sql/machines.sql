@@ -37,9 +37,9 @@ RETURNING machine_id;
 DELETE FROM machine_host_key WHERE machine_id = :machine_id RETURNING host_key;
 
 -- name: list_machines
--- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. All but the page
--- itself is looked up for its machines alone, and :after bounds both sides of the join, so that a late page costs no
--- more than the first.
+-- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. Those that departed
+-- are left out. All but the page itself is looked up for its machines alone, and :after bounds every side of the join, so
+-- that a late page costs no more than the first.
 WITH page AS (
     SELECT
         m.machine_id,
@@ -53,7 +53,11 @@ WITH page AS (
     LEFT JOIN machine_provided p
         ON p.machine_id = m.machine_id
         AND p.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+    LEFT JOIN machine_departed d
+        ON d.machine_id = m.machine_id
+        AND d.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
     WHERE m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+        AND d.machine_id IS NULL
         AND (:provider::text IS NULL OR p.provider = :provider)
     ORDER BY m.machine_id
     LIMIT :limit
@@ -132,6 +136,16 @@ SELECT
     b.rebooted_at,
     b.settled_at,
     i.intended_at,
+    r.asked_at AS release_asked_at,
+    r.asked_by AS release_asked_by,
+    r.reason AS release_reason,
+    r.accepted_at AS release_accepted_at,
+    d.how AS departed_how,
+    d.departed_at,
+    d.departed_by,
+    d.reason AS departed_reason,
+    d.provider AS departed_provider,
+    d.provider_id AS departed_provider_id,
     n.process AS needs,
     n.since,
     n.backoff_until,
@@ -151,6 +165,8 @@ LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
 LEFT JOIN machine_next n ON n.machine_id = m.machine_id AND NOT n.overdue
 LEFT JOIN machine_awaited w ON w.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
+LEFT JOIN machine_release r ON r.machine_id = m.machine_id
+LEFT JOIN machine_departed d ON d.machine_id = m.machine_id
 WHERE m.machine_id = :machine_id;
 
 -- name: work_on_machine

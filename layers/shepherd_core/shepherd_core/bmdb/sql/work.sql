@@ -179,22 +179,39 @@ LEFT JOIN machine_host_key k ON k.machine_id = t.machine_id
 ORDER BY t.not_before, t.machine_id;
 
 -- name: start_work
--- Take one named machine for a process that no loop schedules, due or not. No row: the session is dead. Fails with a
--- unique violation when the machine already has such work.
+-- Take one named machine for a process that no loop schedules, due or not. No machine in the row: somebody works on it,
+-- or has just begun (revision). Fails with a unique violation when the machine already has such work.
 WITH session AS (
     SELECT session_id, deadline
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
+admitted AS (
+    SELECT session_id, deadline
+    FROM session
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM work
+        WHERE machine_id = :machine_id
+            AND process <> :process
+            AND process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+            AND :process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    )
+),
+due AS (
+    SELECT revision FROM machine_due WHERE machine_id = :machine_id
+),
 moved AS (
     UPDATE machine_due
-    SET not_before = (SELECT deadline FROM session), revision = revision + 1
-    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM session)
+    SET not_before = (SELECT deadline FROM admitted), revision = revision + 1
+    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM admitted) AND revision = (SELECT revision FROM due)
     RETURNING machine_id
 ),
 locked AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT :machine_id::uuid, :process, session_id FROM session WHERE (SELECT count(*) FROM moved) >= 0
+    SELECT :machine_id::uuid, :process, session_id
+    FROM admitted
+    WHERE (SELECT count(*) FROM moved) = (SELECT count(*) FROM due)
     RETURNING machine_id
 ),
 noted AS (
@@ -202,12 +219,15 @@ noted AS (
     SELECT l.machine_id, :process, 'Started', s.session_id FROM locked l CROSS JOIN session s
 )
 SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    1 AS examined,
     l.machine_id,
     p.provider_id,
     k.host_key,
     b.last_interval_seconds,
-    clock_timestamp()
-FROM locked l
+    clock_timestamp() AS not_before
+FROM (SELECT 1) AS always
+LEFT JOIN locked l ON true
 LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process;
