@@ -19,6 +19,7 @@ from shepherdctl import (
     machines,
     pausing,
     reconciling,
+    recovering,
     resolving,
     status,
     worlds,
@@ -79,9 +80,12 @@ db.command("migrate")(database.migrate)
 db.command("status")(database.status)
 app.add_typer(db, name="db")
 
-machine = _group("Look at machines, have systems installed on them, take them in and let them go.")
+machine = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
 machine.command("list")(machines.list_machines)
 machine.command("show")(machines.show)
+machine.command("why")(recovering.why)
+machine.command("retry")(recovering.retry)
+machine.command("unquarantine")(recovering.unquarantine)
 machine.command("install")(installing.install)
 machine.command("forget-host-key")(machines.forget_host_key)
 machine.command("adopt")(resolving.adopt)

@@ -17,7 +17,8 @@ from shepherdctl.times import duration, relative, span
 _OURS = ("provisioner", "release")
 """The owners of pauses that end by themselves: of machines that were set aside, or are being released."""
 
-_PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+"""Those that loops work in."""
 
 
 def _owner(text: str) -> str:
@@ -40,17 +41,29 @@ def reason_given(text: str) -> str:
     return text
 
 
+ReasonOption = Annotated[
+    str, typer.Option("--reason", parser=reason_given, metavar="TEXT", help="Why; others will read it.")
+]
+OwnerOption = Annotated[
+    str | None,
+    typer.Option("--owner", parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
+]
+ProcessOption = Annotated[
+    str | None,
+    typer.Option(
+        "--process", parser=one_of(*PROCESSES), metavar="NAME", help=f"One process: {' or '.join(PROCESSES)}."
+    ),
+]
+
+
 def pause(
     *,
-    reason: Annotated[str, typer.Option(parser=reason_given, metavar="TEXT", help="Why; others will read it.")],
+    reason: ReasonOption,
     machine: Annotated[
         str | None,
         typer.Option(metavar="ID", help="One machine: the beginning of its id, or its whole provider id."),
     ] = None,
-    process: Annotated[
-        str | None,
-        typer.Option(parser=one_of(*_PROCESSES), metavar="NAME", help=f"One process: {' or '.join(_PROCESSES)}."),
-    ] = None,
+    process: ProcessOption = None,
     provider: Annotated[
         str | None,
         typer.Option(
@@ -68,10 +81,7 @@ def pause(
             show_default="until resumed",
         ),
     ] = None,
-    owner: Annotated[
-        str | None,
-        typer.Option(parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
-    ] = None,
+    owner: OwnerOption = None,
     output: Output = Form.TABLE,
 ) -> None:
     """

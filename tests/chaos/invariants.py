@@ -139,6 +139,15 @@ INVARIANTS = (
         """,
     ),
     Invariant(
+        "a_machine_in_quarantine_is_not_touched",
+        "Recovery gave up on it, and an operator looks at it.",
+        """
+        SELECT format('%s is in quarantine, and %s was %s', h.machine_id, h.process, h.event)
+        FROM work_history h JOIN machine_quarantine z ON z.machine_id = h.machine_id
+        WHERE h.event = 'Started' AND h.timestamp > z.quarantined_at
+        """,
+    ),
+    Invariant(
         "no_healthy_machine_is_rebooted",
         "The worst that a fleet manager can do.",
         f"""
@@ -166,11 +175,11 @@ INVARIANTS = (
         FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token)
         WHERE NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id::text = token)
         UNION ALL
-        SELECT format('%s was acted on %s times, and work was started less often', d.id, d.actions)
+        SELECT format('%s was acted on %s times, and fewer attempts are on record', d.id, d.actions)
         FROM device d JOIN machine_provided p ON p.provider_id = d.id
         WHERE d.actions > (
             SELECT count(*) FROM work_history h
-            WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery' AND h.event = 'Started'
+            WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery' AND h.event = 'Attempted'
         )
         """,
     ),

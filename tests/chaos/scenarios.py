@@ -269,3 +269,32 @@ class Recoveries:
             if shown["agent_started_at"] is not None:
                 found.append(f"the agent of {machine_id} still counts as started")
         return found
+
+
+class GivingUp(Recoveries):
+    """Two silent machines, one of which was tried in every way, long enough ago."""
+
+    name = "recoverer that gives up"
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = super().arrange()
+        self._hopeless = self._silent.pop()
+        steps = ["reboot"] * 3 + ["power-cycle"] * 2
+        for number, step in enumerate(steps):
+            for event, rung in (("Started", None), ("Attempted", step), ("Finished", None)):
+                self._fleet.sql(
+                    "INSERT INTO work_history (machine_id, process, event, rung, timestamp) VALUES "
+                    "(:id, 'ShepherdRecovery', :event, :rung, clock_timestamp() - :hours * interval '1 hour')",
+                    id=self._hopeless,
+                    event=event,
+                    rung=rung,
+                    hours=len(steps) - number,
+                )
+        world.may_be_rebooted.discard(queries.show_machine(self._fleet.connection, self._hopeless)["provider_id"])
+        return world
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        shown = queries.show_machine(world.fleet.connection, self._hopeless)
+        return super().missing(world) + ([] if shown["quarantined_at"] else ["the machine is not in quarantine"])

@@ -23,7 +23,7 @@ from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore,
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.points import Death, Killed, Points, alive
 from tests.chaos.records import Installing, Reports, Updates
-from tests.chaos.scenarios import AgentStarts, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, GivingUp, Provisioning, Recoveries
 from tests.chaos.world import World
 from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
@@ -58,6 +58,7 @@ def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
     [
         pytest.param(Provisioning, 13, SOON_SECONDS, id="provisioner, soon"),
         pytest.param(Recoveries, 8, OUTAGE_SECONDS, id="recoverer"),
+        pytest.param(GivingUp, 8, SOON_SECONDS, id="recoverer that gives up"),
         pytest.param(Updates, 3, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 5, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, 5, SOON_SECONDS, id="install"),
@@ -168,7 +169,9 @@ def test_an_invocation_that_nobody_disturbs_is_watched_at_every_effect(real_time
         ("UPDATE machine_due SET process = 'ShepherdAgentStart'", "a_due_row_leads_to_what_is_needed"),
         ("DELETE FROM work_history WHERE event = 'Finished'", "every_started_work_ends_once"),
         ("UPDATE work_history SET event = 'Failed' WHERE event = 'Finished'", "every_failure_names_its_cause"),
-        ("DELETE FROM work_history WHERE event = 'Started'", "every_effect_is_explained_by_a_record"),
+        ("DELETE FROM work_history WHERE event = 'Attempted'", "every_effect_is_explained_by_a_record"),
+        ("INSERT INTO machine_quarantine SELECT machine_id, 'epoch', '?', '' FROM work_history WHERE event = 'Started'",
+         "a_machine_in_quarantine_is_not_touched"),
         ("UPDATE work_history SET timestamp = timestamp + interval '1 hour' WHERE event = 'Failed'",
          "a_dead_session_commits_nothing"),
         (("INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "

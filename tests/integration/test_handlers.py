@@ -258,7 +258,7 @@ def test_an_invocation_answers_and_measures_the_same_counts(
     if loop != "provisioner":
         expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
         if loop == "recoverer":
-            expected = expected | {Metric.HELD_BACK, Metric.SILENT, Metric.NEVER_REPORTED}
+            expected = expected | {Metric.HELD_BACK, Metric.SILENT, Metric.NEVER_REPORTED, Metric.QUARANTINED}
         assert set(counts) == {metric.value for metric in expected}
 
 

@@ -105,7 +105,9 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
     # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what the
     # provider itself says is gone: then there is no doubt which side is right.
-    explained = [provided for provided in missing if provided.set_aside or provided.provider_id in gone]
+    explained = [
+        provided for provided in missing if provided.set_aside or provided.quarantined or provided.provider_id in gone
+    ]
     if len(differences) - (len(explained) if tolerated else 0) > tolerated:
         raise Discrepancy(sorted(differences))
 
@@ -123,9 +125,9 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         take_back=tuple(
             provided
             for provider_id, provided in known.items()
-            if provided.set_aside and provider_id in used and provider_id not in gone
+            if provided.set_aside and not provided.quarantined and provider_id in used and provider_id not in gone
         ),
-        set_aside=tuple(provided for provided in missing if not provided.set_aside),
+        set_aside=tuple(provided for provided in missing if not (provided.set_aside or provided.quarantined)),
         adopt=tuple(adopt),
         forget=tuple(forget),
         assimilate=tuple(assimilate),

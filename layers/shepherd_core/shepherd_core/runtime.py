@@ -274,10 +274,12 @@ def build_agent_api() -> AgentApi:
 @cache
 def _recoverer() -> Function:
     from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.ladder import NEEDS, possible  # noqa: PLC0415
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
 
     settings, provider = edges.load(config.RecovererSettings)
-    _require(provider, Capability.REBOOT)
+    if not possible(settings.rungs, provider.capabilities):
+        _require(provider, NEEDS[settings.rungs[0].step])
     silence = Silence(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
@@ -287,6 +289,8 @@ def _recoverer() -> Function:
         settle_seconds=settings.settle_seconds,
         backoff=settings.backoff,
         budgets=settings.budgets,
+        ladder=settings.rungs,
+        healthy_seconds=settings.healthy_seconds,
     )
     return _machine_loop(loop, provider, settings)
 
@@ -333,7 +337,12 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
     def plan(_: Deadline) -> dict[str, object]:
         rehearsal = control_loop.rehearse(loop, provider.name, connection, CLOCK, limits)
-        return {"plan": rehearsal.work, "held_back": rehearsal.held_back}
+        plan = [
+            {**asdict(work), "decision": decision and str(decision)}
+            for work in rehearsal.work
+            for decision in (rehearsal.decisions.get(work),)
+        ]
+        return {"plan": plan, "held_back": rehearsal.held_back}
 
     return Function(
         provider.name,

@@ -42,6 +42,8 @@ class Provided:
     """Since its release was asked for; None: it was not."""
     released_seconds: float | None = field(default=None, compare=False)
     """Since the provider accepted that; None: that it did is not on record."""
+    quarantined: bool = False
+    """It counts, but is neither set aside nor taken back, and its absence stops nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,12 @@ unwanted AS (
 forgiven AS (
     DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM gone)
 ),
+given_up AS (
+    DELETE FROM machine_quarantine WHERE machine_id IN (SELECT machine_id FROM gone)
+),
+awaited AS (
+    DELETE FROM machine_awaited WHERE machine_id IN (SELECT machine_id FROM gone)
+),
 resumed AS (
     DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM gone)
 ),

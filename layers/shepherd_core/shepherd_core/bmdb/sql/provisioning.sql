@@ -25,7 +25,7 @@ RETURNING extract(epoch FROM clock_timestamp() - last_creation_at)::float8;
 
 -- name: provided
 -- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
--- provider did not list it.
+-- provider did not list it. quarantined: it is nobody's to touch.
 SELECT
     p.machine_id,
     p.provider_id,
@@ -37,7 +37,8 @@ SELECT
     extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
     extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds,
     extract(epoch FROM clock_timestamp() - r.asked_at)::float8 AS asked_seconds,
-    extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds
+    extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
+    EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined
 FROM machine_provided p
 JOIN machines m ON m.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
@@ -170,6 +171,7 @@ INSERT INTO pauses (machine_id, owner, reason)
 SELECT p.machine_id, 'provisioner', :reason
 FROM machine_provided p
 WHERE p.machine_id = :machine_id
+    AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
     AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner');
 
 -- name: take_back
