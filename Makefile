@@ -2,10 +2,10 @@
 # .venv-sam, with the versions and hashes of the lock files.
 #
 # `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
-# `make test` takes TEST_FLAGS="…" for pytest, `make invoke` and `make local-invoke` take
-# FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it: all) and EVENT=FILE for events/FUNCTION.json,
-# `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help), `make lock` takes LOCK_FLAGS=--upgrade, and
-# PYTHON=… chooses the interpreter.
+# `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
+# `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it:
+# all) and EVENT=FILE for events/FUNCTION.json, `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help),
+# `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -45,8 +45,8 @@ test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
 
 .PHONY: chaos
-chaos: .venv/.ready ## kill every loop at each of its outside effects, and see what becomes of the world
-	@$(BIN)/python -m tests.chaos
+chaos: .venv/.ready ## kill and interleave everything at each of its outside effects, and see what becomes of the world
+	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 # Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
 .PHONY: build

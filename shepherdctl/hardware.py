@@ -1,5 +1,6 @@
 """What a machine consists of, as its agent reported it."""
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -104,9 +105,9 @@ def _interface(interface: NetworkInterface) -> dict[str, Any]:
     }
 
 
-def _ratio(value: float) -> float:
-    """Return a number that was sent with the precision of 32 bits without the digits that it never had."""
-    return round(value, 6)
+def _ratio(value: float) -> float | None:
+    """Return a number of 32 bits without the digits that it never had; None: it is not finite, as JSON has none."""
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def _cpu_words(cpu: Mapping[str, Any]) -> str:

@@ -92,6 +92,7 @@ def _tell_work(plan: list[dict[str, Any]]) -> None:
             Column("MACHINE"),
             Column("PROVIDER ID"),
             Column("PROCESS"),
+            Column("DECISION", prose=True),
             Column("DUE SINCE (UTC)"),
             Column("LAST BACKOFF"),
         ],
@@ -100,6 +101,7 @@ def _tell_work(plan: list[dict[str, Any]]) -> None:
                 name,
                 work["provider_id"],
                 work["process"],
+                work["decision"],
                 f"{datetime.fromisoformat(work['due_at']):%Y-%m-%d %H:%M:%S}",
                 None if work["last_interval_seconds"] is None else f"{work['last_interval_seconds']} s",
             )
@@ -134,6 +136,7 @@ def _tell_changes(changes: list[dict[str, Any]]) -> None:
 def _tell_steps(plan: Mapping[str, Any]) -> None:
     """Show what the Provisioner would do, step by step, and what it disputes."""
     steps = [
+        *(("remove", provided) for provided in plan["depart"]),
         *(("take back", provided) for provided in plan["take_back"]),
         *(("set aside", provided) for provided in plan["set_aside"]),
         *(("adopt", _merged(intent, machine)) for intent, machine in plan["adopt"]),

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, get_args
 from uuid import UUID
@@ -32,7 +32,12 @@ MachineArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The beginning of a machine id, or a whole provider id.")
 ]
 
-_EVENT_STYLES = {WorkEvent.FINISHED: "green", WorkEvent.FAILED: "red", WorkEvent.EXPIRED: "red"}
+_EVENT_STYLES = {
+    WorkEvent.FINISHED: "green",
+    WorkEvent.FAILED: "red",
+    WorkEvent.EXPIRED: "red",
+    WorkEvent.QUARANTINED: "red",
+}
 
 
 def list_machines(
@@ -43,7 +48,7 @@ def list_machines(
     """
     List the machines of the BMDB and their state, by machine id.
 
-    A silent machine is one that the Recoverer reboots: without a heartbeat for
+    A silent machine is one that the Recoverer cares for: without a heartbeat for
     SHEPHERD_SILENCE_SECONDS, or none at all for SHEPHERD_FIRST_HEARTBEAT_SECONDS.
     On a terminal, ids are as short as they can be without two being alike.
 
@@ -105,6 +110,8 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         reported = queries.hardware_report(connection, found["machine_id"])
         installation = installing.look(connection, found["machine_id"])
     found["installation"] = installations.described(installation)
+    evidence = found.pop("quarantine_evidence")
+    found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
     found["hardware"] = None if reported is None else hardware.described(*reported)
     if output is Form.JSON:
         document(_with_state(found, observer))
@@ -164,6 +171,7 @@ def history(
             Column("TIME (UTC)", spare=1),
             Column("PROCESS"),
             Column("EVENT"),
+            Column("STEP"),
             Column("SESSION", spare=2),
             Column("CAUSE", prose=True),
         )
@@ -173,6 +181,7 @@ def history(
                 f"{event['timestamp']:%Y-%m-%d %H:%M:%S}",
                 event["process"],
                 Text(event["event"], style=_EVENT_STYLES.get(event["event"], "")),
+                event["rung"],
                 session,
                 event["failed_cause"],
             )
@@ -220,6 +229,23 @@ def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any
     return queries.history(connection, queries.machine_named(connection, name), limit)
 
 
+def _asked(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["release_asked_at"] is None:
+        return None
+    accepted = "not known to be accepted" if machine["release_accepted_at"] is None else "accepted by the provider"
+    asked = f"asked for {when('release_asked_at')} by {machine['release_asked_by']}"
+    return f"{asked}, {accepted}: {machine['release_reason']}"
+
+
+def _departed(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["departed_at"] is None:
+        return None
+    was = f"was {machine['departed_provider_id']} at {machine['departed_provider']}"
+    return f"{was}, {machine['departed_how'].lower()} {when('departed_at')} by {machine['departed_by']}: " + str(
+        machine["departed_reason"]
+    )
+
+
 def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
     """Return what is worth telling of a machine, line by line."""
 
@@ -243,7 +269,13 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("host key", None if machine["host_key"] is None else fingerprint(machine["host_key"])),
         ("rebooted", when("rebooted_at")),
         ("settled", when("settled_at")),
+        ("expected back", when("awaited_until") if machine["agent_started_at"] is None else None),
+        ("in quarantine", when("quarantined_at")),
+        ("because", machine["quarantine_cause"]),
+        *(("evidence", line) for line in machine["quarantine_evidence"] or ()),
         ("next process", machine["needs"]),
+        ("to be released", _asked(machine, when)),
+        ("left", _departed(machine, when)),
         *installations.told(machine["installation"], observer.now),
     ]
     for work in machine["work"]:

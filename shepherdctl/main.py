@@ -11,7 +11,19 @@ import typer
 from shepherd_core.errors import ShepherdError
 from typer.core import TyperGroup
 
-from shepherdctl import database, installing, inventory, loops, machines, pausing, status, worlds
+from shepherdctl import (
+    database,
+    installing,
+    inventory,
+    loops,
+    machines,
+    pausing,
+    reconciling,
+    recovering,
+    resolving,
+    status,
+    worlds,
+)
 from shepherdctl.output import complain
 
 
@@ -68,14 +80,21 @@ db.command("migrate")(database.migrate)
 db.command("status")(database.status)
 app.add_typer(db, name="db")
 
-machine = _group("Look at machines, and have systems installed on them.")
+machine = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
 machine.command("list")(machines.list_machines)
 machine.command("show")(machines.show)
+machine.command("why")(recovering.why)
+machine.command("retry")(recovering.retry)
+machine.command("unquarantine")(recovering.unquarantine)
 machine.command("install")(installing.install)
 machine.command("forget-host-key")(machines.forget_host_key)
+machine.command("adopt")(resolving.adopt)
+machine.command("forget")(resolving.forget)
+machine.command("release")(resolving.release)
 app.add_typer(machine, name="machine")
 
 app.command("status")(status.status)
+app.command("reconcile")(reconciling.reconcile)
 app.command("inventory")(inventory.inventory)
 app.command("history")(machines.history)
 app.command("pause")(pausing.pause)

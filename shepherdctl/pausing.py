@@ -14,37 +14,56 @@ from shepherdctl.machines import PROVIDERS
 from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
 from shepherdctl.times import duration, relative, span
 
-_PROVISIONER = "provisioner"
-"""The owner of the pauses with which the Provisioner sets machines aside, and which it ends itself."""
+_OURS = ("provisioner", "release")
+"""The owners of pauses that end by themselves: of machines that were set aside, or are being released."""
 
-_PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
+"""Those that loops work in."""
 
 
 def _owner(text: str) -> str:
-    if not text.strip() or text == _PROVISIONER:
-        message = f"{text!r} cannot own a pause: a name was wanted, and not that of the Provisioner's own pauses."
+    if not text.strip() or text in _OURS:
+        message = f"{text!r} cannot own a pause: a name was wanted, and not that of pauses that end by themselves."
         raise typer.BadParameter(message)
     return text
 
 
-def _reason(text: str) -> str:
+def reason_given(text: str) -> str:
+    """
+    Return a reason that says something.
+
+    Raises:
+        BadParameter: it is blank.
+    """
     if not text.strip():
-        message = "a reason was wanted, for whoever wonders why nothing happens."
+        message = "a reason was wanted, for whoever wonders."
         raise typer.BadParameter(message)
     return text
+
+
+ReasonOption = Annotated[
+    str, typer.Option("--reason", parser=reason_given, metavar="TEXT", help="Why; others will read it.")
+]
+OwnerOption = Annotated[
+    str | None,
+    typer.Option("--owner", parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
+]
+ProcessOption = Annotated[
+    str | None,
+    typer.Option(
+        "--process", parser=one_of(*PROCESSES), metavar="NAME", help=f"One process: {' or '.join(PROCESSES)}."
+    ),
+]
 
 
 def pause(
     *,
-    reason: Annotated[str, typer.Option(parser=_reason, metavar="TEXT", help="Why; others will read it.")],
+    reason: ReasonOption,
     machine: Annotated[
         str | None,
         typer.Option(metavar="ID", help="One machine: the beginning of its id, or its whole provider id."),
     ] = None,
-    process: Annotated[
-        str | None,
-        typer.Option(parser=one_of(*_PROCESSES), metavar="NAME", help=f"One process: {' or '.join(_PROCESSES)}."),
-    ] = None,
+    process: ProcessOption = None,
     provider: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +81,7 @@ def pause(
             show_default="until resumed",
         ),
     ] = None,
-    owner: Annotated[
-        str | None,
-        typer.Option(parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
-    ] = None,
+    owner: OwnerOption = None,
     output: Output = Form.TABLE,
 ) -> None:
     """
@@ -83,7 +99,7 @@ def pause(
     if everything == any((machine, process, provider)):
         message = "say what to pause: --machine, --process, --provider or a combination of them, or else --all."
         raise typer.BadParameter(message)
-    owner = owner or _user()
+    owner = owner or user()
     with bmdb() as connection:
         machine_id = queries.machine_named(connection, machine) if machine else None
         pause_id = queries.pause(
@@ -157,15 +173,15 @@ def resume(
     pause: Annotated[
         str | None, typer.Argument(metavar="PAUSE_ID", help="The beginning of the pause's id.", show_default=False)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All pauses but the Provisioner's own.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All pauses but those that end by themselves.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     End a pause, or all of them.
 
     Machines that the Provisioner set aside, because the provider does not list
-    them, stay so with --all. It takes them back itself; name their pause to end
-    it sooner.
+    them, stay so with --all, and so do those that are being released. That ends
+    by itself; name the pause to end it sooner.
 
     Examples:
       shepherdctl resume 81fe
@@ -182,7 +198,7 @@ def resume(
                 message = f"{'more than one pause has' if chosen else 'no pause in force has'} an id that begins with "
                 raise ShepherdError(message + repr(pause))
         else:
-            chosen = [one for one in found if one["owner"] != _PROVISIONER]
+            chosen = [one for one in found if one["owner"] not in _OURS]
         ended = [one for one in chosen if queries.resume(connection, one["pause_id"])]
     if output is Form.JSON:
         document(ended)
@@ -194,10 +210,17 @@ def resume(
         if not ended:
             note("nothing was paused")
     if everything and len(chosen) < len(found):
-        note(f"{counted(len(found) - len(chosen), 'machine')} set aside by the Provisioner: see shepherdctl pauses")
+        left = counted(len(found) - len(chosen), "machine")
+        note(f"{left} set aside by the Provisioner or being released: see shepherdctl pauses")
 
 
-def _user() -> str:
+def user() -> str:
+    """
+    Return who runs this.
+
+    Raises:
+        BadParameter: nobody knows.
+    """
     try:
         return _owner(getpass.getuser())
     except (OSError, KeyError, ImportError) as error:  # which one depends on the version of Python

@@ -7,12 +7,12 @@ from enum import StrEnum
 from typing import Any
 
 from rich.text import Text
-from shepherd_core.config import BmdbSettings, SilenceSettings
+from shepherd_core.config import BmdbSettings, GraceSettings, SilenceSettings
 
 from shepherdctl.times import relative, span
 
 
-class Settings(BmdbSettings, SilenceSettings):
+class Settings(BmdbSettings, SilenceSettings, GraceSettings):
     """What commands need that tell states."""
 
 
@@ -29,9 +29,21 @@ class State(StrEnum):
     """No heartbeat for too long: due for recovery."""
     INSTALLED = "installed"
     """The wanted operating system is installed; no loop cares for it any more."""
+    QUARANTINED = "quarantined"
+    """Recovery gave up on it; no loop touches it until an operator says so."""
+    FORGOTTEN = "forgotten"
+    """The provider had it no more, and an operator had it forgotten."""
+    RELEASED = "released"
+    """Given back to the provider."""
 
 
-_STYLES = {State.AGENT_RUNNING: "green", State.INSTALLED: "green", State.SILENT: "red", State.NEEDS_AGENT: "yellow"}
+_STYLES = {
+    State.AGENT_RUNNING: "green",
+    State.INSTALLED: "green",
+    State.SILENT: "red",
+    State.QUARANTINED: "red",
+    State.NEEDS_AGENT: "yellow",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +56,14 @@ class Observer:
     pauses: Sequence[Mapping[str, Any]]
     """Those in force, as ``queries.pauses`` returns them."""
 
-    def state(self, machine: Mapping[str, Any]) -> State:
+    def state(self, machine: Mapping[str, Any]) -> State:  # noqa: PLR0911 - a table
         """Return the state of a record of ``queries.list_machines`` or ``show_machine``."""
+        if how := machine.get("departed_how"):  # only show_machine returns those that departed
+            return State(how.lower())
         if machine["provider"] is None:
             return State.NOT_PROVIDED
+        if machine["quarantined_at"] is not None:
+            return State.QUARANTINED
         if machine["needs"] is None:
             return State.INSTALLED
         if machine["agent_started_at"] is None:
@@ -81,7 +97,7 @@ class Observer:
             parts.append("paused by " + ", ".join(sorted({pause["owner"] for pause in pauses})))
         return Text(", ".join(parts), style=_STYLES.get(state, ""))
 
-    def _words(self, state: State, machine: Mapping[str, Any]) -> str:
+    def _words(self, state: State, machine: Mapping[str, Any]) -> str:  # noqa: PLR0911 - a table
         started, heartbeat = machine["agent_started_at"], _heartbeat(machine)
         match state:
             case State.NOT_PROVIDED:
@@ -94,8 +110,10 @@ class Observer:
                 return f"agent running, heartbeat {relative(heartbeat or started, self.now)}"
             case State.SILENT:
                 return f"silent for {span((self.now - (heartbeat or started)).total_seconds())}"
-            case State.INSTALLED:
-                return "installed"
+            case State.INSTALLED | State.FORGOTTEN | State.RELEASED:
+                return state.value
+            case State.QUARANTINED:
+                return f"in quarantine for {span((self.now - machine['quarantined_at']).total_seconds())}"
 
 
 def _heartbeat(machine: Mapping[str, Any]) -> datetime | None:

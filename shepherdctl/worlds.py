@@ -175,7 +175,8 @@ def _tell_history(console: Console, world: World, provider_id: str) -> None:
     )
     for entry in reversed(world.history(machine_id)):
         cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
-        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {entry['event']}{cause}"
+        event = " ".join(filter(None, (entry["event"], entry["rung"])))
+        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {event}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -67,6 +67,8 @@ class Bmc:
         """What it says of the power instead of what the emulator does, if anything."""
         self.override = "Disabled"
         """How long the boot override of the emulator holds."""
+        self.pending: dict[str, str] | None = None
+        """The boot override that holds from the next reset on, where a BMC has a resource of its own for that."""
         self.sessions: dict[str, str] = {}
         """The paths of the sessions that are open, by token."""
         self.bad_logins = 0
@@ -124,7 +126,15 @@ class Bmc:
             return self._log_in(call.body)
         if path not in {"/redfish", ROOT} and not self._known(call):
             return refusal(401, "NoValidSession", "There is no valid session established with the implementation.")
-        return self._own(call, path) or self._shown(path, self._forwarded(call.method, call.path, call.body))
+        reply = self._settings(call, path) or self._own(call, path)
+        return reply or self._shown(path, self._forwarded(call.method, call.path, call.body))
+
+    def _settings(self, call: Call, path: str) -> Reply | None:
+        """Return the resource of what holds from the next reset on, None if it is not meant or there is none."""
+        if path != f"{self.system}/Settings" or self.pending is None:
+            return None
+        self.pending.update(call.body["Boot"] if call.method == "PATCH" else {})
+        return Reply(status=200, body={"Id": "Settings", "Boot": {"HttpBootUri": None, **self.pending}})
 
     def _own(self, call: Call, path: str) -> Reply | None:
         """Return the answer, None if it is the emulator's to give."""
@@ -172,6 +182,9 @@ class Bmc:
             return refusal(
                 400, "ActionParameterNotSupported", f"The parameter ResetType with the value {kind} is not supported."
             )
+        if self.pending is not None and kind != "ForceOff" and self.pending["BootSourceOverrideEnabled"] != "Disabled":
+            self._set_boot(dict(self.pending))
+            self.pending["BootSourceOverrideEnabled"] = "Disabled"
         reply = self._forwarded("POST", path, {"ResetType": "ForceRestart" if kind == "PowerCycle" else kind})
         if reply.status < 300:  # noqa: PLR2004 - a success of any kind
             self.resets.append(kind)
@@ -207,6 +220,8 @@ class Bmc:
         boot["BootSourceOverrideEnabled"] = self.override
         if self.override == "Disabled":
             boot["BootSourceOverrideTarget"] = "None"
+        if self.pending is not None:
+            system["@Redfish.Settings"] = {"SettingsObject": {"@odata.id": f"{self.system}/Settings"}}
         if self.power is not ...:
             system["PowerState"] = self.power
         if self.reset_types is not None:

@@ -1,4 +1,4 @@
-"""A TCP port in front of PostgreSQL's Unix socket: for those who cannot reach that, and for networks that fail."""
+"""A TCP port in front of another, or of PostgreSQL's Unix socket: for those who cannot reach that."""
 
 from __future__ import annotations
 
@@ -20,18 +20,25 @@ _TLS_REQUEST = struct.pack("!ii", 8, 80_877_103)
 
 
 class TcpDoor:
-    """Carries every connection to a free port of *address* to the Unix socket, from the start. For any thread."""
+    """Carries every connection to *port* of *address* to where it leads, from the start. For any thread."""
 
-    def __init__(self, path: Path, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
-        """*path* is the Unix socket. With *tls* clients must ask for TLS, which ends here."""
-        self._path = path
+    def __init__(
+        self,
+        target: Path | tuple[str, int],
+        address: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        *,
+        port: int = 0,
+    ) -> None:
+        """*target* is a Unix socket, or address and port. With *tls* clients must ask for TLS, which ends here."""
+        self._target = target
         self._tls = tls
         self._passable = threading.Event()
         self._passable.set()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._closed = False
-        self._listener = socket.create_server((address, 0))
+        self._listener = socket.create_server((address, port))
         self.port: int = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept, name="tcp-door")]
         self._threads[0].start()
@@ -80,16 +87,32 @@ class TcpDoor:
                 thread.start()
 
     def _serve(self, client: socket.socket) -> None:
-        """Carry a connection until either side ends it, or breaks off."""
-        with client, suppress(OSError), self._greeted(client) as greeted, socket.socket(socket.AF_UNIX) as server:
-            server.connect(str(self._path))
-            with selectors.DefaultSelector() as selector:
-                selector.register(greeted, selectors.EVENT_READ, server)
-                selector.register(server, selectors.EVENT_READ, greeted)
-                while all(self._carry(key.fileobj, key.data) for key, _ in selector.select()):  # type: ignore[arg-type] # sockets
-                    pass
+        with client, suppress(OSError), self._greeted(client) as greeted, self._connected() as server:
+            for each in (greeted, server):
+                if each.family != socket.AF_UNIX:
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._converse(greeted, server)
         with self._lock:
             self._sockets = {each for each in self._sockets if each.fileno() >= 0}
+
+    def _connected(self) -> socket.socket:
+        if isinstance(self._target, tuple):
+            return socket.create_connection(self._target)
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect(str(self._target))
+        except OSError:
+            server.close()
+            raise
+        return server
+
+    def _converse(self, client: socket.socket, server: socket.socket) -> None:
+        """Carry a connection until either side ends it, or breaks off."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ, server)
+            selector.register(server, selectors.EVENT_READ, client)
+            while all(self._carry(key.fileobj, key.data) for key, _ in selector.select()):  # type: ignore[arg-type] # sockets
+                pass
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> bool:
         """Carry what *source* has to say; False: it has ended."""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import Phase, settings
 from shepherd_core.clock import Deadline, SystemClock
 
 if TYPE_CHECKING:
@@ -32,6 +33,22 @@ os.environ.update(_FAKE_AWS)
 
 # The contract suite is a plain module: without this its assertions would not say what they compared.
 pytest.register_assert_rewrite("tests.integration.provider_contract")
+
+# A check that fails now and then is none: where others wait for it, the examples are always the same.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+# For a long search (--hypothesis-profile=long --hypothesis-seed=N), and for bugs that were planted and need no
+# shortest example.
+settings.register_profile("long", settings.get_profile("default"), max_examples=4000)
+settings.register_profile(
+    "planted",
+    settings.get_profile("ci"),
+    max_examples=400,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    database=None,
+)
+settings.load_profile("ci" if "CI" in os.environ else "default")
 
 
 class ManualClock:

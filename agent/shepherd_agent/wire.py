@@ -44,7 +44,7 @@ def _encode_one(number: int, value: Any) -> bytes:
     if not value:
         return b""  # unset, or the value that an unset field has anyway
     if isinstance(value, str):
-        return field(number, value.encode())
+        return field(number, value.encode(errors="replace"))  # a file's name may be no text
     if isinstance(value, bytes):
         return field(number, value)
     if isinstance(value, float):

@@ -132,6 +132,7 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
             for name in world.park.names():
                 world.park.reboot(name)
             make_work(world, "initializer")
+        with Emulator(world.configs, world.log) as emulator:  # with all the time that there is
             again = emulator.invoke("initializer", event("initializer"))
         assert again.error is None
         result = again.result or {}

@@ -1,51 +1,219 @@
-"""The long form: die at every effect of every scenario; ``make chaos``."""
+"""
+The long form: ``make chaos``.
+
+    python -m tests.chaos [--seconds S] [--seed N] [--only PART]...
+    python -m tests.chaos --twins NAME --seed N
+
+Kills every loop at every effect, and pairs of Provisioners; plays invocations
+beside each other, all schedules with two interruptions at most and as many from
+seeds as there is time for; kills real processes with SIGKILL, and runs them
+beside each other. The second form plays one schedule again, and prints it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING
 
 from shepherd_core import ssh_key
 from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
-from tests.chaos.explore import explore
-from tests.chaos.scenarios import AgentStarts, Provisioning, Recoveries
+from tests.chaos.departures import Departures
+from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
+from tests.chaos.life import Life
+from tests.chaos.processes import Functions, event_of, explore_processes, load
+from tests.chaos.records import Installing, Reports, Updates
+from tests.chaos.scenarios import AgentStarts, GivingUp, OneCapacity, Provisioning, Recoveries
+from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
+from tests.chaos.twins import normal
 from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.chaos.scenarios import Scenario
+
+SECONDS = 300.0
+AT_ONCE = 4
+# Every effect and every sample of processes takes what it takes, minutes; what has no end shares these seconds.
+_PAIRS, _INTERRUPTIONS, _SEEDS, _LOAD = 0.15, 0.3, 0.45, 0.1
+
+
+@dataclass
+class Chaos:
+    """One run of the long form."""
+
+    fleet: Fleet
+    folder: Path
+    seconds: float
+    seed: int
+    stack: ExitStack
+    private_key: str = field(default_factory=ssh_key.generate)
+    broken: list[str] = field(default_factory=list)
+    points: dict[str, int] = field(default_factory=dict)
+    """Outside effects by scenario."""
+    deaths: int = 0
+    interleavings: int = 0
+
+    def plays(self) -> dict[str, Play]:
+        """Return what can be played beside each other, by name."""
+        fleet = self.fleet
+        all_plays: tuple[Play, ...] = (
+            Life(fleet), Twins(Provisioning(fleet)), Twins(Provisioning(fleet), 3), Twins(OneCapacity(fleet)),
+            Twins(Recoveries(fleet)), Twins(Updates(fleet)), Twins(Reports(fleet)),
+        )  # fmt: skip
+        return {play.name: play for play in all_plays}
+
+    def tell(self, what: str, text: str, broken: list[str], began: float) -> None:
+        """Print a line."""
+        self.broken += broken
+        sys.stdout.write(f"{what:<42} {text}, {len(broken)} promises broken, {time.monotonic() - began:.0f} s\n")
+        sys.stdout.flush()
+
+    def crashes(self) -> None:
+        """Die at every effect of every loop."""
+        scenarios: list[Scenario] = [
+            each(self.fleet) for each in (Provisioning, Recoveries, GivingUp, Updates, Reports, Installing, Departures)
+        ]
+        for scenario in scenarios:
+            for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):
+                began = time.monotonic()
+                self._explored(f"{scenario.name}, {when}", explore(scenario, gap=gap), began)
+        with self._agent_starts() as starts:
+            began = time.monotonic()
+            self._explored("initializer, late", explore(starts), began)
+
+    @contextmanager
+    def _agent_starts(self) -> Iterator[AgentStarts]:
+        with MachinePark(Path(tempfile.mkdtemp(dir=self.folder)) / "park", 0, boot_seconds=0) as park:
+            client = Client(park)
+            client.authorized_key = ssh_key.public_line(self.private_key)
+            for name in ("a", "b"):
+                client.rack(name)
+            yield AgentStarts(self.fleet, park, self.private_key, self.folder)
+
+    def _killed(self, scenario: Scenario, explored: Explored, began: float) -> None:
+        self.deaths += explored.deaths
+        self.tell(f"{scenario.name}, kill -9", f"{explored.deaths:4} deaths", explored.broken, began)
+
+    def _explored(self, what: str, explored: Explored, began: float) -> None:
+        self.points[what.partition(",")[0]] = explored.effects
+        self.deaths += explored.deaths
+        text = f"{explored.effects:3} effects, {explored.deaths:4} deaths, {explored.checks:6} checks"
+        self.tell(what, text, explored.broken, began)
+
+    def pairs(self) -> None:
+        """Die twice in a row."""
+        scenario = Provisioning(self.fleet)
+        effects = explore(scenario, stride=1_000_000).effects
+        began = time.monotonic()
+        explored = explore_pairs(
+            scenario, effects, Random(self.seed), lambda _: time.monotonic() < began + _PAIRS * self.seconds
+        )
+        self._explored(f"provisioner, pairs, seed {self.seed}", explored, began)
+
+    def schedules(self) -> None:
+        """Play all schedules with few interruptions, and as many others as there is time for."""
+        began = time.monotonic()
+        end = began + _INTERRUPTIONS * self.seconds
+        played = play_all(Twins(OneCapacity(self.fleet)), 2, Random(self.seed), lambda: time.monotonic() < end)
+        self._played(
+            "two interruptions at most" + (f" (not all: {played.left} more)" if played.left else ""), played, began
+        )
+        plays = self.plays()
+        for name, play in plays.items():
+            began = time.monotonic()
+            end = began + _SEEDS * self.seconds / len(plays)
+            seeds = takewhile(lambda _, end=end: time.monotonic() < end, count(self.seed))  # type: ignore[misc]  # this end
+            self._played(f"{name}, seeds {self.seed}…", play_seeds(play, seeds), began)
+
+    def _played(self, what: str, played: Played, began: float) -> None:
+        self.interleavings += played.schedules
+        text = (
+            f"{played.schedules:4} schedules, {played.steps:6} steps, {played.deaths:4} deaths, {played.waits:4} waits"
+        )
+        self.tell(what, text, played.broken, began)
+
+    def processes(self) -> None:
+        """Kill real processes, and run many beside each other."""
+        functions = self.stack.enter_context(Functions(AT_ONCE, self.private_key))
+        sample = range(1, 1_000, 4)
+        for scenario in (Provisioning(self.fleet), Recoveries(self.fleet), Updates(self.fleet)):
+            began = time.monotonic()
+            self._killed(scenario, explore_processes(scenario, functions, sample), began)
+        began, reports = time.monotonic(), Reports(self.fleet)
+        explored = explore_processes(reports, functions, range(1, 1_000), lambda: event_of(reports.request()))
+        self._killed(reports, explored, began)
+        with self._agent_starts() as starts:
+            began = time.monotonic()
+            # The Initializer's steps over SSH are no points here: it has no dialer but its own.
+            self._killed(
+                starts, explore_processes(starts, functions, range(1, 1_000, 2), settings=starts.environment()), began
+            )
+        began = time.monotonic()
+        loaded = load(self.fleet, functions, AT_ONCE, _LOAD * self.seconds, self.seed)
+        raised = ", ".join(sorted(loaded.errors)) or "nothing"
+        text = (
+            f"{loaded.invocations:4} processes, {AT_ONCE} at once, {loaded.killed:4} of them killed, "
+            f"{loaded.checks} checks, raised: {raised}"
+        )
+        self.tell(f"load, seed {self.seed}", text, loaded.broken, began)
+
 
 def main() -> int:
-    """Print a line for each scenario, and what was broken; return 1 if anything was."""
+    """Print a line for each part, and what was broken; return 1 if anything was."""
+    parser = argparse.ArgumentParser(prog="tests.chaos", description="Kill, and interleave, everything everywhere.")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for what has no end by itself")
+    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="else any")
+    parser.add_argument("--only", choices=("crashes", "pairs", "schedules", "processes"), action="append")
+    parser.add_argument("--twins", metavar="NAME", help="play the schedule of --seed again: NAME as it was printed")
+    arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the functions tell of every failure that is planned here
-    private_key = ssh_key.generate()
-    broken: list[str] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Postgres() as postgres,
-        MachinePark(Path(folder) / "park", 0, boot_seconds=0) as park,
-    ):
-        client = Client(park)
-        client.authorized_key = ssh_key.public_line(private_key)
-        for name in ("a", "b"):
-            client.rack(name)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        postgres = stack.enter_context(Postgres())
+        postgres._run("ALTER SYSTEM SET fsync = off")  # nobody pulls the plug
+        postgres._run("SELECT pg_reload_conf()")
         fleet = Fleet(postgres.new_database(), SystemClock())
-        for scenario in (Provisioning(fleet), AgentStarts(fleet, park, private_key, Path(folder)), Recoveries(fleet)):
-            began = time.monotonic()
-            explored = explore(scenario)
-            broken += explored.broken
-            sys.stdout.write(
-                f"{scenario.name:<12} {explored.effects:3} effects, {explored.deaths:4} deaths, "
-                f"{explored.ticks:4} ticks afterwards, {len(explored.broken)} promises broken, "
-                f"{time.monotonic() - began:.0f} s\n"
-            )
-        fleet.close()
-    sys.stdout.writelines(f"  - {each}\n" for each in broken)
-    return 1 if broken else 0
+        stack.callback(fleet.close)
+        chaos = Chaos(fleet, folder, arguments.seconds, arguments.seed, stack)
+        if arguments.twins is not None:
+            return _replay(chaos.plays()[arguments.twins], arguments.seed)
+        parts: dict[str, Callable[[], None]] = {
+            "crashes": chaos.crashes,
+            "pairs": chaos.pairs,
+            "schedules": chaos.schedules,
+            "processes": chaos.processes,
+        }
+        for name in arguments.only or parts:
+            parts[name]()
+        sys.stdout.write(
+            f"{sum(chaos.points.values())} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, "
+            f"seed {chaos.seed}, {len(chaos.broken)} promises broken, {time.monotonic() - began:.0f} s\n"
+        )
+        sys.stdout.writelines(f"  - {each}\n" for each in chaos.broken)
+        return 1 if chaos.broken else 0
+
+
+def _replay(play: Play, seed: int) -> int:
+    ran = play_seed(play, seed)
+    sys.stdout.writelines(f"{step}\n" for step in normal(ran.trace))
+    sys.stdout.writelines(f"  - raised: {each}\n" for each in ran.errors)
+    sys.stdout.writelines(f"  - broken: {each}\n" for each in ran.broken)
+    return 1 if ran.broken else 0
 
 
 if __name__ == "__main__":

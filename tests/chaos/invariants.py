@@ -1,76 +1,106 @@
 """
-What must hold at all times, whoever died where: one function for each promise.
+What must hold at all times, whoever died where: one query for each promise.
 
-Each returns what is wrong, in words; nothing if the promise is kept. They look
-at the database past the product's code and at the edges, never at what the
-functions say of themselves.
+Each returns what is wrong, in words; no row if the promise is kept. They look
+at the database past the product's code, and at the provider's machines, never
+at what the functions say of themselves. All of them together are one round
+trip, so that they can be asked at every point.
+
+What the queries see besides the tables: ``device`` (the provider's machines:
+id, active, ours, tokens, actions taken, may_act: something was wrong with it; made_now,
+acted_now: by the last effect, if this is asked after every effect),
+``session_seen`` (when every session that was ever observed dies, or died), and
+the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
+provider id that an operator gives back) and ``margin`` (seconds by which clocks
+may be read in another order than transactions commit).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shepherd_core.providers.equinix_objects import TOKEN_TAG
 
 from tests.integration.provisioning import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.chaos.world import World
 
 LONGEST_WAIT = "5 hours"
 """More than any backoff, settle time or session of the scenarios."""
+SILENCE = "600 seconds"
+"""As long as an agent may say nothing, in all scenarios."""
 
 _SHEPHERD = "('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')"
 _ENDS = "('Finished', 'Failed', 'Canceled', 'Expired')"
 
 
-def no_machine_is_doubled(world: World) -> list[str]:
-    """One machine at the provider for one in the BMDB: nobody pays for a machine that nobody uses."""
-    tokens = Counter(tag for device in world.api.devices() for tag in device.tags if tag.startswith(TOKEN_TAG))
-    return [f"{count} machines at the provider carry {token}" for token, count in tokens.items() if count > 1]
+class Invariant(NamedTuple):
+    """One promise."""
+
+    name: str
+    why: str
+    broken: str
+    """The query for what breaks it: a text for each."""
 
 
-def no_more_machines_than_the_limit(world: World) -> list[str]:
-    """Keep to the limit, which is somebody's money."""
-    ours = [device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)]
-    return [f"{len(ours)} machines, the limit is {world.limit}"] if world.limit and len(ours) > world.limit else []
-
-
-def nobody_works_twice_on_a_machine(world: World) -> list[str]:
-    """Let a machine have one live work at most, whatever the process."""
-    return _wrong(
-        world,
-        "{0} has {1} live works at once",
+INVARIANTS = (
+    Invariant(
+        "no_machine_is_doubled",
+        "One machine at the provider for one in the BMDB: nobody pays for a machine that nobody uses.",
+        """
+        SELECT format('%s machines at the provider carry %s', count(*), token)
+        FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token) GROUP BY token HAVING count(*) > 1
+        UNION ALL
+        SELECT format('%s is recorded for %s, and was made for %s', d.id, p.machine_id, d.tokens[1])
+        FROM device d JOIN machine_provided p ON p.provider_id = d.id
+        WHERE d.tokens[1] IS NOT NULL AND d.tokens[1] <> p.machine_id::text
+        """,
+    ),
+    Invariant(
+        "no_more_machines_than_the_limit",
+        "The limit is somebody's money.",
+        """
+        SELECT format('%s machines, the limit is %s', count(*), :limit::bigint)
+        FROM device WHERE ours HAVING :limit::bigint BETWEEN 1 AND count(*) - 1
+        """,
+    ),
+    Invariant(
+        "nobody_works_twice_on_a_machine",
+        "A machine has one live work at most, whatever the process.",
         f"""
-        SELECT w.machine_id, count(*) FROM work w JOIN sessions s ON s.session_id = w.session_id
+        SELECT format('%s has %s live works at once', w.machine_id, count(*))
+        FROM work w JOIN sessions s ON s.session_id = w.session_id
         WHERE w.process IN {_SHEPHERD} AND s.deadline > clock_timestamp()
         GROUP BY w.machine_id HAVING count(*) > 1
         """,
-    )
-
-
-def a_dead_session_commits_nothing(world: World) -> list[str]:
-    """Its machines are others' by now."""
-    return _wrong(
-        world,
-        "{0}: session {1} recorded {2} after its deadline",
+    ),
+    Invariant(
+        "a_dead_session_commits_nothing",
+        "Its machines are others' by now. That it gives back what nobody took from it is no harm.",
         """
-        SELECT h.machine_id, h.session_id, h.event FROM work_history h JOIN sessions s ON s.session_id = h.session_id
-        WHERE h.event <> 'Expired' AND h.timestamp > s.deadline
+        SELECT format('%s: session %s recorded %s after its deadline', h.machine_id, h.session_id, h.event)
+        FROM work_history h
+        JOIN (SELECT session_id, deadline FROM sessions UNION SELECT session_id, deadline FROM session_seen) s
+            ON s.session_id = h.session_id
+        WHERE h.event NOT IN ('Expired', 'Canceled')
+        GROUP BY h.machine_id, h.session_id, h.event, h.timestamp
+        HAVING h.timestamp > max(s.deadline) + :margin::float8 * interval '1 second'
+        UNION ALL
+        SELECT format('machine %s was decided on by session %s after its deadline', i.machine_id, s.session_id)
+        FROM machine_creation_intent i
+        JOIN provisioner_lock l ON l.provider = i.provider
+        JOIN sessions s ON s.session_id = l.session_id
+        WHERE i.intended_at > s.deadline
         """,
-    )
-
-
-def every_started_work_ends_once(world: World) -> list[str]:
-    """As finished, failed, canceled or expired; what has not ended yet is held by somebody."""
-    return _wrong(
-        world,
-        "{0}: {2} work by {1} was started, {3} ended, {4} are held",
+    ),
+    Invariant(
+        "every_started_work_ends_once",
+        "As finished, failed, canceled or expired; what has not ended yet is held by somebody.",
         f"""
-        SELECT * FROM (
+        SELECT format('%s: %s work by %s was started, %s ended, %s are held', machine_id, started, process, ended, held)
+        FROM (
             SELECT machine_id, process,
                 count(*) FILTER (WHERE event = 'Started') AS started,
                 count(*) FILTER (WHERE event IN {_ENDS}) AS ended,
@@ -78,112 +108,193 @@ def every_started_work_ends_once(world: World) -> list[str]:
             FROM work_history h GROUP BY machine_id, process
         ) AS counted WHERE started <> ended + held
         """,
-    )
-
-
-def nobody_waits_for_ever(world: World) -> list[str]:
-    """Let a machine be due for what it needs, at the latest when the longest wait is over."""
-    return _wrong(
-        world,
-        "{0} needs {1}, but is due for {2} at {3}",
+    ),
+    Invariant(
+        "nobody_waits_for_ever",
+        "A machine is due for what it needs, at the latest when the longest wait is over.",
         f"""
-        SELECT n.machine_id, n.process, d.process, d.not_before
+        SELECT format('%s needs %s, but is due for %s at %s', n.machine_id, n.process, d.process, d.not_before)
         FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
         WHERE n.process IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)
             AND (d.process IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
         """,
-    )
-
-
-def a_due_row_leads_to_what_is_needed(world: World) -> list[str]:
-    """Let no row be for a process by which the loop that the machine waits for never finds it."""
-    return _wrong(
-        world,
-        "{0} needs {1} and is due for {2}",
+    ),
+    Invariant(
+        "a_due_row_leads_to_what_is_needed",
+        "No row is for a process by which the loop that the machine waits for never finds it.",
         """
-        SELECT n.machine_id, n.process, d.process
+        SELECT format('%s needs %s and is due for %s', n.machine_id, n.process, d.process)
         FROM machine_need n JOIN machine_due d ON d.machine_id = n.machine_id
         WHERE n.process IS NOT NULL AND d.process IS DISTINCT FROM n.process
         """,
-    )
-
-
-def a_paused_machine_is_not_touched(world: World) -> list[str]:
-    """Somebody is at work on it."""
-    return _wrong(
-        world,
-        "{0} is paused, and {1} was {2}",
+    ),
+    Invariant(
+        "a_paused_machine_is_not_touched",
+        "Somebody is at work on it.",
         """
-        SELECT h.machine_id, h.process, h.event FROM work_history h JOIN pauses x ON x.machine_id = h.machine_id
-        WHERE h.event = 'Started' AND h.timestamp > x.created_at
+        SELECT format('%s is paused, and %s was %s', h.machine_id, h.process, h.event)
+        FROM work_history h JOIN pauses x ON x.machine_id = h.machine_id
+        WHERE h.event = 'Started' AND h.timestamp > x.created_at + :margin::float8 * interval '1 second'
         """,
-    )
-
-
-def no_healthy_machine_is_rebooted(world: World) -> list[str]:
-    """Do not do the worst that a fleet manager can do."""
-    return [
-        f"{device.id} was made to {', '.join(device.actions_taken)} although nothing was wrong with it"
-        for device in world.api.devices()
-        if device.actions_taken and device.id not in world.may_be_rebooted
-    ]
-
-
-def every_effect_is_explained_by_a_record(world: World) -> list[str]:
-    """Whoever finds a machine, or a reboot, finds in the BMDB why it is there."""
-    known = {str(row[0]) for row in world.fleet.sql("SELECT machine_id FROM machines")}
-    names = {row[0]: row[1] for row in world.fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
-    started = Counter(
-        row[0]
-        for row in world.fleet.sql(
-            "SELECT machine_id FROM work_history WHERE process = 'ShepherdRecovery' AND event = 'Started'"
+    ),
+    Invariant(
+        "a_machine_in_quarantine_is_not_touched",
+        "Recovery gave up on it, and an operator looks at it.",
+        """
+        SELECT format('%s is in quarantine, and %s was %s', h.machine_id, h.process, h.event)
+        FROM work_history h JOIN machine_quarantine z ON z.machine_id = h.machine_id
+        WHERE h.event = 'Started' AND h.timestamp > z.quarantined_at
+        """,
+    ),
+    Invariant(
+        "no_healthy_machine_is_rebooted",
+        "The worst that a fleet manager can do.",
+        f"""
+        SELECT format('%s was acted on %s times although nothing was wrong with it', id, actions)
+        FROM device WHERE actions > 0 AND NOT may_act
+        UNION ALL
+        SELECT format('%s was taken for recovery at %s, and heard at %s', w.machine_id, h.at, b.agent_heartbeat_at)
+        FROM work w
+        JOIN machine_agent_heartbeat b ON b.machine_id = w.machine_id
+        JOIN machine_agent_started a ON a.machine_id = w.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
+        CROSS JOIN LATERAL (
+            SELECT max(timestamp) AS at FROM work_history h
+            WHERE h.machine_id = w.machine_id AND h.process = w.process AND h.event = 'Started'
+        ) AS h
+        WHERE w.process = 'ShepherdRecovery'
+            AND b.agent_heartbeat_at BETWEEN h.at - interval '{SILENCE}' + interval '1 second'
+                AND h.at - :margin::float8 * interval '1 second'
+        """,
+    ),
+    Invariant(
+        "every_effect_is_explained_by_a_record",
+        "Whoever finds a machine, or a reboot, finds in the BMDB why it is there.",
+        """
+        SELECT format('nothing in the BMDB explains %s with token %s', d.id, token)
+        FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token)
+        WHERE NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id::text = token)
+        UNION ALL
+        SELECT format('%s was acted on %s times, and fewer attempts are on record', d.id, d.actions)
+        FROM device d JOIN machine_provided p ON p.provider_id = d.id
+        WHERE d.actions > (
+            SELECT count(*) FROM work_history h
+            WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery' AND h.event = 'Attempted'
         )
-    )
-    found = []
-    for device in world.api.devices():
-        tokens = [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)]
-        found += [
-            f"nothing in the BMDB explains {device.id} with token {token}" for token in tokens if token not in known
-        ]
-        if len(device.actions_taken) > started[names.get(device.id)]:
-            found.append(f"{device.id} was acted on {len(device.actions_taken)} times, and work was started less often")
-    return found
-
-
-def every_failure_names_its_cause(world: World) -> list[str]:
-    """Tell an operator all that there is to go by."""
-    return _wrong(
-        world,
-        "{0}: {1} failed for {2!r}",
+        """,
+    ),
+    Invariant(
+        "every_release_is_explained_by_a_record",
+        "Whoever finds a machine gone finds who wanted that, and why.",
+        """
+        SELECT format('%s was given back, and nothing in the BMDB tells of machine %s''s release', r.key, r.value)
+        FROM jsonb_each_text(:to_release::jsonb) r
+        WHERE NOT EXISTS (SELECT 1 FROM device d WHERE d.id = r.key AND d.active)
+            AND NOT EXISTS (SELECT 1 FROM machine_release m WHERE m.machine_id::text = r.value)
+            AND NOT EXISTS (
+                SELECT 1 FROM machine_departed m WHERE m.machine_id::text = r.value AND m.how = 'Released'
+            )
+        """,
+    ),
+    Invariant(
+        "no_effect_without_a_live_session",
+        "Whoever was taken for dead has a successor, who may have done it already.",
+        """
+        SELECT format('%s was acted on, and nobody alive has work on it', d.id)
+        FROM device d JOIN machine_provided p ON p.provider_id = d.id
+        WHERE d.acted_now AND NOT EXISTS (
+            SELECT 1 FROM work w JOIN sessions s ON s.session_id = w.session_id
+            WHERE w.machine_id = p.machine_id AND w.process = 'ShepherdRecovery' AND s.deadline > clock_timestamp()
+        )
+        UNION ALL
+        SELECT format('%s was made, and no Provisioner is alive', d.id)
+        FROM device d
+        WHERE d.made_now AND d.tokens[1] IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM provisioner_lock l JOIN sessions s ON s.session_id = l.session_id
+            WHERE s.deadline > clock_timestamp()
+        )
+        """,
+    ),
+    Invariant(
+        "every_failure_names_its_cause",
+        "It is all that an operator has to go by.",
         r"""
-        SELECT machine_id, process, failed_cause FROM work_history
+        SELECT format('%s: %s failed for "%s"', machine_id, process, failed_cause) FROM work_history
         WHERE event = 'Failed' AND (failed_cause IS NULL OR failed_cause !~ '^\w+: .')
         """,
+    ),
+    Invariant(
+        "nothing_is_left_behind",
+        "Rows that belong together come and go together.",
+        """
+        SELECT format('work by %s without a session', session_id)
+        FROM work WHERE session_id NOT IN (SELECT session_id FROM sessions)
+        UNION ALL
+        SELECT format('%s is due, but not provided', machine_id)
+        FROM machine_due WHERE machine_id NOT IN (SELECT machine_id FROM machine_provided)
+        UNION ALL
+        SELECT format('%s is provided, but never due', machine_id)
+        FROM machine_provided WHERE machine_id NOT IN (SELECT machine_id FROM machine_due)
+        UNION ALL
+        SELECT format('%s is provided and still intended', machine_id)
+        FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
+        """,
+    ),
+)
+
+SEEN = "CREATE TEMPORARY TABLE IF NOT EXISTS session_seen (session_id uuid PRIMARY KEY, deadline timestamptz)"
+"""In the connection that the invariants are asked over."""
+
+_SEE = """
+INSERT INTO session_seen SELECT session_id, deadline FROM sessions
+ON CONFLICT (session_id) DO UPDATE SET deadline = excluded.deadline
+"""
+_DEVICES = """
+WITH device AS (
+    SELECT * FROM jsonb_to_recordset(:devices::jsonb)
+    AS d (
+        id text, active boolean, ours boolean, tokens text[], actions bigint, may_act boolean, made_now boolean,
+        acted_now boolean
     )
-
-
-INVARIANTS: tuple[Callable[[World], list[str]], ...] = (
-    no_machine_is_doubled,
-    no_more_machines_than_the_limit,
-    nobody_works_twice_on_a_machine,
-    a_dead_session_commits_nothing,
-    every_started_work_ends_once,
-    nobody_waits_for_ever,
-    a_due_row_leads_to_what_is_needed,
-    a_paused_machine_is_not_touched,
-    no_healthy_machine_is_rebooted,
-    every_effect_is_explained_by_a_record,
-    every_failure_names_its_cause,
+)
+"""
+_ALL = _DEVICES + "\nUNION ALL\n".join(
+    f"SELECT '{each.name}' AS name, format AS fault FROM ({each.broken}) AS broken" for each in INVARIANTS
 )
 
 
-def violations(world: World) -> list[str]:
-    """Return what is wrong, each with the name of the promise that it breaks."""
-    found = [f"{invariant.__name__}: {each}" for invariant in INVARIANTS for each in invariant(world)]
-    return found + [f"leak: {each}" for each in world.fleet.leaks()]
+def violations(world: World, *, watched: bool = False) -> list[str]:
+    """
+    Return what is wrong, each with the name of the promise that it breaks.
+
+    *watched*: this is asked after every effect, so that also sessions that are gone by now can be judged.
+    """
+    if watched:
+        world.ask(_SEE)
+    devices = _devices(world, watched=watched)
+    rows = world.ask(
+        _ALL,
+        devices=json.dumps(devices),
+        to_release=json.dumps(world.to_release, default=str),
+        limit=world.limit,
+        margin=world.margin_seconds,
+    )
+    world.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
+    return [f"{name}: {fault}" for name, fault in rows]
 
 
-def _wrong(world: World, text: str, query: str) -> list[str]:
-    rows: list[list[Any]] = world.fleet.sql(query)
-    return [text.format(*row) for row in rows]
+def _devices(world: World, *, watched: bool) -> list[dict[str, Any]]:
+    seen = world.actions_seen if watched else None
+    return [
+        {
+            "id": device.id,
+            "active": device.state == "active",
+            "ours": device.hostname.startswith(PREFIX),
+            "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
+            "actions": len(device.actions_taken),
+            "may_act": device.id in world.may_be_rebooted,
+            "made_now": seen is not None and device.id not in seen,
+            "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
+        }
+        for device in world.api.devices()
+    ]

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import botocore.endpoint
 import pg8000.core
 import requests.adapters
+from pg8000.native import to_statement
+from shepherd_core.bmdb.statements import statements
 from shepherd_core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -43,11 +45,15 @@ class Killed(BaseException):
 class Guard(Protocol):
     """What decides at a point."""
 
-    dead: bool
-    """Whether what runs was killed."""
+    @property
+    def dead(self) -> bool:
+        """Whether what runs was killed."""
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
         """Carry out *call*, or do not; *name* tells what it is."""
+
+    def starts(self, thread: threading.Thread) -> None:
+        """Take note that *thread* is about to be started, by the thread that calls this."""
 
 
 class Death:
@@ -68,6 +74,12 @@ class Death:
         self._lock = threading.Lock()
         self.dead = False
 
+    def __str__(self) -> str:
+        """Say where it came, if it did."""
+        if not self.dead:
+            return "not dead"
+        return f"dead {'after' if self._after else 'before'} effect {self._at} ({self.names[-1]})"
+
     def effect(self, name: str, call: Callable[[], T]) -> T:
         """See ``Guard``."""
         with self._lock:
@@ -85,27 +97,34 @@ class Death:
                 self.dead = True
                 raise Killed
 
+    def starts(self, thread: threading.Thread) -> None:
+        """See ``Guard``."""
 
-class _Clock(SystemClock):
-    """The real time, which a dead process does not read."""
+
+class ChaosClock(SystemClock):
+    """The real time, or one that is ahead of it; a dead process does not read it."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
+        self.ahead = 0.0
 
     def monotonic(self) -> float:
+        """See ``Clock``."""
         if self._guard.dead:
             raise Killed
-        return super().monotonic()
+        return super().monotonic() + self.ahead
 
 
 class Points:
     """While it is entered, all effects of this process pass through *guard*."""
 
-    def __init__(self, guard: Guard) -> None:
-        """One at a time in a process."""
-        self.clock = _Clock(guard)
+    def __init__(self, guard: Guard, watch: Callable[[], object] = lambda: None) -> None:
+        """*watch* is called after every effect, by one thread at a time; what it does is none. One in a process."""
+        self.clock = ChaosClock(guard)
         """The clock for what runs: it notices its death at once, and not when it next has an effect."""
         self._guard = guard
+        self._watch = watch
+        self._watching = threading.Lock()
         self._originals: list[tuple[type, str, Any]] = []
         self._inside = threading.local()
         self._hook = threading.excepthook
@@ -115,12 +134,22 @@ class Points:
             original = getattr(owner, method)
             self._originals.append((owner, method, original))
             setattr(owner, method, self._caught(original, kind, method))
+        start = threading.Thread.start
+        self._originals.append((threading.Thread, "start", start))
+
+        def started(thread: threading.Thread) -> None:
+            self._guard.starts(thread)
+            start(thread)
+
+        threading.Thread.start = started  # type: ignore[assignment, method-assign]  # until the exit
         threading.excepthook = self._quietly
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._watching:
+            self._watch = lambda: None  # what is still under way for somebody who is dead is nobody's business
         for owner, method, original in self._originals:
             setattr(owner, method, original)
         threading.excepthook = self._hook
@@ -129,23 +158,33 @@ class Points:
         """Return *thing* with every method call a point, and what the methods return likewise if it has methods."""
         return _Stepped(thing, functools.partial(self._pass, kind))
 
+    def aside(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns, which is the scenario's own doing: none of it is a point."""
+        before = getattr(self._inside, "effect", False)
+        self._inside.effect = True
+        try:
+            return call()
+        finally:
+            self._inside.effect = before
+
     def _pass(self, kind: str, method: str, call: Callable[[], T]) -> T:
         if getattr(self._inside, "effect", False):  # one effect is a point once, whatever it is made of
             return call()
 
         def inside() -> T:
-            self._inside.effect = True
-            try:
-                return call()
-            finally:
-                self._inside.effect = False
+            result = call()
+            with self._watching:
+                self._watch()
+            return result
 
-        return self._guard.effect(f"{kind} {method.strip('_')}", inside)
+        return self._guard.effect(f"{kind} {method}", functools.partial(self.aside, inside))
 
     def _caught(self, original: Any, kind: str, method: str) -> Any:
         @functools.wraps(original)
         def caught(this: Any, *arguments: Any, **named: Any) -> Any:
             name = method
+            if kind == "database":
+                name = _statement(method, arguments)
             if kind == "http":
                 name = f"{arguments[0].method} {arguments[0].path_url.split('?')[0]}"
             if kind == "aws":
@@ -157,6 +196,23 @@ class Points:
     def _quietly(self, arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_type is not Killed:
             self._hook(arguments)
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    return {to_statement(text)[0]: name for name, text in statements().items()}
+
+
+def _statement(method: str, arguments: tuple[Any, ...]) -> str:
+    """Return what a round trip to the database is for; what only prepares for another begins with a bracket."""
+    match method:
+        case "execute_named":
+            return _names().get(arguments[4], "statement")
+        case "prepare_statement":
+            return f"(prepare {_names().get(arguments[0], 'statement')})"
+        case "execute_simple" | "execute_unnamed":
+            return str(arguments[0]).split(maxsplit=1)[0]
+    return f"({method.strip('_')})"
 
 
 class _Stepped:

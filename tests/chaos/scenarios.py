@@ -26,7 +26,7 @@ from shepherd_core.reconcile import Limits as ReconcileLimits
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.ssh import SshDialer
 
-from tests.chaos.world import SESSION_SECONDS, World
+from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.integration.fleet import HOUR, PROVIDER
 from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
@@ -128,6 +128,16 @@ class Provisioning:
         return found + [f"the intent {row[0]} is still there" for row in intents]
 
 
+class OneCapacity(Provisioning):
+    """Capacity for one machine, and nothing else."""
+
+    name = "provisioner, one capacity"
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        return World(self._fleet, SystemClock(), reservations=1, limit=2)
+
+
 class AgentStarts:
     """Two machines that need their agent, one of which has no room for it at first."""
 
@@ -157,12 +167,27 @@ class AgentStarts:
         self._park.fill_disk(self._park.names()[0])
         return World(self._fleet, SystemClock(), park=self._park)
 
+    def environment(self) -> dict[str, str]:
+        """Return the settings of a function that is to find these machines."""
+        listing = self._agent.with_name("machines.json")
+        listing.write_text(self._listing())
+        return {
+            "SHEPHERD_PROVIDER": "static",
+            "SHEPHERD_STATIC_LIST": str(listing),
+            "SHEPHERD_AGENT_SOURCE": str(self._agent),
+            "SHEPHERD_SSH_PORT": str(self._park.port),
+            "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "5",
+            "SHEPHERD_CONCURRENCY": "1",
+        }
+
+    def _listing(self) -> str:
+        return json.dumps([{"ID": name, "Addr": self._park.address(name)} for name in self._park.names()])
+
     def tick(self, world: World, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
-        entries = [{"ID": name, "Addr": self._park.address(name)} for name in self._park.names()]
         loop = Initializer(
-            StaticProvider(lambda: json.dumps(entries).encode()),
+            StaticProvider(lambda: self._listing().encode()),
             points.stepped(SshDialer(self._key, "root", self._park.port, connect_timeout=5)),
             lambda: (AgentCache(Path("unused")).fetch(str(self._agent)), b""),
             path="/root/agent",
@@ -175,7 +200,7 @@ class AgentStarts:
             PROVIDER,
             world.connect(),
             clock,
-            Limits(1, 60, SESSION_SECONDS),
+            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
@@ -228,7 +253,7 @@ class Recoveries:
             "equinix",
             world.connect(),
             clock,
-            Limits(1, 60, SESSION_SECONDS),
+            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
@@ -244,3 +269,32 @@ class Recoveries:
             if shown["agent_started_at"] is not None:
                 found.append(f"the agent of {machine_id} still counts as started")
         return found
+
+
+class GivingUp(Recoveries):
+    """Two silent machines, one of which was tried in every way, long enough ago."""
+
+    name = "recoverer that gives up"
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = super().arrange()
+        self._hopeless = self._silent.pop()
+        steps = ["reboot"] * 3 + ["power-cycle"] * 2
+        for number, step in enumerate(steps):
+            for event, rung in (("Started", None), ("Attempted", step), ("Finished", None)):
+                self._fleet.sql(
+                    "INSERT INTO work_history (machine_id, process, event, rung, timestamp) VALUES "
+                    "(:id, 'ShepherdRecovery', :event, :rung, clock_timestamp() - :hours * interval '1 hour')",
+                    id=self._hopeless,
+                    event=event,
+                    rung=rung,
+                    hours=len(steps) - number,
+                )
+        world.may_be_rebooted.discard(queries.show_machine(self._fleet.connection, self._hopeless)["provider_id"])
+        return world
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        shown = queries.show_machine(world.fleet.connection, self._hopeless)
+        return super().missing(world) + ([] if shown["quarantined_at"] else ["the machine is not in quarantine"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
+from tests.chaos.invariants import SEEN
 from tests.integration.provisioning import API_KEY, PREFIX, PROJECT
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from tests.integration.fleet import Fleet
 
 SESSION_SECONDS = 60.0
+MACHINE_SECONDS = 120.0
+"""Longer than a session, so that it is the session that ends what takes too long."""
 
 
 @dataclass
@@ -39,15 +44,28 @@ class World:
     """Machines whose agents go on to report."""
     foreign: set[str] = field(default_factory=set)
     """Provider ids of machines that are not ours."""
+    to_release: dict[str, UUID] = field(default_factory=dict)
+    """Machines by provider id that an operator gives back."""
+    margin_seconds: float = 0.0
+    """By so much clocks may be read in another order than transactions commit; 0 where only one runs at a time."""
+    actions_seen: dict[str, int] | None = None
+    """How often each machine at the provider had been acted on when the invariants were last asked; None: unknown."""
     hardware: NoHardware = field(default_factory=NoHardware)
+    connections: dict[int, list[Connection]] = field(default_factory=lambda: defaultdict(list))
+    """The connections that were opened, by the thread that did it."""
 
     def __post_init__(self) -> None:
         """Open the provider's API."""
+        self._prepared: dict[str, Any] = {}
+        self.fleet.sql(SEEN)
         self.api = EquinixApi(self.hardware, project_id=PROJECT, api_key=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:
         """Close what was opened; the database is as empty as it was before."""
+        for prepared in self._prepared.values():
+            prepared.close()
+        self.fleet.sql("DROP TABLE session_seen")
         self.api.close()
         self.fleet.disconnect()
         self.fleet.empty()
@@ -55,6 +73,7 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, in which healthy agents go on to report."""
         self.fleet.pass_time(seconds)
+        self.fleet.sql(f"UPDATE session_seen SET deadline = deadline - interval '{seconds} seconds'")
         self.fleet.sql(
             "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() - interval '1 minute' "
             "WHERE machine_id = ANY(:ids)",
@@ -63,7 +82,16 @@ class World:
 
     def connect(self) -> Connection:
         """Return a connection as a new process would have one."""
-        return self.fleet.connect()
+        connection = self.fleet.connect()
+        self.connections[threading.get_ident()].append(connection)
+        return connection
+
+    def ask(self, text: str, **parameters: Any) -> list[list[Any]]:
+        """Do the same as ``Fleet.sql`` for a statement that is asked often."""
+        if text not in self._prepared:
+            self._prepared[text] = self.fleet._admin.prepare(text)
+        found: list[list[Any]] = self._prepared[text].run(**parameters) or []
+        return found
 
     def machine_at_provider(self, machine_id: UUID) -> str:
         """Let a machine that was planted be a device of the project, and return its provider id."""

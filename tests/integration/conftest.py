@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
 from tests.integration.fleet import Fleet
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 # The BMDB runs on several major versions; the wheel brings 16 and 18.
 _VERSION = int(os.environ.get("TEST_POSTGRES_VERSION", "18"))
-
-# A check that fails now and then is none: where others wait for it, the examples are always the same.
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
-settings.load_profile("ci" if "CI" in os.environ else "default")
 
 
 @pytest.fixture(scope="session")

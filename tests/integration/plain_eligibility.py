@@ -48,6 +48,7 @@ WHERE p.provider = :provider
             AND coalesce(x.provider, p.provider) = p.provider
             AND coalesce(x.expires_at, 'infinity') > clock_timestamp()
     )
+    AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
 """
 
 # No agent, and time enough to boot if it was told to reboot.
@@ -59,8 +60,10 @@ _AGENT_START = """
 
 # An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
 # is not its own. While recovery is held back where the machine is, and for the same time afterwards, it is not silent.
+# Or no agent, because of a recovery after which an agent start was tried in vain, and the time to come back is over; if
+# recovery was held back meanwhile, it is given as much time again.
 _RECOVERY = """
-    AND EXISTS (
+    AND (EXISTS (
         SELECT 1
         FROM machine_agent_started a
         WHERE a.machine_id = p.machine_id
@@ -89,6 +92,26 @@ _RECOVERY = """
                 )
             END
     )
+    OR EXISTS (
+        SELECT 1
+        FROM machine_awaited w
+        WHERE w.machine_id = p.machine_id
+            AND w.awaited_until <= clock_timestamp()
+            AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
+            AND EXISTS (
+                SELECT 1 FROM work_backoff b
+                WHERE b.machine_id = p.machine_id
+                    AND b.process = 'ShepherdAgentStart'
+                    AND b.last_interval_seconds IS NOT NULL
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM recovery_holds x
+                WHERE x.provider = p.provider
+                    AND (x.location = '' OR x.location = p.provider_location)
+                    AND coalesce(x.ended_at, 'infinity')
+                        > greatest(w.asked_at, clock_timestamp() - (w.awaited_until - w.asked_at))
+            )
+    ))
 """
 
 _QUERIES = {Process.AGENT_START: _BOTH + _AGENT_START, Process.RECOVERY: _BOTH + _RECOVERY}

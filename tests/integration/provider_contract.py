@@ -75,6 +75,8 @@ class World:
     """From now on the listing is incomplete or contradicts itself."""
     reboots: Callable[[ProviderId], int] | None = None
     """Returns how often the edge has restarted this machine, by whatever means."""
+    confuse: Callable[[ProviderId], object] | None = None
+    """From now on the edge says that this machine is in a state of which nobody has heard."""
     stall: Callable[[], object] | None = None
     """From now on the edge takes requests and never answers."""
     secret: str | None = None
@@ -215,6 +217,21 @@ class ProviderContract:
                 with pytest.raises(MachineNotFound):
                     act(ProviderId(odd), deadline)
         assert _by_capacity(world.provider.list_machines(deadline)) == before
+
+    # States
+
+    def test_a_state_of_which_nobody_has_heard_is_unknown(self, world: World, deadline: Deadline) -> None:
+        """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
+        if world.confuse is None:
+            pytest.skip("this world has no states")
+        created = _create(world, deadline)
+        world.settle()
+        world.confuse(created.provider_id)
+        listed = _by_capacity(world.provider.list_machines(deadline))[created.capacity_id]
+        for machine in (listed, world.provider.get_machine(created.provider_id, deadline)):
+            assert machine.provider_id == created.provider_id
+            assert machine.status is ProviderStatus.UNKNOWN
+            assert not machine.failed
 
     # Recovery
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 API_KEY = "an-api-key"
 PREFIX = "shepherd-"
-_PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 
 
 class Edge(Provider):
@@ -52,6 +52,10 @@ class Edge(Provider):
         """Create it."""
         return self._call("create_machine", capacity, token, deadline)  # type: ignore[no-any-return]  # as above
 
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Release it."""
+        self._call("release", provider_id, deadline)
+
     def _call(self, method: str, *arguments: object) -> Any:
         if method in self.before:
             self.before[method]()
@@ -74,7 +78,7 @@ def equinix_settings(api: EquinixApi) -> EquinixSettings:
 
 def equinix(api: EquinixApi, clock: Clock) -> Edge:
     """Return the adapter of a simulated project; what waits in it waits on *clock*."""
-    return Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: _PUBLIC_KEY, clock))
+    return Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: PUBLIC_KEY, clock))
 
 
 def static(names: list[str]) -> Edge:

@@ -359,6 +359,17 @@ def test_whoever_is_a_stranger_costs_the_same_round_trips(
     assert {trips(counting, warm, requests[name]) for name in names} == {(UNAUTHORIZED, 1)}
 
 
+def test_a_heartbeat_that_is_refused_takes_two_round_trips_at_most(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
+) -> None:
+    """A fleet whose clocks are wrong must not cost more than one whose clocks are right."""
+    warm = endpoint(fleet.connect(counting.settings))
+    warm.handle(agent.request())
+    requests = strangers(fleet, agent)
+    for name in ("stale", "ahead", "no time", "older than the last"):
+        assert trips(counting, warm, requests[name]) == (UNAUTHORIZED, 2), name
+
+
 def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None:
     """The new version of the row stays in its page, where the index finds it by the old one (HOT)."""
     agents = [SignedAgent(own_fleet) for _ in range(20)]

@@ -157,6 +157,13 @@ def test_garbage_gives_warnings_and_no_failure(tmp_path: Path) -> None:
     assert "Error:" not in text
 
 
+def test_a_name_that_is_no_text_is_told_as_far_as_it_is(tmp_path: Path) -> None:
+    """Network ports can be given such names, and the agent must live."""
+    (tmp_path / "sys/class/net" / os.fsdecode(b"eth\xff") / "device").mkdir(parents=True)
+    report = AgentHardwareReport.FromString(encode(hardware_report(Kernel(tmp_path / "proc", tmp_path / "sys"))))
+    assert f"{tmp_path}/sys/class/net/eth?: tells no driver" in report.warning
+
+
 def test_warnings_do_not_grow_without_end(tmp_path: Path) -> None:
     """A machine with a thousand broken disks still gets its report through."""
     for number in range(300):

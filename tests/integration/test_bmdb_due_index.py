@@ -9,6 +9,7 @@ the plain query over the tags finds.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import holds, queries, work
+from shepherd_core.bmdb import eligibility, holds, queries, recovering, work
 from shepherd_core.breaker import WHOLE, Cell
 from shepherd_core.errors import SessionExpired, WorkConflict
+from shepherd_core.ladder import Move, Rung, Step
 from shepherd_core.machine import Process
 
 from tests.integration.fleet import PROVIDER, Fleet, claimed, ids
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.session import Session
 
+Found = dict[Process, list["UUID"]]
+
 LOOPS = (Process.AGENT_START, Process.RECOVERY)
 MACHINES = 2
 SESSIONS = 2
@@ -37,6 +41,8 @@ HERE = "rack 1"
 # Everything lasts whole minutes, so that nothing is just about to happen when a step takes its milliseconds.
 SESSION_SECONDS = 1200
 SETTLE_SECONDS = 120
+GRACE_SECONDS = 900
+COOLDOWN_SECONDS = 300
 BACKOFF = Backoff(60, 600, 2)
 
 
@@ -51,6 +57,7 @@ class History:
         self.sessions = [fleet.open_session(SESSION_SECONDS) for _ in range(SESSIONS)]
         self.held: list[tuple[Session, work.Work]] = []
         self.pauses: list[UUID] = []
+        self.compared = 0
 
     # The loops.
 
@@ -106,7 +113,11 @@ class History:
         elif held.process is Process.AGENT_START and how == "do it":
             work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None)})
         elif held.process is Process.RECOVERY and how == "do it":
-            work.finish_recovery(session, [held], SETTLE_SECONDS)
+            work.finish_recovery(
+                session, [held], SETTLE_SECONDS, grace_seconds=GRACE_SECONDS, cooldown_seconds=COOLDOWN_SECONDS
+            )
+        elif held.process is Process.RECOVERY and how == "give up":
+            recovering.quarantine(session, {held: "enough"})
         else:
             work.finish(session, [held])
 
@@ -142,6 +153,22 @@ class History:
             "ON CONFLICT (machine_id) DO UPDATE SET agent_started_at = excluded.agent_started_at",
         )
 
+    def not_back(self, machine: int, minutes: int, tried: bool) -> None:
+        """Let it have been told ten minutes ago to come back, until so many minutes from now, and have been *tried*."""
+        machine_id = self.machines[machine]
+        backoff = (
+            f"INSERT INTO work_backoff VALUES ('{machine_id}', 'ShepherdAgentStart', clock_timestamp(), '?', 60) "
+            "ON CONFLICT (machine_id, process) DO UPDATE SET last_interval_seconds = 60"
+        )
+        self.fleet.change(
+            machine_id,
+            f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'",
+            f"DELETE FROM machine_awaited WHERE machine_id = '{machine_id}'",
+            f"INSERT INTO machine_awaited VALUES ('{machine_id}', clock_timestamp() - interval '10 minutes', "
+            f"clock_timestamp() + interval '{minutes} minutes')",
+            *([backoff] if tried else []),
+        )
+
     def drop(self, machine: int, tag: str) -> None:
         """Remove a tag."""
         self.fleet.change(
@@ -156,7 +183,26 @@ class History:
         """Let an installation be reported."""
         self.fleet.report_installation(self.machines[machine], generation, result)
 
+    def attempt(self, which: int) -> None:
+        """Put a step on record, as the Recoverer does before it takes it."""
+        recoveries = [each for each in self.held if each[1].process is Process.RECOVERY]
+        if not recoveries:
+            return
+        session, held = recoveries[which % len(recoveries)]
+        with suppress(SessionExpired):
+            recovering.attempt(session, {held: (Move(Rung(Step.REBOOT), 1), None)})
+
     # The operators, and time.
+
+    def retry(self, machine: int, process: Process | None) -> None:
+        """End backoffs."""
+        recovering.retry(self.fleet.connection, self.machines[machine], reason="me: ?", process=process)
+
+    def unquarantine(self, machine: int) -> None:
+        """Give a machine back to the loops."""
+        recovering.unquarantine(
+            self.fleet.connection, self.machines[machine], reason="me: ?", grace_seconds=GRACE_SECONDS
+        )
 
     def pause(self, machine: int | None, process: Process | None, provider: str | None, seconds: int | None) -> None:
         """Put some scope on hold."""
@@ -187,17 +233,27 @@ class History:
         """See, without leaving a trace, that claims hand out what the tags say."""
         connection = self.fleet.connection
 
-        def unit() -> tuple[dict[Process, set[UUID]], int, dict[Process, list[UUID]]]:
+        self.compared += 1
+        asked = self.machines[self.compared % MACHINES]
+
+        def unit() -> tuple[Found, list[Process], Found, int]:
             # A claim puts off what a dead session holds by five seconds, until it was swept up.
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
-            plain = {loop: plainly_eligible(connection._connected().run, loop) for loop in LOOPS}
-            return plain, self._due(session), {loop: ids(claimed(session, loop)) for loop in LOOPS}
+            plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
+            verdicts = eligibility.why(connection, asked, work.Silence())[0]
+            told = [verdict.process for verdict in verdicts if verdict.eligible]
+            due, handed_out = self._due(session), {}
+            for loop in LOOPS:  # a machine may be due for both, and is given back for the other
+                found = claimed(session, loop)
+                handed_out[loop] = sorted(ids(found))
+                if found:
+                    work.cancel(session, found)
+            return plain, told, handed_out, due
 
-        plain, due, handed_out = connection.rehearse(unit)
-        assert {loop: sorted(found) for loop, found in handed_out.items()} == {
-            loop: sorted(found) for loop, found in plain.items()
-        }
+        plain, told, handed_out, due = connection.rehearse(unit)
+        assert handed_out == plain
+        assert told == [loop for loop in LOOPS if asked in plain[loop]], "what people are told must be what claims do"
         # The Recoverer claims no more than it has counted. What is on hold as a whole is counted all the same.
         assert due >= len(plain[Process.RECOVERY])
         if not self.pauses and not holds.holds(connection):
@@ -225,7 +281,7 @@ def step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tup
 minutes = step("time", st.sampled_from([1, 2, 5, 10, 20, 30]))
 claims = step("claim", session, loop, st.integers(1, MACHINES))
 looks = step("look", session, loop)
-ends = step("end", which, st.sampled_from(["do it", "finish", "fail", "cancel"]))
+ends = step("end", which, st.sampled_from(["do it", "do it", "finish", "fail", "fail", "cancel", "give up"]))
 steps = st.one_of(
     minutes,
     minutes,
@@ -241,6 +297,7 @@ steps = st.one_of(
     step("heartbeat", machine),
     step("heartbeat", machine),
     step("agent", machine, st.sampled_from([0, 15, 30])),
+    step("not_back", machine, st.sampled_from([-5, 5, 20]), st.booleans()),
     step("drop", machine, st.sampled_from(["agent_started", "agent_heartbeat", "os_installation_request"])),
     step("request", machine, generation),
     step("report", machine, generation, st.sampled_from(["Success", "Error"])),
@@ -252,6 +309,9 @@ steps = st.one_of(
         st.sampled_from([None, 300, 1200]),
     ),
     step("resume", which),
+    step("attempt", which),
+    step("retry", machine, st.none() | loop),
+    step("unquarantine", machine),
     step("survey", session),
     step("hold", session, st.sampled_from([[], [], [HERE], [WHOLE], [HERE, WHOLE], ["elsewhere"]])),
 )

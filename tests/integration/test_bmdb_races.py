@@ -165,6 +165,37 @@ def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Pr
     assert ids(claimed(other, second)) == [machine_id]
 
 
+@pytest.mark.parametrize("second", [Process.ACCESS, START])
+def test_a_machine_in_work_is_not_taken_by_name_for_another_process(fleet: Fleet, second: Process) -> None:
+    """Not even the unique key would notice: it is of one process."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    held = work.start_work(session, Process.ACCESS if second is START else START, machine_id)
+    with pytest.raises(WorkConflict, match=str(machine_id)):
+        work.start_work(fleet.open_session(), second, machine_id)
+    assert fleet.holders(machine_id) == [session.session_id]
+    assert work.finish(session, [held]) == {machine_id}
+    assert work.start_work(session, second, machine_id).machine_id == machine_id
+
+
+def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet) -> None:
+    """The claim commits while the other waits for the due row; its work is not in the view that the other has."""
+    machine_id = fleet.provided_machine()
+    session, other = fleet.open_session(), fleet.open_session(connection=fleet.connect())
+    with ThreadPoolExecutor(1) as pool:
+
+        def unit() -> Future[work.Work]:
+            assert ids(work.claim(session, START, PROVIDER, 1).work) == [machine_id]
+            late = pool.submit(work.start_work, other, Process.ACCESS, machine_id)
+            fleet.wait_until_blocked()
+            return late
+
+        late = fleet.connection.transact(unit)
+        with pytest.raises(WorkConflict, match=str(machine_id)):
+            late.result(timeout=20)
+    assert fleet.holders(machine_id) == [session.session_id]
+
+
 def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
     """The loser waits for the winner's commit and is told."""
     machine_id = fleet.bare_machine()

@@ -29,7 +29,7 @@ from shepherd_core.telemetry import Metric
 from tests.integration.fleet import PROVIDER, WAIT_SECONDS, Fleet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -86,6 +86,10 @@ class Errands:
         """Count it."""
         self.prepared += 1
         self._prepare(deadline)
+
+    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+        """Do what is to be done with each."""
+        return dict.fromkeys(works)
 
     def work_on(self, attempt: Attempt) -> None:
         """Run the errand, and see who else is at it."""

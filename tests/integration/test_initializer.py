@@ -7,7 +7,7 @@ import io
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -291,6 +291,32 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> N
     world.fleet.pass_time(HOUR)
     assert world.run()[Metric.FINISHED] == 1
     assert world.show(machine_id)["host_key"] not in {None, pinned}
+
+
+def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world: World) -> None:
+    """A reinstall drops the pin. Where the provider knows the key, nobody has to be believed for that."""
+    machine_id, name = world.machine()
+    world.run()
+    known = world.show(machine_id)["host_key"]
+    assert queries.forget_host_key(world.fleet.connection, machine_id)
+    world.lose_agent(machine_id)
+    provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), known)
+    world.park.change_host_key(name)
+    assert world.run(provider=provider)[Metric.FAILED] == 1
+    assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert world.show(machine_id)["host_key"] is None
+
+
+class _Knowing(Edge):
+    """A provider that knows the host key of its machines."""
+
+    def __init__(self, provider: StaticProvider, host_key: str) -> None:
+        super().__init__(provider)
+        self._host_key = host_key
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Get it."""
+        return replace(super().get_machine(provider_id, deadline), host_key=self._host_key)
 
 
 # --- failures ---

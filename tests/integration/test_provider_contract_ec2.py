@@ -55,6 +55,7 @@ class TestEc2(ProviderContract):
                 make_refusing=lambda: api.refuse("*", refusal(401, "AuthFailure", SECRET)),
                 spoil_listing=api.repeat_pages,
                 reboots=lambda provider_id: api.restarts[provider_id],
+                confuse=lambda provider_id: api.set_state(provider_id, "unheard-of"),
                 stall=api.stall,
                 secret=SECRET,
             )

@@ -11,7 +11,7 @@ from shepherd_core.providers.equinix import EquinixProvider
 
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
-from simulator.faults import Answer, EmptyPage
+from simulator.faults import Answer, Delay, EmptyPage, UnknownState
 from tests.integration.provider_contract import ProviderContract, World
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class TestEquinix(ProviderContract):
                 make_refusing=lambda: api.faults.add(Answer(times=0, status=403, body={"error": f"{KEY} may not"})),
                 spoil_listing=lambda: api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0)),
                 reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+                confuse=lambda _: api.faults.add(UnknownState(times=0)),
+                stall=lambda: api.faults.add(Delay(times=0, seconds=60)),
                 secret=KEY,
             )
             assert api.errors == []

@@ -66,6 +66,7 @@ class TestHetzner(ProviderContract):
                 make_refusing=lambda: robot.faults.add(Answer(times=0, status=403, body=DENIED)),
                 spoil_listing=lambda: robot.faults.add(Answer(path="/server", times=0, status=200, body=TWICE)),
                 reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+                confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
                 stall=lambda: robot.faults.add(Delay(times=0, seconds=60)),
                 secret=PASSWORD,
             )

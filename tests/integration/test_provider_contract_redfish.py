@@ -78,6 +78,7 @@ class TestRedfish(ProviderContract):
                 make_refusing=lambda: fail(SourceMissing(), Answer(times=0, status=403, body=said)),
                 spoil_listing=spoil,
                 reboots=rack.starts,
+                confuse=lambda provider_id: setattr(rack.bmcs[provider_id], "power", "Unheard-of"),
                 stall=lambda: fail(SourceUnavailable(), Delay(times=0, seconds=3600)),
                 secret=PASSWORD,
             )

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work import Work
 
     from tests.conftest import ManualClock
 
@@ -72,6 +74,10 @@ class World:
             runtime_info="a test",
         )
 
+    def attempt(self, session: Session, work: Work, deadline: Deadline) -> Attempt:
+        """Return what the loop works on."""
+        return Attempt(work, deadline, decision=self.loop.decide(session, [work])[work])
+
     def watch(self, seconds: float) -> None:
         """Let time pass, and the schedule go on meanwhile: it ends with the last invocation before the end."""
         for _ in range(int(seconds) // MINUTE):
@@ -104,9 +110,9 @@ def test_a_silent_machine_is_rebooted_once_and_needs_its_agent_again(world: Worl
     assert world.run()[Metric.FINISHED] == 1
     assert world.reboots(machine) == 1
     assert world.fleet.tags(machine) == {"rebooted", "host_key"}
-    assert world.fleet.events(machine) == ["Started", "Finished"]
+    assert world.fleet.events(machine) == ["Started", "Attempted", "Finished"]
     assert queries.show_machine(world.fleet.connection, machine)["needs"] == Process.AGENT_START
-    world.fleet.pass_time(HOUR)
+    world.fleet.pass_time(MINUTE)
     assert world.run()[Metric.CLAIMED] == 0
     assert world.reboots(machine) == 1
 
@@ -171,7 +177,8 @@ def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cau
         world.fleet.pass_time(interval)
     assert world.run()[Metric.FINISHED] == 1
     assert world.reboots(machine) == 1
-    assert queries.show_machine(world.fleet.connection, machine)["backoffs"] == []
+    (backoff,) = queries.show_machine(world.fleet.connection, machine)["backoffs"]
+    assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
 
 
 def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World) -> None:
@@ -208,7 +215,7 @@ def test_a_session_without_time_left_reboots_nothing(world: World, clock: Manual
     machine = world.given(world.fleet.silent_machine())
     session = world.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
-    attempt = Attempt(work, Deadline(clock, 60, session.left))
+    attempt = world.attempt(session, work, Deadline(clock, 60, session.left))
     clock.now += 31
     with pytest.raises(SessionExpired):
         world.loop.work_on(attempt)
@@ -223,7 +230,7 @@ def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(world: 
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
 
     left = iter([30.0, 0.0])
-    attempt = Attempt(work, Deadline(clock, 60, lambda: next(left, 0.0)))
+    attempt = world.attempt(session, work, Deadline(clock, 60, lambda: next(left, 0.0)))
     with pytest.raises(SessionExpired):
         world.loop.work_on(attempt)
     assert world.reboots(machine) == 0

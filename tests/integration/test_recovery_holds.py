@@ -227,6 +227,21 @@ def test_after_a_time_in_which_nobody_looked_silence_is_counted_anew(world: Worl
     assert not world.provider.reboots
 
 
+def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
+    """Operators look where the reason sends them, and one that is over sends them to the wrong place."""
+    world.sound(REPORTING)
+    world.tick()
+    world.fleet.pass_time(HOUR)
+    world.reporting.clear()
+    world.tick()
+    (before,) = holds.holds(world.fleet.connection)
+    assert "nobody looked for " in before["reason"]
+    world.run()
+    (after,) = holds.holds(world.fleet.connection)
+    assert after["reason"] == f"no machine reports: {REPORTING} fell silent"
+    assert (after["ended_at"], after["held_at"]) == (None, before["held_at"])
+
+
 def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> None:
     """It is known, and would stand there for ever."""
     world.sound(10)

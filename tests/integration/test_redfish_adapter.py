@@ -113,6 +113,15 @@ def test_a_reboot_is_what_the_bmc_offers(
     assert site.rack.starts(NAME) == 1
 
 
+def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site) -> None:
+    """To take it for one that says nothing, and so offers all, would be to send what it may not have."""
+    site.bmc.reset_types, site.bmc.action_info = ("On", "ForceOff"), True
+    site.bmc.faults.add(Answer(method="GET", path=f"{site.bmc.system}/ResetActionInfo", times=0, status=503))
+    with pytest.raises(ProviderUnavailable):
+        site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.resets == []
+
+
 @pytest.mark.parametrize(
     ("offered", "sent"), [(ALL, ["PowerCycle"]), (("On", "ForceOff", "ForceRestart"), ["ForceOff", "On"])]
 )
@@ -204,6 +213,25 @@ def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str |
     site.rack.settle()
     assert site.done == ["power_off", "power_on"]
     assert site.bmc.override == "Disabled"
+
+
+@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
+def test_an_override_that_waits_for_the_next_reset_is_taken_back(site: Site, action: str) -> None:
+    """Some BMCs show what was asked for elsewhere until it holds, and then it is too late."""
+    site.bmc.pending = {"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once"}
+    getattr(site.provider(), action)(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "power_on"]
+
+
+def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) -> None:
+    """It holds when the machine is switched on, and for no boot after that."""
+    site.bmc.pending = {"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
+    adapter = site.provider(boot_source="pxe")
+    adapter.reinstall(NAME, site.deadline)
+    adapter.reboot(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
 
 
 def test_a_lasting_override_is_somebody_s_will(site: Site) -> None:
@@ -321,7 +349,8 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
 ) -> None:
     """A machine whose BMC hangs is not gone, nor off; and the others are told of as if nothing were."""
     site.bmc.faults.add(fault)
-    listing = site.provider(timeout_seconds=0.5).list_machines(deadline)
+    patience = 3 if isinstance(fault, Delay) else 30
+    listing = site.provider(timeout_seconds=patience).list_machines(deadline)
     assert [(machine.provider_id, machine.status) for machine in listing] == [
         (NAME, ProviderStatus.UNKNOWN),
         ("rack-002", ProviderStatus.RUNNING),

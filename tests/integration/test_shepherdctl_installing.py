@@ -445,6 +445,20 @@ def test_an_empty_report_and_one_of_a_later_agent_are_shown(fleet: Fleet) -> Non
     assert (disk["protocol"], disk["media_errors"], disk["usage_ratio"]) == (None, 1, 1.5)
 
 
+def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet) -> None:
+    """JSON has no such numbers, and one machine must not keep a program from reading."""
+    disk = BlockDevice(usage_ratio=float("nan"), available_spare_ratio=float("inf"))
+    node = Node(memory_installed_bytes=1, memory_usable_ratio=float("nan"), block_device=[disk])
+    reported_hardware(fleet, fleet.started_machine(), AgentHardwareReport(report=node))
+    shepherdctl = CommandLine(fleet.settings)
+    hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
+    (shown_disk,) = hardware["disks"]
+    ratios = hardware["memory_usable_ratio"], shown_disk["usage_ratio"], shown_disk["available_spare_ratio"]
+    assert ratios == (None, None, None)
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert (facts["memory"], facts["disk"]) == (["1 B"], ["unknown size"])
+
+
 def test_what_agents_say_cannot_act_on_the_terminal(fleet: Fleet) -> None:
     """A machine is anybody's once it was broken into; its words must stay words."""
     machine_id = fleet.started_machine()

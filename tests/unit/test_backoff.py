@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.backoff import Backoff
 
@@ -64,7 +64,6 @@ def test_a_lower_maximum_takes_effect_at_once() -> None:
     assert Backoff(60, 120, 1.5).next(5000) == 120
 
 
-@settings(deadline=None)
 @given(
     st.floats(-10, 1e6),
     st.none() | st.floats(-10, 1e6),
@@ -80,7 +79,6 @@ def test_an_interval_is_whole_seconds_within_its_bounds(
     assert 1 <= interval <= max(1, initial + 1, (maximum or 0) + 1)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 1000), st.integers(1, 10_000), st.floats(1.001, 10))
 def test_a_pause_never_shortens_and_arrives_at_the_maximum(initial: int, maximum: int, exponent: float) -> None:
     """Growth may not stand still below the maximum, however small the exponent."""

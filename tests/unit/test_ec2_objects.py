@@ -94,6 +94,13 @@ def test_an_instance_is_a_machine_with_all_that_its_tags_tell() -> None:
         ("private", RUNNING, "10.0.0.1"),
         ("public", RUNNING, "192.0.2.1"),
         ("public", {**RUNNING, "PublicIpAddress": None}, None),
+        ("public", {**RUNNING, "PublicIpAddress": ""}, None),
+        ("public", {**RUNNING, "PublicIpAddress": None, "Ipv6Address": "2001:db8::1"}, None),
+        (
+            "public",
+            {**RUNNING, "PrivateIpAddress": None, "PublicIpAddress": None, "Ipv6Address": "2001:db8::1"},
+            "2001:db8::1",
+        ),
         ("private", {**RUNNING, "PrivateIpAddress": None, "Ipv6Address": "2001:db8::1"}, "2001:db8::1"),
     ],
 )

@@ -298,7 +298,9 @@ def test_a_token_of_nobody_makes_no_adoption() -> None:
     """Its intent was given up, or it is another deployment's."""
     found = plan(in_use("a", token=9), ledger=Ledger(intents=(Intent(uuid(7), None),)))
     assert found.adopt == ()
-    assert found.differences == ("a is in use at the provider and not in the BMDB",)
+    assert found.differences == (
+        f"a is in use at the provider and not in the BMDB, which never gave its token {uuid(9)}",
+    )
 
 
 def test_two_machines_with_one_token_are_both_disputed() -> None:

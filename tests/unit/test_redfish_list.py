@@ -51,6 +51,7 @@ def test_what_is_optional_may_be_left_out() -> None:
         ("Bmc", "https://user:password@192.0.2.111"),
         ("Bmc", "https://192.0.2.111:99999"),
         ("Bmc", "https://[::1"),
+        ("Bmc", "https://[::1::2]"),
         ("Bmc", "https://a b"),
         ("Bmc", "https://b\N{LATIN SMALL LETTER U WITH DIAERESIS}.example"),
         ("Bmc", 5),
@@ -103,6 +104,7 @@ def test_all_faults_are_told_at_once() -> None:
         (None, None),
         (GOOD["System"], None),
         (None, GOOD["System"]),
+        (GOOD["System"], f"{GOOD['System']}/"),
     ],
 )
 @pytest.mark.parametrize("bmc", ["https://192.0.2.111", "https://192.0.2.111/", "HTTPS://192.0.2.111:443"])
@@ -112,6 +114,13 @@ def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, 
     second = {**LEAST, "Bmc": bmc, "System": other}
     with pytest.raises(ListingInvalid, match=r"entry 1: Bmc .* is that of entry 0 too; a System of its own was wanted"):
         parse(*({name: value for name, value in entry.items() if value is not None} for entry in (first, second)))
+
+
+def test_a_bmc_has_one_spelling() -> None:
+    """Whoever takes it for two acts on one machine for two."""
+    spellings = ("https://[2001:db8::1]", "https://[2001:DB8:0:0::1]:443/")
+    with pytest.raises(ListingInvalid, match=r"is that of entry 0 too"):
+        parse(*({**LEAST, "ID": bmc, "Addr": f"192.0.2.{len(bmc)}", "Bmc": bmc} for bmc in spellings))
 
 
 def test_systems_of_one_bmc_are_told_apart() -> None:

@@ -139,7 +139,7 @@ _ENTRY = st.dictionaries(st.sampled_from(["ID", "Addr", "Location", "Other"]), _
 _ENTRIES = st.lists(_ENTRY | _VALUES, max_size=4)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=20) | _ENTRIES.map(lambda entries: json.dumps(entries).encode()))
 def test_whatever_is_read_is_a_listing_or_refused(document: bytes) -> None:
     """Nothing but ListingInvalid may come of a bad list, and no bad machine of a good one."""

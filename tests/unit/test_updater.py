@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.updating import Facts, Known
+from shepherd_core.comparison import YOUNG_SECONDS
 from shepherd_core.errors import ListingInvalid
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.reconcile import YOUNG_SECONDS
 from shepherd_core.updater import changes
 
 OLD = YOUNG_SECONDS + 1

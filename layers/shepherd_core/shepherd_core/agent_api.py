@@ -159,10 +159,12 @@ class AgentApi:
         agent = reports.reporting_agent(self.connection, machine_id)
         if not signed.by(agent.public_key or self._nobodys_key):
             raise _unauthorized("the signature is not by its agent" if agent.public_key else "it has no agent", agent)
-        if agent.public_key is not None and (heard := self._taken(heartbeat, agent.public_key)) is not None:
+        # With the key that was remembered it was tried; another attempt would fail as well.
+        untried = agent.public_key if agent.public_key != key else None
+        if untried is not None and (heard := self._taken(heartbeat, untried)) is not None:
             if len(self._keys) >= _REMEMBERED:
                 self._keys.clear()
-            self._keys[machine_id] = agent.public_key
+            self._keys[machine_id] = untried
             return heard
         raise _unauthorized(self._why_not_taken(heartbeat, agent), agent)
 

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shepherd_core.backoff import Backoff
 from shepherd_core.breaker import Budget, Budgets
 from shepherd_core.errors import ConfigError
+from shepherd_core.ladder import DEFAULT, Rung, Waits, parse
 
 PREFIX = "SHEPHERD_"
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=1_000)]
+
+
+def _ladder(text: str) -> str:
+    parse(text)
+    return text
 
 
 class Settings(BaseSettings):
@@ -215,10 +221,34 @@ class BreakerSettings(Settings):
         )
 
 
+class GraceSettings(Settings):
+    """How long a machine is waited for."""
+
+    grace_seconds: Seconds = Field(
+        1_800, description="Seconds that a machine has to come back after a step; then the next may be taken."
+    )
+
+
 class RecovererSettings(
-    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings, BreakerSettings
+    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings, BreakerSettings, GraceSettings
 ):
     """The Recoverer."""
+
+    ladder: Annotated[str, AfterValidator(_ladder)] = Field(
+        DEFAULT,
+        description="Steps of recovery, and how often each is tried: restart-agent, reboot, power-cycle, reinstall "
+        "(destroys what is on the machine), and quarantine at the end.",
+    )
+    cooldown_seconds: float = Field(
+        600,
+        ge=0,
+        le=86_400,
+        description="Seconds between two steps at the same machine, back or not.",
+    )
+    healthy_seconds: Seconds = Field(
+        3_600,
+        description="Seconds that an agent must report for, until its machine's ladder begins anew.",
+    )
 
     settle_seconds: float = Field(
         120, ge=0, le=86_400, description="Seconds after a reboot in which no agent start is tried."
@@ -226,6 +256,12 @@ class RecovererSettings(
     backoff_initial_seconds: Seconds = Field(60, description="Seconds to leave a machine alone after a first failure.")
     backoff_maximum_seconds: Seconds = Field(3_600, description="Seconds to leave a machine alone at most.")
     backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Return the ladder."""
+        waits = Waits(settle=self.settle_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
+        return parse(self.ladder, waits)
 
     @property
     def backoff(self) -> Backoff:

@@ -28,7 +28,7 @@ from shepherd_core.loop import Admission, Attempt
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -109,8 +109,9 @@ class _Run(Generic[F]):
         self.counts[Metric.CLAIMED] += len(claim.work)
         return claim.work
 
-    def begin(self, work: Work) -> None:
-        attempt = Attempt(work, self.deadline.within(self.limits.machine_seconds, self.session.left))
+    def begin(self, work: Work, decision: object) -> None:
+        deadline = self.deadline.within(self.limits.machine_seconds, self.session.left)
+        attempt = Attempt(work, deadline, decision=decision)
         self.running[work] = attempt
         threading.Thread(target=self._work_on, args=(attempt,), daemon=True).start()
 
@@ -223,8 +224,9 @@ def run(
                     if not state.has_time():
                         state.cancel(works)
                         break
-                for work in works:
-                    state.begin(work)
+                if works:
+                    for work, decision in loop.decide(session, works).items():
+                        state.begin(work, decision)
             elif state.running and deadline.remaining() > 0:
                 calm = not state.settle()
             else:
@@ -250,6 +252,8 @@ class Rehearsal:
     """What an invocation would begin with."""
 
     work: list[Work]
+    decisions: Mapping[Work, object]
+    """What it would do with each."""
     held_back: tuple[str, ...]
     """As in ``Admission``."""
 
@@ -264,6 +268,7 @@ def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Cloc
         while True:
             claim = bmdb_work.claim(session, loop.process, provider, limit, silence=loop.silence)
             if claim.work or not claim.examined:
-                return Rehearsal(list(claim.work), admission.held_back)
+                decisions = loop.decide(session, claim.work) if claim.work else {}
+                return Rehearsal(list(claim.work), decisions, admission.held_back)
 
     return connection.rehearse(unit)

@@ -12,7 +12,7 @@ from shepherd_core.machine import Process
 from shepherd_core.takeover import take_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.backoff import Backoff
@@ -59,6 +59,10 @@ class Initializer:
         deadline.left()
         self._binary, self._ca_certificate = self._fetch()
 
+    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+        """Do the same with all of them."""
+        return dict.fromkeys(works)
+
     def work_on(self, attempt: Attempt) -> AgentStarted:
         """Return the keys of the agent that now runs on the machine, and of the machine."""
         work, deadline = attempt.work, attempt.deadline
@@ -69,7 +73,8 @@ class Initializer:
         if machine.address is None:
             message = f"the provider names no address for {work.provider_id} (status {machine.status})"
             raise NoAddress(message)
-        connection = self._dialer.dial(str(machine.address), work.host_key, deadline)
+        known = work.host_key or machine.host_key  # a reinstall drops the pin, but the provider may still know
+        connection = self._dialer.dial(str(machine.address), known, deadline)
         try:
             attempt.host_key = connection.host_key
             takeover = take_over(

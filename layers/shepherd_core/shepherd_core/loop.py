@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.backoff import Backoff
@@ -29,6 +29,8 @@ class Attempt:
     """Ends the work; its ``check`` is the fence before every effect."""
     host_key: str | None = None
     """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
+    decision: Any = None
+    """What the loop decided beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,16 @@ class Loop(Protocol[F]):
         Get what all machines need, once per invocation and only when there is a machine to work on.
 
         What it raises fails the invocation and is held against no machine.
+        """
+
+    def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+        """
+        Decide what is to be done with each machine, just before that begins, and put on record what must be by then.
+
+        What is not returned is not begun. Must be quick, and may be abandoned at any moment.
+
+        Raises:
+            SessionExpired: nothing may be begun.
         """
 
     def work_on(self, attempt: Attempt) -> F:

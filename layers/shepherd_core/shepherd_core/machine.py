@@ -73,6 +73,18 @@ class WorkEvent(StrEnum):
     CANCELED = "Canceled"
     EXPIRED = "Expired"
     """The session died with the work in hand; found and recorded by the next session that opens."""
+    ATTEMPTED = "Attempted"
+    """A step of recovery is about to be taken; written before it is."""
+    SKIPPED = "Skipped"
+    """A step of recovery cannot be taken."""
+    HEALTHY = "Healthy"
+    """Until then the machine had been healthy for a while: its recovery begins at the bottom again."""
+    QUARANTINED = "Quarantined"
+    """Recovery gave up on it: no loop touches it any more."""
+    UNQUARANTINED = "Unquarantined"
+    """An operator gave it back to the loops; its recovery begins at the bottom again."""
+    RETRIED = "Retried"
+    """An operator ended a backoff."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

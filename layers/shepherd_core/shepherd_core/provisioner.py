@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb import provisioning
+from shepherd_core.bmdb import departing, provisioning
 from shepherd_core.bmdb.session import Session
 from shepherd_core.errors import (
     CapacityTaken,
@@ -127,6 +127,10 @@ class Provisioner:
         for difference in plan.differences:
             telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
         session.poke()  # what follows needs a live session, and not every statement looks for itself
+        for provided in plan.depart:
+            if departing.remove(session, self._provider.name, provided.machine_id):
+                released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
+                telemetry.info("released machine is gone", **released)
         for provided in plan.take_back:
             provisioning.take_back(session, provided.machine_id)
         for provided in plan.set_aside:
@@ -136,9 +140,9 @@ class Provisioner:
         for intent in plan.forget:
             self._forget(session, intent)
         for machine in plan.assimilate:
-            machine_id = provisioning.intend(session, self._provider.name, machine.capacity_id)
+            machine_id = provisioning.take_in(session, self._provider.name, machine)
             if machine_id is not None:
-                self._record(session, machine_id, machine, Metric.ASSIMILATED)
+                self._recorded(machine_id, machine, Metric.ASSIMILATED)
 
     def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
         next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds
@@ -184,6 +188,9 @@ class Provisioner:
 
     def _record(self, session: Session, machine_id: UUID, machine: Machine, metric: Metric) -> None:
         provisioning.provide(session, self._provider.name, machine_id, machine)
+        self._recorded(machine_id, machine, metric)
+
+    def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:
         self._counts[metric] += 1
         self._counts[Metric.MANAGED] += metric is Metric.CREATED  # the others were counted before
         telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)

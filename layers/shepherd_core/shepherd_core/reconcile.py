@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.errors import Discrepancy, ListingInvalid
-from shepherd_core.machine import INVALID, Availability, ProviderStatus
+from shepherd_core.comparison import Kind, compare, in_use, refuse_duplicates
+from shepherd_core.errors import Discrepancy
+from shepherd_core.machine import ProviderStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from uuid import UUID
+    from collections.abc import Collection, Sequence
 
     from shepherd_core.bmdb.provisioning import Intent, Ledger, Provided
     from shepherd_core.machine import Machine, ProviderId
-
-
-YOUNG_SECONDS = 600.0
-"""A machine that was created so lately is not missed: listings lag behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +45,8 @@ class Creation:
 class Plan:
     """What to do, in this order; every step stands for itself."""
 
+    depart: tuple[Provided, ...] = ()
+    """Machines that were released, and that the provider has no more."""
     take_back: tuple[Provided, ...] = ()
     """Machines that were set aside, and that the provider lists again."""
     set_aside: tuple[Provided, ...] = ()
@@ -78,43 +75,43 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     # Sorted, so that what is done, and what waits for the limits, does not depend on the order of a listing.
     known = {provided.provider_id: provided for provided in sorted(ledger.provided, key=lambda each: each.provider_id)}
     used, unused = _resolve(listing, known)
-    adopt, differences = _adoptions(used, known, ledger)
-    adopted = {intent.machine_id for intent, _ in adopt}
-
-    unknown = [
-        machine
-        for provider_id, machine in used.items()
-        if provider_id not in known
-        and machine.token not in adopted
-        and not machine.failed
-        and provider_id not in differences
-    ]
-    if not limits.assimilate:
-        for machine in unknown:
-            differences[machine.provider_id] = f"{machine.provider_id} is in use at the provider and not in the BMDB"
     gone = {provider_id for provider_id, machine in used.items() if machine.status is ProviderStatus.MISSING}
-    missing = [
+    depart = [
         provided
         for provider_id, provided in known.items()
-        if provider_id in gone
-        or (
-            provider_id not in used
-            and provided.status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT
-            and provided.age_seconds > YOUNG_SECONDS
-        )
+        if provided.released_seconds is not None and (provider_id not in used or provider_id in gone)
     ]
-    for provided in missing:
-        differences[provided.provider_id] = (
-            f"{provided.provider_id} (machine {provided.machine_id}) is in the BMDB and not in use at the provider"
-        )
+    found = compare(used, ledger)
+    intents = {intent.machine_id: intent for intent in ledger.intents}
+    adopt = [
+        (intents[each.machine_id], used[each.provider_id])
+        for each in found
+        if each.kind is Kind.ADOPTABLE and each.machine_id is not None
+    ]
+    unknown = [
+        used[each.provider_id]
+        for each in found
+        if each.kind in (Kind.ADOPTABLE, Kind.FOREIGN) and each.machine_id is None
+    ]
+    missing = [
+        known[each.provider_id]
+        for each in found
+        if each.kind in (Kind.VANISHED, Kind.DISPUTED) and each.provider_id in known
+    ]
+    settling = {
+        machine.provider_id for machine in (*(each for _, each in adopt), *(unknown if limits.assimilate else ()))
+    }
+    differences = [each.words for each in found if each.kind is not Kind.STRANDED and each.provider_id not in settling]
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
     # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what the
     # provider itself says is gone: then there is no doubt which side is right.
-    explained = [provided for provided in missing if provided.set_aside or provided.provider_id in gone]
+    explained = [
+        provided for provided in missing if provided.set_aside or provided.quarantined or provided.provider_id in gone
+    ]
     if len(differences) - (len(explained) if tolerated else 0) > tolerated:
-        raise Discrepancy(sorted(differences.values()))
+        raise Discrepancy(sorted(differences))
 
-    settled = len(known) + len(adopt)
+    settled = len(known) - len(depart) + len(adopt)
     assimilate = unknown[: _room(limits, settled)] if limits.assimilate else []
     settled += len(assimilate)
     # An intent whose token is in dispute waits until somebody has decided which of the machines is it.
@@ -124,48 +121,20 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     managed = settled + len(ledger.intents) - len(adopt) - len(forget)
     create = resume[: _room(limits, settled)] + _fresh(unused, ledger)[: _room(limits, managed)]
     return Plan(
+        depart=tuple(depart),
         take_back=tuple(
             provided
             for provider_id, provided in known.items()
-            if provided.set_aside and provider_id in used and provider_id not in gone
+            if provided.set_aside and not provided.quarantined and provider_id in used and provider_id not in gone
         ),
-        set_aside=tuple(provided for provided in missing if not provided.set_aside),
+        set_aside=tuple(provided for provided in missing if not (provided.set_aside or provided.quarantined)),
         adopt=tuple(adopt),
         forget=tuple(forget),
         assimilate=tuple(assimilate),
         create=tuple(create[: limits.chunk]),
         managed=managed,
-        differences=tuple(sorted(differences.values())),
+        differences=tuple(sorted(differences)),
     )
-
-
-def in_use(listing: Sequence[Machine], known: Collection[ProviderId]) -> dict[ProviderId, Machine]:
-    """
-    Return the machines in use by id, where those that may be used or not are if the BMDB has them: they are *known*.
-
-    Raises:
-        ListingInvalid: the listing contradicts itself.
-    """
-    used: dict[ProviderId, Machine] = {}
-    for machine in listing:
-        named = machine.provider_id != INVALID
-        match machine.availability:
-            case Availability.KNOWN_UNUSED:
-                pass
-            case Availability.POSSIBLY_USED if not named or machine.provider_id not in known:
-                pass
-            case Availability.POSSIBLY_USED:
-                used[machine.provider_id] = machine
-            case Availability.KNOWN_USED if named:
-                used[machine.provider_id] = machine
-            case _:
-                message = (
-                    f"the provider lists {machine.provider_id} at {machine.address} with availability "
-                    f"{machine.availability!r}, which it cannot have"
-                )
-                raise ListingInvalid(message)
-    _refuse_duplicates(machine.provider_id for machine in listing if machine.provider_id != INVALID)
-    return used
 
 
 def _resolve(
@@ -174,42 +143,10 @@ def _resolve(
     """Return the machines in use by id, and the capacity that none of them, or of the BMDB, is; in a stable order."""
     used = in_use(listing, known)
     unused = [machine for machine in listing if machine.provider_id not in used]
-    _refuse_duplicates(machine.capacity_id for machine in unused if machine.capacity_id is not None)
+    refuse_duplicates(machine.capacity_id for machine in unused if machine.capacity_id is not None)
     occupied = {machine.capacity_id for machine in used.values()}
     free = [machine for machine in unused if machine.capacity_id not in occupied and machine.provider_id not in known]
     return dict(sorted(used.items())), sorted(free, key=lambda machine: machine.capacity_id or "")
-
-
-def _refuse_duplicates(names: Iterable[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        message = f"the provider lists {', '.join(sorted(twice))} more than once"
-        raise ListingInvalid(message)
-
-
-def _adoptions(
-    used: dict[ProviderId, Machine], known: Collection[ProviderId], ledger: Ledger
-) -> tuple[list[tuple[Intent, Machine]], dict[ProviderId, str]]:
-    """Return which machines are what which intents wanted, and a difference for each machine that claims too much."""
-    intents = {intent.machine_id: intent for intent in ledger.intents}
-    owners = {provided.machine_id: provided.provider_id for provided in ledger.provided}
-    by_token: dict[UUID, list[Machine]] = {}
-    for machine in used.values():
-        if machine.token is not None and machine.provider_id not in known:
-            by_token.setdefault(machine.token, []).append(machine)
-    adopt: list[tuple[Intent, Machine]] = []
-    differences: dict[ProviderId, str] = {}
-    for token, machines in by_token.items():
-        claimants = [machine.provider_id for machine in machines] + ([owners[token]] if token in owners else [])
-        if len(claimants) > 1:
-            for machine in machines:
-                others = ", ".join(claimant for claimant in claimants if claimant != machine.provider_id)
-                differences[machine.provider_id] = (
-                    f"{machine.provider_id} carries the token {token}, and so does {others}"
-                )
-        elif token in intents:
-            adopt.append((intents[token], machines[0]))
-    return adopt, differences
 
 
 def _unfinished(

@@ -1,5 +1,10 @@
 """
-The Recoverer: brings back machines whose agent has fallen silent, by a reboot and a new agent start.
+The Recoverer: brings back machines whose agent has fallen silent, step by step, and gives up on those that stay so.
+
+Which step is next follows from what was tried before; ``ladder`` has the rules.
+A step is put on record before it is taken, and what became of it afterwards. If
+this dies in between, nobody knows whether it was taken: then it is not repeated,
+but the machine waited for as after any step.
 
 Before it claims anything it asks whether that many machines can be silent by
 themselves, or whether they are not heard through a fault of ours; ``breaker``
@@ -8,25 +13,28 @@ has the rule. Then it holds back, and reboots nobody.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb import holds
+from shepherd_core.bmdb import holds, recovering
 from shepherd_core.bmdb.work import finish_recovery
 from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, total, where
-from shepherd_core.errors import MachineNotFound
+from shepherd_core.errors import MachineNotFound, NotSupported, ProviderRefused
+from shepherd_core.ladder import DEFAULT, Move, Step, Waits, climb, healthy_until, next_move, parse, possible
 from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.backoff import Backoff
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work import Silence, Work
     from shepherd_core.clock import Deadline
+    from shepherd_core.ladder import Rung
     from shepherd_core.loop import Attempt
     from shepherd_core.provider import Provider
 
@@ -35,7 +43,7 @@ _SHORTEST_ABSENCE_SECONDS = 120
 
 
 class Recoverer:
-    """Reboots silent machines. Does not wait for them: the Initializer comes back when they should be up."""
+    """Does not wait for the machines: the Initializer comes back when they should be up."""
 
     process = Process.RECOVERY
 
@@ -47,12 +55,21 @@ class Recoverer:
         settle_seconds: float,
         backoff: Backoff,
         budgets: Budgets | None = None,
+        ladder: Sequence[Rung] | None = None,
+        healthy_seconds: float = 3600,
     ) -> None:
-        """*settle_seconds*: how long a machine takes to come up; *budgets*: how many may be silent at once."""
+        """
+        Take these settings.
+
+        *settle_seconds*: how long a machine takes to come up, where there is no
+        *ladder*; *budgets*: how many may be silent at once; *healthy_seconds*:
+        how long an agent must report for its machine's ladder to begin anew.
+        """
         self.silence = silence
         self.backoff = backoff
         self._provider = provider
-        self._settle_seconds = settle_seconds
+        self._ladder = ladder or parse(DEFAULT, Waits(settle=settle_seconds))
+        self._healthy_seconds = healthy_seconds
         self._budgets = budgets or Budgets()
 
     def admit(self, session: Session) -> Admission:
@@ -69,6 +86,7 @@ class Recoverer:
             Metric.HELD_BACK: len(held),
             Metric.SILENT: quiet[Kind.SILENT],
             Metric.NEVER_REPORTED: quiet[Kind.NEVER],
+            Metric.QUARANTINED: figures.quarantined,
         }
         words = tuple(f"{where(location)}: {reason}" for location, reason in sorted(held.items()))
         return Admission(claimable, words, counts)
@@ -88,17 +106,64 @@ class Recoverer:
             held = over if WHOLE in over else held | over
         return held, 0
 
-    def prepare(self, deadline: Deadline) -> None:
-        """Nothing is needed."""
+    def prepare(self, _: Deadline) -> None:
+        """Say which steps are never taken; nothing else is needed."""
+        steps = possible(self._ladder, self._provider.capabilities)
+        for rung in self._ladder[:-1]:
+            if rung.step not in steps:
+                telemetry.warning("a step of the ladder is skipped: the provider cannot take it", step=rung.step)
 
-    def work_on(self, attempt: Attempt) -> None:
-        """Ask the provider for a reboot. A second one, after a crash in between, costs a silent machine nothing."""
-        if attempt.work.provider_id is None:
+    def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, Move]:
+        """Find each machine's place on the ladder, and put on record what is going to be tried."""
+        moves: dict[Work, tuple[Move, datetime | None]] = {}
+        for work, past in recovering.past(session, works).items():
+            taken = climb(past.history)
+            until = healthy_until(taken, past.started_at, past.heard_at, self._healthy_seconds)
+            move = next_move(
+                self._ladder, self._provider.capabilities, self._provider.name, [] if until else taken, past.now
+            )
+            moves[work] = move, until
+        return {work: moves[work][0] for work in recovering.attempt(session, moves)}
+
+    def work_on(self, attempt: Attempt) -> Move:
+        """Take the step that was decided. A provider that has accepted it was asked once, whatever happens here."""
+        work, deadline, move = attempt.work, attempt.deadline, attempt.decision
+        telemetry.info("recovery goes on", machine_id=work.machine_id, decision=str(move), skipped=move.skipped)
+        if move.concludes or move.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}:
+            return cast("Move", move)
+        if work.provider_id is None:
             message = "the machine is not provided by anyone"
             raise MachineNotFound(message)
-        attempt.deadline.check()
-        self._provider.reboot(attempt.work.provider_id, attempt.deadline)
+        deadline.check()
+        try:
+            match move.rung.step:
+                case Step.REBOOT:
+                    self._provider.reboot(work.provider_id, deadline)
+                case Step.POWER_CYCLE:
+                    self._provider.power_cycle(work.provider_id, deadline)
+                case Step.REINSTALL:
+                    self._provider.reinstall(work.provider_id, deadline)
+        except (ProviderRefused, NotSupported, MachineNotFound):
+            attempt.host_key = work.host_key  # nothing was done, so the machine is the one that we know
+            raise
+        return cast("Move", move)
 
-    def finish(self, session: Session, done: Mapping[Work, None]) -> set[UUID]:
-        """Drop the tags of the agent that is gone, so that the machine needs an agent start."""
-        return finish_recovery(session, list(done), self._settle_seconds)
+    def finish(self, session: Session, done: Mapping[Work, Move]) -> set[UUID]:
+        """Drop the tags of the agents that are gone, so that the machines need an agent start; or give machines up."""
+        given_up = {work: move.told for work, move in done.items() if move.rung.step is Step.QUARANTINE}
+        ended: set[UUID] = set()
+        if given_up:
+            ended |= recovering.quarantine(session, given_up)
+            for work, cause in given_up.items():
+                if work.machine_id in ended:
+                    telemetry.warning("machine put into quarantine", machine_id=work.machine_id, cause=cause)
+        for rung in {move.rung for work, move in done.items() if work not in given_up}:
+            ended |= finish_recovery(
+                session,
+                [work for work, move in done.items() if move.rung == rung],
+                rung.waits.settle,
+                grace_seconds=rung.waits.grace,
+                cooldown_seconds=rung.waits.cooldown,
+                rebooted=rung.step is not Step.RESTART_AGENT,
+            )
+        return ended

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shepherd_core.agent_api import AgentApi
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.provider import Provider
+    from shepherd_core.resolution import Resolution
     from shepherd_core.takeover import AgentBinary
 
 CLOSING_SECONDS = 2.0
@@ -174,6 +175,22 @@ def bmdb(settings: config.BmdbSettings | None = None) -> Connection:
     return edges.bmdb(settings or config.load(config.BmdbSettings)[0])
 
 
+def resolution(interval_seconds: float) -> Resolution:
+    """
+    Return the way out of a disagreement between provider and BMDB, with the settings of the Provisioner.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        SchemaMismatch, BmdbError: the BMDB cannot be used.
+    """
+    from shepherd_core.resolution import Resolution  # noqa: PLC0415 - see the module's docstring
+
+    settings, provider = edges.load(config.ProvisionerSettings)
+    connection = edges.bmdb(settings)
+    require(connection)  # who only looks opens no session, which would ask for it
+    return Resolution(provider, connection, CLOCK, settings.max_machines, settings.session_seconds, interval_seconds)
+
+
 def _tick(loop: str, event: Mapping[str, object]) -> Tick:
     try:
         tick = Tick.model_validate(event)
@@ -257,10 +274,12 @@ def build_agent_api() -> AgentApi:
 @cache
 def _recoverer() -> Function:
     from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.ladder import NEEDS, possible  # noqa: PLC0415
     from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
 
     settings, provider = edges.load(config.RecovererSettings)
-    _require(provider, Capability.REBOOT)
+    if not possible(settings.rungs, provider.capabilities):
+        _require(provider, NEEDS[settings.rungs[0].step])
     silence = Silence(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
@@ -270,6 +289,8 @@ def _recoverer() -> Function:
         settle_seconds=settings.settle_seconds,
         backoff=settings.backoff,
         budgets=settings.budgets,
+        ladder=settings.rungs,
+        healthy_seconds=settings.healthy_seconds,
     )
     return _machine_loop(loop, provider, settings)
 
@@ -318,7 +339,12 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
     def plan(_: Deadline) -> dict[str, object]:
         rehearsal = control_loop.rehearse(loop, provider.name, connection, CLOCK, limits)
-        return {"plan": rehearsal.work, "held_back": rehearsal.held_back}
+        plan = [
+            {**asdict(work), "decision": decision and str(decision)}
+            for work in rehearsal.work
+            for decision in (rehearsal.decisions.get(work),)
+        ]
+        return {"plan": plan, "held_back": rehearsal.held_back}
 
     return Function(
         provider.name,

@@ -49,6 +49,8 @@ class Metric(StrEnum):
     """Machines that fell silent, of those that were looked at."""
     NEVER_REPORTED = "never_reported"
     """Machines whose agent never reported, of those that were looked at."""
+    QUARANTINED = "quarantined"
+    """Machines that recovery gave up on, and that no loop touches until an operator says so."""
     CREATED = "created"
     """Machines that the provider was made to create."""
     ADOPTED = "adopted"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb import updating
 from shepherd_core.bmdb.session import Session
+from shepherd_core.comparison import YOUNG_SECONDS, in_use
 from shepherd_core.machine import ProviderStatus
-from shepherd_core.reconcile import YOUNG_SECONDS, in_use
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:

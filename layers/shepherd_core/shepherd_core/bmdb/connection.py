@@ -211,6 +211,7 @@ class Connection:
     def _open(self) -> pg8000.native.Connection:
         settings = self._settings
         where = f"{settings.bmdb_host}:{settings.bmdb_port}"
+        longest = settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds
         password = "" if self._password is None else self._password()  # with None the driver breaks, asked for one
         try:
             sock = transport.dial(settings, self._authorities)
@@ -226,7 +227,10 @@ class Connection:
                 ssl_context=False,  # the socket is encrypted if it has to be
                 application_name="shepherd",
                 startup_params={
-                    "statement_timeout": str(int(settings.bmdb_statement_timeout_seconds * 1000)),
+                    "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
+                    # Of a client that is cut off in a transaction the server would hear nothing for hours, and keep its
+                    # locks. After this long we have given up waiting, too.
+                    "idle_in_transaction_session_timeout": _milliseconds(longest),
                     # Our statements read few rows whatever their parameters are: planning them each time is in vain.
                     "plan_cache_mode": "force_generic_plan",
                 },
@@ -239,8 +243,12 @@ class Connection:
             message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
             raise BmdbUnavailable(message) from error
         # The server ends a statement that takes too long; this is for a server, or a network, that cannot.
-        sock.settimeout(settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds)
+        sock.settimeout(longest)
         return driver
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 def _refusal(error: BaseException | None) -> DatabaseError | None:

@@ -38,6 +38,7 @@ class Figures:
     """Without what is due, which takes more to find out."""
     unwatched_seconds: float
     """How long ago somebody looked before; 0: nobody ever did."""
+    quarantined: int = 0
 
 
 def figures(session: Session, provider: str, silence: Silence, start: UUID | None = None) -> Figures:
@@ -50,7 +51,7 @@ def figures(session: Session, provider: str, silence: Silence, start: UUID | Non
         silence_seconds=silence.silence_seconds,
     )
     cells: Cells = defaultdict(Cell)
-    unwatched = 0.0
+    unwatched, quarantined = 0.0, 0
     for figure, location, reported, number in rows:
         match figure:
             case "reporting":
@@ -61,7 +62,9 @@ def figures(session: Session, provider: str, silence: Silence, start: UUID | Non
                 cells[location].recovered[_kind(reported)] += int(number)
             case "looked":
                 unwatched = number
-    return Figures(cells, unwatched)
+            case "quarantined":
+                quarantined = int(number)
+    return Figures(cells, unwatched, quarantined)
 
 
 def survey(session: Session, provider: str, silence: Silence, passed_over: Collection[str], cells: Cells) -> int:

@@ -36,6 +36,24 @@ class Provided:
     """The Provisioner paused it, because the provider did not list it."""
     age_seconds: float = field(default=float("inf"), compare=False)
     """Since its creation was decided."""
+    heartbeat_seconds: float | None = field(default=None, compare=False)
+    """Since its agent reported last; None: no agent is known to have reported."""
+    asked_seconds: float | None = field(default=None, compare=False)
+    """Since its release was asked for; None: it was not."""
+    released_seconds: float | None = field(default=None, compare=False)
+    """Since the provider accepted that; None: that it did is not on record."""
+    quarantined: bool = False
+    """It counts, but is neither set aside nor taken back, and its absence stops nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A machine that was of the provider and is out of the BMDB's care."""
+
+    machine_id: UUID
+    provider_id: ProviderId
+    released: bool
+    """Given back to the provider; else it was forgotten, because the provider had it no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,7 @@ class Ledger:
     intents: tuple[Intent, ...] = ()
     penalized: frozenset[str] = frozenset()
     """Capacity ids to be left alone now."""
+    departed: tuple[Departed, ...] = ()
 
 
 def take_lock(session: Session, provider: str) -> float | None:
@@ -89,15 +108,17 @@ def ledger(connection: Connection, provider: str) -> Ledger:
     def unit() -> Ledger:
         return Ledger(
             provided=tuple(
-                Provided(
-                    machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), aside, age
-                )
-                for machine_id, provider_id, reservation, status, aside, age in connection.run(
+                Provided(machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), *facts)
+                for machine_id, provider_id, reservation, status, *facts in connection.run(
                     "provided", provider=provider
                 )
             ),
             intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
             penalized=frozenset(row[0] for row in connection.run("penalized", provider=provider)),
+            departed=tuple(
+                Departed(machine_id, ProviderId(provider_id), released)
+                for machine_id, provider_id, released in connection.run("departed", provider=provider)
+            ),
         )
 
     return connection.transact(unit)
@@ -109,20 +130,20 @@ def paused(connection: Connection, provider: str) -> str | None:
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 
-def intend(session: Session, provider: str, capacity_id: str | None) -> UUID | None:
+def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pauses: bool = True) -> UUID | None:
     """
     Record that a machine is about to be created on the capacity, and return its id: the token at the provider.
 
-    None: creations were put on hold meanwhile. Create nothing.
+    None: creations were put on hold meanwhile, and that is to be heeded. Create nothing.
 
     Raises:
         SessionExpired: the session or the lock is lost. Create nothing.
         CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent is there.
     """
     try:
-        return _fenced(session, "intend", provider=provider, capacity_id=capacity_id)
+        return fenced(session, "intend", provider=provider, capacity_id=capacity_id, heed_pauses=heed_pauses)
     except SessionExpired:
-        if paused(session.connection, provider) is None:
+        if not heed_pauses or paused(session.connection, provider) is None:
             raise
         return None
 
@@ -137,7 +158,7 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine)
         SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
         StatementFailed: the BMDB has the provider id already, for another machine.
     """
-    _fenced(
+    fenced(
         session,
         "provide",
         provider=provider,
@@ -152,6 +173,36 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine)
     )
 
 
+def take_in(
+    session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, heed_pauses: bool = True
+) -> UUID | None:
+    """
+    Take a machine that exists at the provider into the BMDB, as the creation *intended* or as a new one; return its id.
+
+    In one transaction. May run twice: a machine that is in the BMDB already stays what it is there.
+    None: creations are on hold, and that is to be heeded.
+
+    Raises:
+        SessionExpired: the session or the lock is lost; nothing was written.
+        CommitUnknown: the connection broke again while the outcome was asked for.
+    """
+
+    def unit() -> UUID | None:
+        rows = session.connection.run("provided_as", provider=provider, provider_id=machine.provider_id)
+        if rows:
+            found: UUID = rows[0][0]
+            return found
+        machine_id = intended or intend(session, provider, machine.capacity_id, heed_pauses=heed_pauses)
+        if machine_id is not None:
+            provide(session, provider, machine_id, machine)
+        return machine_id
+
+    try:
+        return session.connection.transact(unit)
+    except CommitUnknown:
+        return session.connection.transact(unit)
+
+
 def forget(session: Session, provider: str, intent: Intent) -> None:
     """
     Drop an intent, and the row of its machine, which never existed.
@@ -159,7 +210,7 @@ def forget(session: Session, provider: str, intent: Intent) -> None:
     Raises:
         SessionExpired: the session or the lock is lost.
     """
-    _fenced(session, "forget_intent", provider=provider, machine_id=intent.machine_id)
+    fenced(session, "forget_intent", provider=provider, machine_id=intent.machine_id)
 
 
 def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
@@ -186,7 +237,13 @@ def take_back(session: Session, machine_id: UUID) -> None:
     connection.transact(unit)
 
 
-def _fenced(session: Session, statement: str, **parameters: object) -> UUID:
+def fenced(session: Session, statement: str, **parameters: object) -> UUID:
+    """
+    Run a statement that writes only while the provider's lock is held, and return the machine that it names.
+
+    Raises:
+        SessionExpired: the session or the lock is lost; nothing was written.
+    """
     rows = session.connection.run(statement, session_id=session.session_id, **parameters)
     if not rows:
         raise SessionExpired

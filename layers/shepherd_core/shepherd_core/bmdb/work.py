@@ -112,7 +112,7 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
     Lock one named machine for *process*, due or not; no loop will claim it meanwhile.
 
     Raises:
-        WorkConflict: somebody works on it for this process.
+        WorkConflict: somebody works on it.
         SessionExpired: the deadline passed.
         MachineUnknown: the BMDB knows no such machine.
     """
@@ -128,9 +128,12 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
             message = f"the BMDB knows no machine {machine_id}"
             raise MachineUnknown(message) from error
         raise
-    if not rows:
+    if not rows[0][0]:
         raise SessionExpired
-    return _work([1, 1, *rows[0]], process)
+    if rows[0][2] is None:
+        message = f"machine {machine_id} has work by another process"
+        raise WorkConflict(message)
+    return _work(rows[0], process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class AgentStarted:
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
     """Tag the machines as having a started agent, and return those for which that was still ours to say."""
-    return _end(
+    return end(
         session,
         "finish_agent_start",
         WorkEvent.FINISHED,
@@ -155,14 +158,38 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
     )
 
 
-def finish_recovery(session: Session, done: Sequence[Work], settle_seconds: float) -> set[UUID]:
-    """Drop the machines' agent and heartbeat tags, hold off the agent start for *settle_seconds*; return the ended."""
-    return _end(session, "finish_recovery", WorkEvent.FINISHED, done, settle_seconds=settle_seconds)
+def finish_recovery(
+    session: Session,
+    done: Sequence[Work],
+    settle_seconds: float,
+    *,
+    grace_seconds: float | None = None,
+    cooldown_seconds: float = 0,
+    rebooted: bool = True,
+) -> set[UUID]:
+    """
+    Drop the machines' agent and heartbeat tags, hold off the agent start for *settle_seconds*; return the ended.
+
+    A machine whose agent cannot be started within *grace_seconds* is due for
+    recovery again; None: it waits for its agent for ever. No recovery is claimed
+    for *cooldown_seconds*. *rebooted*: that is on record, and counts where too
+    many are silent at once.
+    """
+    return end(
+        session,
+        "finish_recovery",
+        WorkEvent.FINISHED,
+        done,
+        settle_seconds=settle_seconds,
+        grace_seconds=grace_seconds,
+        cooldown_seconds=cooldown_seconds,
+        rebooted=rebooted,
+    )
 
 
 def finish(session: Session, done: Sequence[Work]) -> set[UUID]:
     """End work that changed no tag, and return the ended. All of one process."""
-    return _end(session, "finish", WorkEvent.FINISHED, done, process=done[0].process)
+    return end(session, "finish", WorkEvent.FINISHED, done, process=done[0].process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +204,7 @@ class Failure:
 
 def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
     """Record the causes, leave the machines alone for their intervals, and return the ended. All of one process."""
-    return _end(
+    return end(
         session,
         "fail",
         WorkEvent.FAILED,
@@ -191,7 +218,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
     """Give the machines back as they were, as due as before, and return the ended. All of one process."""
-    return _end(
+    return end(
         session,
         "cancel",
         WorkEvent.CANCELED,
@@ -201,8 +228,12 @@ def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
     )
 
 
-def _end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:
-    """Run *statement* for *works*; after a broken connection once more, for those that it did not reach."""
+def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:
+    """
+    End *works* by *statement*, which leaves *event* in the history, and return the machines whose work that ended.
+
+    After a broken connection it runs once more, for those that it did not reach.
+    """
     machine_ids = [work.machine_id for work in works]
     common = {"session_id": session.session_id, "machine_ids": machine_ids}
     try:

@@ -62,6 +62,7 @@ class Instance:
         Raises:
             KeyError: it has no id, or a tag has no key.
         """
+        private, ipv6 = raw.get("PrivateIpAddress"), raw.get("Ipv6Address")
         return cls(
             id=raw["InstanceId"],
             state=raw.get("State", {}).get("Name", ""),
@@ -69,8 +70,9 @@ class Instance:
             tags={tag["Key"]: tag.get("Value", "") for tag in raw.get("Tags", ())},
             zone=raw.get("Placement", {}).get("AvailabilityZone"),
             reason=raw.get("StateReason", {}).get("Code", ""),
-            private_address=raw.get("PrivateIpAddress") or raw.get("Ipv6Address"),
-            public_address=raw.get("PublicIpAddress"),
+            private_address=private or ipv6,
+            # One that has IPv6 alone has the same address everywhere.
+            public_address=raw.get("PublicIpAddress") or (None if private else ipv6),
         )
 
     def __str__(self) -> str:
@@ -117,7 +119,7 @@ def machine(instance: Instance, which_address: str) -> Machine:
     return Machine(
         provider_id=ProviderId(instance.id),
         availability=Availability.KNOWN_USED,
-        address=None if address is None else ip_address(address),
+        address=ip_address(address) if address else None,
         reservation_id=None if instance.state == TERMINATED else instance.slot,
         location=instance.zone,
         status=_STATUS.get(instance.state, ProviderStatus.UNKNOWN),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -26,13 +27,15 @@ def _bmc(value: object) -> str | None:
     try:
         parts = urlsplit(value)
         port = parts.port
+        host = parts.hostname or ""
+        if ":" in host:
+            host = f"[{IPv6Address(host)}]"
     except ValueError:
         return None
-    if parts.scheme != "https" or not parts.hostname or parts.path not in {"", "/"} or "@" in parts.netloc:
+    if parts.scheme != "https" or not host or parts.path not in {"", "/"} or "@" in parts.netloc:
         return None
     if parts.query or parts.fragment:
         return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"https://{host}" if port in {None, 443} else f"https://{host}:{port}"
 
 
@@ -69,7 +72,8 @@ def _disagreements(entries: Mapping[int, Entry]) -> Iterator[str]:
     known: dict[str, dict[str | None, int]] = {}
     for index, entry in entries.items():
         if "Bmc" in entry:
-            system = entry.get("System")
+            # With a slash in the end or without, as the BMC wants it, it is the same one.
+            system = None if "System" not in entry else entry["System"].rstrip("/")
             others = known.setdefault(entry["Bmc"], {})
             if others and (system is None or system in others or None in others):
                 other = others.get(system, next(iter(others.values())))

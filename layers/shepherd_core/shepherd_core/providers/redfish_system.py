@@ -67,9 +67,9 @@ class ComputerSystem:
         self._boot_source = boot_source
         self._deadline = deadline
         self._system = System(bmc, path)
-        if bmc.broken is not None:
-            raise bmc.broken  # sushy goes on without boot settings that it could not read
         self._allowed = self._system.get_allowed_reset_system_values()
+        if bmc.broken is not None:
+            raise bmc.broken  # sushy goes on without what it could not read: boot settings, or what resets are offered
 
     def reboot(self, *, graceful: bool) -> None:
         """
@@ -124,13 +124,27 @@ class ComputerSystem:
             self._reset(kind)
 
     def _boot_as_usual(self) -> None:
-        boot = self._system.boot
-        if boot is not None and boot.enabled is BootSourceOverrideEnabled.ONCE and boot.target is not BootSource.NONE:
+        boots = [resource.get("Boot") or {} for resource in (self._system.json, self._pending())]
+        once = BootSourceOverrideEnabled.ONCE.value
+        if any(
+            boot.get("BootSourceOverrideEnabled") == once and boot.get("BootSourceOverrideTarget") != "None"
+            for boot in boots
+        ):
             self._system.set_system_boot_options(enabled=BootSourceOverrideEnabled.DISABLED)
         if self._boot_source not in {None, PXE}:
             for drive in self._drives():
                 if drive.inserted and drive.image == self._boot_source:
                     drive.eject_media()  # a firmware may boot from whatever is in the drive
+
+    def _pending(self) -> dict[str, Any]:
+        """Return the settings that hold from the next reset on, for which some BMCs have a resource of its own."""
+        settings = self._system.json.get("@Redfish.Settings") or {}
+        path = (settings.get("SettingsObject") or {}).get("@odata.id")
+        try:
+            pending: dict[str, Any] = {} if path is None else self._bmc.get(path).json()
+        except exceptions.ResourceNotFoundError:
+            return {}
+        return pending
 
     def _steps(self, kinds: list[ResetType]) -> list[ResetType]:
         """Return what restarts it: the first of *kinds* that the BMC offers, else off and on; on, if it is off."""

@@ -4,7 +4,7 @@
 -- What is known of the machines with an agent, counted by location and by whether they had reported. reporting and quiet
 -- are of a sample: up to 1,000 machines in the order of their ids, which are random, from a random id on; so it is all
 -- of them in a fleet of up to 1,000, and costs the same in any. recovering: machines that are in work, or were rebooted
--- within an hour. looked: the seconds since the last look.
+-- within an hour. looked: the seconds since the last look. quarantined: machines of the provider in quarantine.
 WITH sample AS (
     SELECT machine_id
     FROM (
@@ -43,7 +43,7 @@ told AS (
                 THEN 'quiet'
         END AS figure
     FROM sample s
-    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = s.machine_id LIMIT 1) AS n
+    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = s.machine_id AND NOT overdue LIMIT 1) AS n
     WHERE n.process = 'ShepherdRecovery'
 ),
 working AS (
@@ -71,7 +71,12 @@ GROUP BY location, reported
 UNION ALL
 SELECT 'looked', NULL, NULL, extract(epoch FROM statement_timestamp() - looked_at)::float8
 FROM recovery_looks
-WHERE provider = :provider;
+WHERE provider = :provider
+UNION ALL
+SELECT 'quarantined', NULL, NULL, count(*)::float8
+FROM machine_quarantine z
+CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
+WHERE p.provider = :provider;
 
 -- name: survey_due
 -- How many machines are due for recovery in truth, outside of the locations in :passed_over; counted by location, by
@@ -79,7 +84,7 @@ WHERE provider = :provider;
 -- heard, nor for one that was rebooted within an hour. A window of due rows is judged as the claim does it; those of
 -- machines that are not silent are moved to the moment at which they may be, so that the silent ones are left at its
 -- head: if the window was full and something was moved, look again. What is locked, paused or backing off is left to the
--- claim, and is not counted.
+-- claim, and is not counted. Machines that did not come back after a recovery are no news either.
 WITH session AS (
     SELECT session_id
     FROM sessions
@@ -123,8 +128,35 @@ judged AS (
             AND n.paused_until IS NULL
             AND coalesce(n.backoff_until <= statement_timestamp(), true) AS free
     FROM looked l
-    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id LIMIT 1) AS n
+    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n
     WHERE n.process = 'ShepherdRecovery'
+),
+awaited AS (
+    SELECT d.machine_id
+    FROM machine_due d
+    WHERE d.provider = :provider
+        AND d.process IS DISTINCT FROM 'ShepherdRecovery'
+        AND d.recover_at <= statement_timestamp()
+        AND EXISTS (SELECT 1 FROM session)
+        AND CASE
+            WHEN cardinality(:passed_over::text[]) > 0 THEN coalesce(
+                (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+                    <> ALL (:passed_over::text[]),
+                true
+            )
+            ELSE true
+        END
+    ORDER BY d.recover_at, d.machine_id
+    LIMIT 1000
+),
+not_back AS (
+    SELECT l.machine_id, n.location, n.reported
+    FROM awaited l
+    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS n
+    WHERE n.since <= statement_timestamp()
+        AND n.locked_until IS NULL
+        AND n.paused_until IS NULL
+        AND coalesce(n.backoff_until <= statement_timestamp(), true)
 ),
 early AS (
     SELECT
@@ -155,12 +187,17 @@ SELECT
     j.news,
     count(j.machine_id) AS due
 FROM (SELECT 1) AS always
-LEFT JOIN judged j ON j.free AND j.silent_at <= statement_timestamp()
+LEFT JOIN (
+    SELECT machine_id, location, reported, news FROM judged WHERE free AND silent_at <= statement_timestamp()
+    UNION ALL
+    SELECT machine_id, location, reported, false FROM not_back
+) AS j ON true
 GROUP BY j.location, j.reported, j.news;
 
 -- name: hold_recovery
 -- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
--- else any more; and record that somebody looked. One row for each location where it ended, and one in any case.
+-- else any more; and record that somebody looked. The reason is the last one: while a hold is in force, it may become
+-- another. One row for each location where it ended, and one in any case.
 WITH session AS (
     SELECT session_id
     FROM sessions
@@ -180,8 +217,11 @@ changed AS (
     FROM wanted w CROSS JOIN session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
-    SET held_at = excluded.held_at, ended_at = excluded.ended_at, reason = excluded.reason
-    WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL
+    SET
+        held_at = CASE WHEN h.ended_at IS NULL THEN h.held_at ELSE excluded.held_at END,
+        ended_at = excluded.ended_at,
+        reason = excluded.reason
+    WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL OR h.reason <> excluded.reason
     RETURNING h.location, h.ended_at
 ),
 looked AS (

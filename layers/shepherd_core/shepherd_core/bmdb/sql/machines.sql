@@ -3,8 +3,13 @@
 -- name: rearm
 -- Bring due rows up to date after the tags of these machines changed. Run it in the transaction that changed them,
 -- after lock_due and as a statement of its own, so that it sees the change.
-INSERT INTO machine_due (machine_id, provider, process, not_before)
-SELECT machine_id, provider, process, least(since, clock_timestamp())
+INSERT INTO machine_due (machine_id, provider, process, not_before, recover_at)
+SELECT
+    machine_id,
+    provider,
+    process,
+    least(since, clock_timestamp()),
+    (SELECT clock_timestamp() FROM machine_wants w WHERE w.machine_id = machine_need.machine_id AND w.overdue)
 FROM machine_need
 WHERE machine_id = ANY(:machine_ids::uuid[])
 ON CONFLICT (machine_id) DO UPDATE
@@ -12,6 +17,7 @@ SET
     provider = excluded.provider,
     process = excluded.process,
     not_before = excluded.not_before,
+    recover_at = excluded.recover_at,
     revision = machine_due.revision + 1;
 
 -- name: lock_due
@@ -31,9 +37,9 @@ RETURNING machine_id;
 DELETE FROM machine_host_key WHERE machine_id = :machine_id RETURNING host_key;
 
 -- name: list_machines
--- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. All but the page
--- itself is looked up for its machines alone, and :after bounds both sides of the join, so that a late page costs no
--- more than the first.
+-- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. Those that departed
+-- are left out. All but the page itself is looked up for its machines alone, and :after bounds every side of the join, so
+-- that a late page costs no more than the first.
 WITH page AS (
     SELECT
         m.machine_id,
@@ -47,7 +53,11 @@ WITH page AS (
     LEFT JOIN machine_provided p
         ON p.machine_id = m.machine_id
         AND p.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+    LEFT JOIN machine_departed d
+        ON d.machine_id = m.machine_id
+        AND d.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
     WHERE m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+        AND d.machine_id IS NULL
         AND (:provider::text IS NULL OR p.provider = :provider)
     ORDER BY m.machine_id
     LIMIT :limit
@@ -66,9 +76,10 @@ SELECT
     n.backoff_until > clock_timestamp() AS backing_off,
     n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
-    n.paused_until IS NOT NULL AS paused
+    n.paused_until IS NOT NULL AS paused,
+    (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = g.machine_id) AS quarantined_at
 FROM page g
-LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = g.machine_id LIMIT 1) AS n ON true
+LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = g.machine_id AND NOT overdue LIMIT 1) AS n ON true
 ORDER BY g.machine_id;
 
 -- name: count_machines
@@ -78,6 +89,7 @@ WITH seen AS (
     SELECT
         provider,
         CASE
+            WHEN quarantined THEN 'quarantined'
             WHEN process IS NULL THEN 'installed'
             WHEN process = 'ShepherdAgentStart' THEN 'needs_agent'
             WHEN heard_at <= statement_timestamp() - CASE
@@ -91,6 +103,7 @@ WITH seen AS (
         backoff_until,
         paused_until
     FROM machine_next
+    WHERE NOT overdue
     UNION ALL
     SELECT provider, 'not_provided', NULL, NULL, NULL FROM machine_creation_intent
 )
@@ -123,11 +136,25 @@ SELECT
     b.rebooted_at,
     b.settled_at,
     i.intended_at,
+    r.asked_at AS release_asked_at,
+    r.asked_by AS release_asked_by,
+    r.reason AS release_reason,
+    r.accepted_at AS release_accepted_at,
+    d.how AS departed_how,
+    d.departed_at,
+    d.departed_by,
+    d.reason AS departed_reason,
+    d.provider AS departed_provider,
+    d.provider_id AS departed_provider_id,
     n.process AS needs,
     n.since,
     n.backoff_until,
     n.locked_until,
-    n.paused_until
+    n.paused_until,
+    w.awaited_until,
+    z.quarantined_at,
+    z.cause AS quarantine_cause,
+    z.evidence AS quarantine_evidence
 FROM machines m
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = m.machine_id
@@ -135,7 +162,11 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
 LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
-LEFT JOIN machine_next n ON n.machine_id = m.machine_id
+LEFT JOIN machine_next n ON n.machine_id = m.machine_id AND NOT n.overdue
+LEFT JOIN machine_awaited w ON w.machine_id = m.machine_id
+LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
+LEFT JOIN machine_release r ON r.machine_id = m.machine_id
+LEFT JOIN machine_departed d ON d.machine_id = m.machine_id
 WHERE m.machine_id = :machine_id;
 
 -- name: work_on_machine
@@ -152,7 +183,7 @@ SELECT process, until, cause, last_interval_seconds FROM work_backoff WHERE mach
 
 -- name: history
 -- The audit trail of one machine, newest first.
-SELECT timestamp, process, event, failed_cause, session_id
+SELECT timestamp, process, event, rung, failed_cause, session_id
 FROM work_history
 WHERE machine_id = :machine_id
 ORDER BY timestamp DESC

@@ -25,7 +25,7 @@ RETURNING extract(epoch FROM clock_timestamp() - last_creation_at)::float8;
 
 -- name: provided
 -- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
--- provider did not list it.
+-- provider did not list it. quarantined: it is nobody's to touch.
 SELECT
     p.machine_id,
     p.provider_id,
@@ -34,10 +34,24 @@ SELECT
     EXISTS (
         SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner'
     ) AS set_aside,
-    extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds
+    extract(epoch FROM clock_timestamp() - m.machine_created_at)::float8 AS age_seconds,
+    extract(epoch FROM clock_timestamp() - h.agent_heartbeat_at)::float8 AS heartbeat_seconds,
+    extract(epoch FROM clock_timestamp() - r.asked_at)::float8 AS asked_seconds,
+    extract(epoch FROM clock_timestamp() - r.accepted_at)::float8 AS released_seconds,
+    EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id) AS quarantined
 FROM machine_provided p
 JOIN machines m ON m.machine_id = p.machine_id
+LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
+LEFT JOIN machine_release r ON r.machine_id = p.machine_id
 WHERE p.provider = :provider;
+
+-- name: provided_as
+-- The machine that the BMDB knows by an id of the provider's.
+SELECT machine_id FROM machine_provided WHERE provider = :provider AND provider_id = :provider_id;
+
+-- name: departed
+-- Machines that were the provider's and are out of our care: should it list one again, that is told from a stranger.
+SELECT machine_id, provider_id, how = 'Released' FROM machine_departed WHERE provider = :provider;
 
 -- name: intents
 -- Creations that were decided and whose outcome is not recorded.
@@ -52,7 +66,7 @@ SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until 
 
 -- name: intend
 -- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: somebody put
--- creations on hold, or the lock or the session is lost.
+-- creations on hold, which an operator who takes one machine in need not heed; or the lock or the session is lost.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
@@ -66,7 +80,7 @@ machine AS (
     INSERT INTO machines (machine_created_at)
     SELECT clock_timestamp()
     FROM fence
-    WHERE NOT EXISTS (
+    WHERE NOT :heed_pauses::boolean OR NOT EXISTS (
         SELECT 1
         FROM pauses
         WHERE machine_id IS NULL
@@ -157,6 +171,7 @@ INSERT INTO pauses (machine_id, owner, reason)
 SELECT p.machine_id, 'provisioner', :reason
 FROM machine_provided p
 WHERE p.machine_id = :machine_id
+    AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
     AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner');
 
 -- name: take_back

@@ -60,7 +60,10 @@ noted AS (
 ),
 moved AS (
     UPDATE machine_due
-    SET not_before = clock_timestamp(), revision = revision + 1
+    SET
+        not_before = clock_timestamp(),
+        recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() END,
+        revision = revision + 1
     WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM canceled))
 ),
 closed AS (

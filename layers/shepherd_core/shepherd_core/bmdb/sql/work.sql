@@ -56,20 +56,52 @@ looked AS (
     ) AS window_of_due
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
+-- Machines that did not come back after a recovery are found by a date of their own.
+awaited AS (
+    SELECT machine_id, recover_at, revision
+    FROM (
+        SELECT d.machine_id, d.recover_at, d.revision
+        FROM machine_due d
+        WHERE :process = 'ShepherdRecovery'
+            AND d.process IS DISTINCT FROM 'ShepherdRecovery'
+            AND d.provider = :provider
+            AND d.recover_at <= statement_timestamp()
+            AND EXISTS (SELECT 1 FROM admitted)
+            AND CASE
+                WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
+                    (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+                        <> ALL (ARRAY(SELECT location FROM held)),
+                    true
+                )
+                ELSE true
+            END
+        ORDER BY d.recover_at, d.machine_id
+        LIMIT 100
+        FOR UPDATE OF d SKIP LOCKED
+    ) AS window_of_awaited
+    LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
+),
+seen AS (
+    SELECT machine_id, not_before, revision, false AS overdue FROM looked
+    UNION ALL
+    SELECT machine_id, recover_at, revision, true FROM awaited
+),
 judged AS (
     SELECT
         l.machine_id,
         l.not_before,
+        l.overdue,
         n.process,
         n.reported,
         n.last_interval_seconds,
         CASE
+            WHEN n.machine_id IS NULL THEN NULL
             WHEN n.process IS NULL THEN statement_timestamp()
             WHEN n.locked_until IS NOT NULL
                 THEN greatest(n.locked_until, statement_timestamp() + interval '5 seconds')
             ELSE greatest(
                 n.since + CASE
-                    WHEN n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
+                    WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
                     WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
                     ELSE :first_heartbeat_seconds::float8 * interval '1 second'
                 END,
@@ -80,12 +112,15 @@ judged AS (
                 END
             )
         END AS ready_at
-    FROM looked l
+    FROM seen l
     JOIN machine_due d ON d.machine_id = l.machine_id AND d.revision = l.revision
-    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id LIMIT 1) AS n
+    LEFT JOIN LATERAL (
+        SELECT * FROM machine_next WHERE machine_id = l.machine_id AND overdue = l.overdue LIMIT 1
+    ) AS n ON true
+    WHERE l.overdue OR n.machine_id IS NOT NULL
 ),
 taken AS (
-    SELECT machine_id, not_before, last_interval_seconds
+    SELECT machine_id, not_before, last_interval_seconds, overdue
     FROM judged
     WHERE process = :process AND ready_at <= statement_timestamp()
     ORDER BY not_before, machine_id
@@ -97,8 +132,9 @@ early AS (
     SELECT
         machine_id,
         process,
+        overdue,
         CASE
-            WHEN process <> 'ShepherdRecovery' OR reported THEN ready_at
+            WHEN overdue OR process <> 'ShepherdRecovery' OR reported THEN ready_at
             ELSE least(ready_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
         END AS ready_at
     FROM judged
@@ -106,12 +142,16 @@ early AS (
 ),
 moved AS (
     UPDATE machine_due d
-    SET process = x.process, not_before = x.not_before, revision = d.revision + 1
+    SET
+        process = CASE WHEN x.overdue THEN d.process ELSE x.process END,
+        not_before = CASE WHEN x.overdue THEN d.not_before ELSE x.not_before END,
+        recover_at = CASE WHEN x.overdue THEN x.not_before ELSE d.recover_at END,
+        revision = d.revision + 1
     FROM (
-        SELECT t.machine_id, :process AS process, a.deadline AS not_before
+        SELECT t.machine_id, :process AS process, t.overdue, a.deadline AS not_before
         FROM taken t CROSS JOIN admitted a
         UNION ALL
-        SELECT e.machine_id, e.process, e.ready_at FROM early e
+        SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM early e
     ) AS x
     WHERE d.machine_id = x.machine_id
     RETURNING d.machine_id
@@ -139,22 +179,39 @@ LEFT JOIN machine_host_key k ON k.machine_id = t.machine_id
 ORDER BY t.not_before, t.machine_id;
 
 -- name: start_work
--- Take one named machine for a process that no loop schedules, due or not. No row: the session is dead. Fails with a
--- unique violation when the machine already has such work.
+-- Take one named machine for a process that no loop schedules, due or not. No machine in the row: somebody works on it,
+-- or has just begun (revision). Fails with a unique violation when the machine already has such work.
 WITH session AS (
     SELECT session_id, deadline
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
+admitted AS (
+    SELECT session_id, deadline
+    FROM session
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM work
+        WHERE machine_id = :machine_id
+            AND process <> :process
+            AND process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+            AND :process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    )
+),
+due AS (
+    SELECT revision FROM machine_due WHERE machine_id = :machine_id
+),
 moved AS (
     UPDATE machine_due
-    SET not_before = (SELECT deadline FROM session), revision = revision + 1
-    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM session)
+    SET not_before = (SELECT deadline FROM admitted), revision = revision + 1
+    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM admitted) AND revision = (SELECT revision FROM due)
     RETURNING machine_id
 ),
 locked AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT :machine_id::uuid, :process, session_id FROM session WHERE (SELECT count(*) FROM moved) >= 0
+    SELECT :machine_id::uuid, :process, session_id
+    FROM admitted
+    WHERE (SELECT count(*) FROM moved) = (SELECT count(*) FROM due)
     RETURNING machine_id
 ),
 noted AS (
@@ -162,12 +219,15 @@ noted AS (
     SELECT l.machine_id, :process, 'Started', s.session_id FROM locked l CROSS JOIN session s
 )
 SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    1 AS examined,
     l.machine_id,
     p.provider_id,
     k.host_key,
     b.last_interval_seconds,
-    clock_timestamp()
-FROM locked l
+    clock_timestamp() AS not_before
+FROM (SELECT 1) AS always
+LEFT JOIN locked l ON true
 LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process;
@@ -255,6 +315,9 @@ pinned AS (
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
 ),
+back AS (
+    DELETE FROM machine_awaited WHERE machine_id IN (SELECT machine_id FROM ended)
+),
 forgiven AS (
     DELETE FROM work_backoff
     WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM ended)
@@ -265,14 +328,16 @@ noted AS (
 ),
 moved AS (
     UPDATE machine_due
-    SET process = 'ShepherdRecovery', not_before = clock_timestamp(), revision = revision + 1
+    SET process = 'ShepherdRecovery', not_before = clock_timestamp(), recover_at = NULL, revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
 SELECT machine_id FROM ended;
 
 -- name: finish_recovery
--- The machine was told to reboot: its agent is gone and with it what we knew of it. The next agent start waits until
--- the machine should have come up.
+-- A step was taken: the machine's agent is gone and with it what we knew of it. The next agent start waits until the
+-- machine should have come up, and not for what went wrong before. Where it is to come back within :grace_seconds, and
+-- does not, it needs recovery again; for :cooldown_seconds it needs none, should it come back or not. :rebooted: it lost
+-- its system, and not only its agent.
 WITH due AS (
     SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
 ),
@@ -301,14 +366,33 @@ rebooted AS (
         e.machine_id,
         clock_timestamp(),
         clock_timestamp() + :settle_seconds::float8 * interval '1 second',
-        (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id)
+        coalesce(
+            (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id AND n.heard_at IS NOT NULL),
+            (SELECT r.had_reported FROM machine_rebooted r WHERE r.machine_id = e.machine_id),
+            false
+        )
     FROM ended e
+    WHERE :rebooted::boolean
     ON CONFLICT (machine_id) DO UPDATE
     SET rebooted_at = excluded.rebooted_at, settled_at = excluded.settled_at, had_reported = excluded.had_reported
 ),
+awaited AS (
+    INSERT INTO machine_awaited (machine_id, asked_at, awaited_until)
+    SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
+    FROM ended
+    WHERE :grace_seconds::float8 IS NOT NULL
+    ON CONFLICT (machine_id) DO UPDATE SET asked_at = excluded.asked_at, awaited_until = excluded.awaited_until
+),
 forgiven AS (
-    DELETE FROM work_backoff
-    WHERE process = 'ShepherdRecovery' AND machine_id IN (SELECT machine_id FROM ended)
+    UPDATE work_backoff
+    SET
+        until = clock_timestamp() + CASE
+            WHEN process = 'ShepherdRecovery' THEN :cooldown_seconds::float8 * interval '1 second'
+            ELSE interval '0 seconds'
+        END,
+        cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
+        last_interval_seconds = NULL
+    WHERE machine_id IN (SELECT machine_id FROM ended)
 ),
 noted AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
@@ -319,6 +403,7 @@ moved AS (
     SET
         process = 'ShepherdAgentStart',
         not_before = clock_timestamp() + :settle_seconds::float8 * interval '1 second',
+        recover_at = clock_timestamp() + :grace_seconds::float8 * interval '1 second',
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
@@ -351,7 +436,10 @@ noted AS (
 ),
 moved AS (
     UPDATE machine_due
-    SET not_before = clock_timestamp(), revision = revision + 1
+    SET
+        not_before = clock_timestamp(),
+        recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() END,
+        revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
 SELECT machine_id FROM ended;
@@ -408,6 +496,11 @@ moved AS (
     SET
         not_before = clock_timestamp()
             + CASE WHEN d.process = :process THEN g.seconds ELSE 0 END * interval '1 second',
+        recover_at = CASE
+            WHEN d.recover_at IS NOT NULL
+                THEN clock_timestamp()
+                    + CASE WHEN :process = 'ShepherdRecovery' THEN g.seconds ELSE 0 END * interval '1 second'
+        END,
         revision = d.revision + 1
     FROM given g
     JOIN ended e ON e.machine_id = g.machine_id
@@ -447,7 +540,10 @@ noted AS (
 ),
 moved AS (
     UPDATE machine_due d
-    SET not_before = g.not_before, revision = d.revision + 1
+    SET
+        not_before = g.not_before,
+        recover_at = CASE WHEN d.recover_at IS NOT NULL THEN g.not_before END,
+        revision = d.revision + 1
     FROM given g
     JOIN ended e ON e.machine_id = g.machine_id
     WHERE d.machine_id = g.machine_id

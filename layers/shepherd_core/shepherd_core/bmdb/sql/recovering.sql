@@ -1,0 +1,279 @@
+-- Recovery: what was tried on machines, what is to be tried next, and machines that it gave up on.
+
+-- name: recovery_past
+-- What the history says of the recovery of these machines, oldest first, and how their agents are doing; a row for each
+-- line of history, and one in any case. So many lines hold all attempts that a ladder may have, and those between them
+-- that failed and do not count.
+SELECT
+    g.machine_id,
+    clock_timestamp() AS now,
+    a.agent_started_at,
+    h.agent_heartbeat_at,
+    x.event,
+    x.timestamp,
+    x.rung,
+    x.failed_cause
+FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
+LEFT JOIN machine_agent_started a ON a.machine_id = g.machine_id
+LEFT JOIN machine_agent_heartbeat h
+    ON h.machine_id = g.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+LEFT JOIN LATERAL (
+    SELECT event, timestamp, rung, failed_cause
+    FROM work_history
+    WHERE machine_id = g.machine_id
+        AND process = 'ShepherdRecovery'
+        AND event IN ('Attempted', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
+    ORDER BY timestamp DESC
+    LIMIT 2000
+) AS x ON true
+ORDER BY g.machine_id, x.timestamp;
+
+-- name: attempt_recovery
+-- Put on record which steps are about to be taken, and what was passed over; before they are taken, so that whoever dies
+-- then is counted. A reinstall forgets the pinned host key here: the machine may have another from now on, whoever is
+-- told of it. A row for each machine that this session holds, also when it runs again; then nothing is written twice.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+given AS (
+    SELECT g.machine_id, g.rung, g.healthy_until, g.concludes
+    FROM unnest(:machine_ids::uuid[], :rungs::text[], :healthy_untils::timestamptz[], :concludes::boolean[])
+        AS g (machine_id, rung, healthy_until, concludes)
+),
+held AS (
+    SELECT
+        g.machine_id,
+        g.rung,
+        g.healthy_until,
+        NOT g.concludes AND NOT EXISTS (
+            SELECT 1
+            FROM work_history x
+            WHERE x.machine_id = g.machine_id
+                AND x.process = 'ShepherdRecovery'
+                AND x.session_id = s.session_id
+                AND x.event = 'Attempted'
+                AND x.timestamp > (
+                    SELECT max(b.timestamp)
+                    FROM work_history b
+                    WHERE b.machine_id = g.machine_id
+                        AND b.process = 'ShepherdRecovery'
+                        AND b.session_id = s.session_id
+                        AND b.event = 'Started'
+                )
+        ) AS new
+    FROM given g
+    JOIN session s ON true
+    JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, timestamp, rung, failed_cause, session_id)
+    SELECT machine_id, 'ShepherdRecovery', 'Healthy', healthy_until, NULL, NULL, NULL
+    FROM held
+    WHERE new AND healthy_until IS NOT NULL
+    UNION ALL
+    SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.rung, k.cause, :session_id::uuid
+    FROM unnest(:skipped_ids::uuid[], :skipped_rungs::text[], :skipped_causes::text[]) AS k (machine_id, rung, cause)
+    JOIN held h ON h.machine_id = k.machine_id AND h.new
+    UNION ALL
+    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), rung, NULL, :session_id::uuid
+    FROM held
+    WHERE new
+),
+unpinned AS (
+    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM held WHERE new AND rung = 'reinstall')
+),
+-- For finish_recovery to change.
+rested AS (
+    INSERT INTO work_backoff (machine_id, process, until, cause)
+    SELECT machine_id, 'ShepherdRecovery', clock_timestamp(), 'a step was begun' FROM held WHERE new
+    ON CONFLICT (machine_id, process) DO NOTHING
+)
+SELECT (SELECT count(*) FROM session) AS sessions, h.machine_id
+FROM (SELECT 1) AS always
+LEFT JOIN held h ON true;
+
+-- name: quarantine
+-- Recovery gives up on these machines: no loop touches them until an operator says so. The evidence is what their
+-- history says last of attempts and failures.
+WITH given AS (
+    SELECT g.machine_id, g.cause FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
+),
+due AS (
+    SELECT d.machine_id
+    FROM machine_due d
+    JOIN given g ON g.machine_id = d.machine_id
+    ORDER BY d.machine_id
+    FOR UPDATE OF d
+),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = 'ShepherdRecovery'
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM due)
+    RETURNING machine_id
+),
+set_apart AS (
+    INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence)
+    SELECT
+        e.machine_id,
+        clock_timestamp(),
+        g.cause,
+        coalesce(
+            (
+                SELECT string_agg(
+                    date_trunc('second', x.timestamp AT TIME ZONE 'UTC')::text || 'Z ' || x.process || ' ' || x.event || coalesce(' ' || x.rung, '')
+                        || coalesce(': ' || left(x.failed_cause, 300), ''),
+                    chr(10) ORDER BY x.timestamp
+                )
+                FROM (
+                    SELECT timestamp, process, event, rung, replace(failed_cause, chr(10), ' ') AS failed_cause
+                    FROM work_history
+                    WHERE machine_id = e.machine_id AND (failed_cause IS NOT NULL OR rung IS NOT NULL)
+                    ORDER BY timestamp DESC
+                    LIMIT 20
+                ) AS x
+            ),
+            ''
+        )
+    FROM ended e
+    JOIN given g ON g.machine_id = e.machine_id
+    ON CONFLICT (machine_id) DO NOTHING
+),
+forgiven AS (
+    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM ended)
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, timestamp, failed_cause, session_id)
+    SELECT e.machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), g.cause, NULL
+    FROM ended e
+    JOIN given g ON g.machine_id = e.machine_id
+    UNION ALL
+    SELECT machine_id, 'ShepherdRecovery', 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM ended
+),
+moved AS (
+    UPDATE machine_due
+    SET process = NULL, not_before = clock_timestamp(), recover_at = NULL, revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM ended)
+)
+SELECT machine_id FROM ended;
+
+-- name: unquarantine
+-- Give a machine back to the loops, which start a new agent first, and give it time for that. Between lock_due and
+-- rearm. No row: it is not in quarantine.
+WITH given_back AS (
+    DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
+),
+stopped AS (
+    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM given_back)
+),
+silenced AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM given_back)
+),
+forgiven AS (
+    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM given_back)
+),
+awaited AS (
+    INSERT INTO machine_awaited (machine_id, asked_at, awaited_until)
+    SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
+    FROM given_back
+    ON CONFLICT (machine_id) DO UPDATE SET asked_at = excluded.asked_at, awaited_until = excluded.awaited_until
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause)
+    SELECT machine_id, 'ShepherdRecovery', 'Unquarantined', :reason FROM given_back
+)
+SELECT quarantined_at, cause FROM given_back;
+
+-- name: retry
+-- End the backoffs of a machine that are in force (of one process, or of all), and say so in its history. Between
+-- lock_due and rearm. A row for each that was ended.
+WITH ended AS (
+    DELETE FROM work_backoff
+    WHERE machine_id = :machine_id
+        AND (:process::text IS NULL OR process = :process)
+        AND until > clock_timestamp()
+    RETURNING machine_id, process, until, cause
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, failed_cause)
+    SELECT machine_id, process, 'Retried', :reason FROM ended
+)
+SELECT process, until, cause FROM ended ORDER BY process;
+
+-- name: why
+-- For each process that a loop works in, what a claim of it would judge one machine by, this moment: a row each. Every
+-- machine has them; what is null holds nothing up.
+SELECT
+    x.process,
+    statement_timestamp() AS now,
+    p.provider,
+    p.provider_location AS location,
+    q.generation = r.generation AND r.os_installation_result = 'Success' AS installed,
+    z.quarantined_at,
+    z.cause AS quarantine_cause,
+    e.process AS needs,
+    w.awaited_until,
+    n.process IS NOT NULL AS wanted,
+    coalesce(n.overdue, false) AS overdue,
+    nullif(n.since, 'infinity') AS since,
+    coalesce(n.reported, false) AS reported,
+    n.backoff_until,
+    b.cause AS backoff_cause,
+    n.last_interval_seconds,
+    n.locked_until,
+    l.process AS locked_for,
+    l.component_name AS locked_by,
+    l.runtime_info AS locked_info,
+    y.pause_id,
+    y.owner AS pause_owner,
+    y.reason AS pause_reason,
+    y.expires_at AS pause_expires_at,
+    h.location AS hold_location,
+    h.reason AS hold_reason
+FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
+JOIN machines m ON m.machine_id = :machine_id
+LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
+LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
+LEFT JOIN machine_os_installation_request q ON q.machine_id = m.machine_id
+LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
+LEFT JOIN machine_awaited w ON w.machine_id = m.machine_id
+LEFT JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = m.machine_id LIMIT 1) AS e ON true
+LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true
+LEFT JOIN work_backoff b ON b.machine_id = m.machine_id AND b.process = x.process
+LEFT JOIN LATERAL (
+    SELECT k.process, s.component_name, s.runtime_info
+    FROM work k
+    JOIN sessions s ON s.session_id = k.session_id
+    WHERE k.machine_id = m.machine_id AND k.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    ORDER BY s.deadline DESC
+    LIMIT 1
+) AS l ON true
+LEFT JOIN LATERAL (
+    SELECT u.pause_id, u.owner, u.reason, u.expires_at
+    FROM pauses u
+    WHERE (u.machine_id IS NULL OR u.machine_id = m.machine_id)
+        AND (u.process IS NULL OR u.process = x.process)
+        AND (u.provider IS NULL OR u.provider = p.provider)
+        AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp())
+    ORDER BY coalesce(u.expires_at, 'infinity') DESC
+    LIMIT 1
+) AS y ON true
+LEFT JOIN LATERAL (
+    SELECT v.location, v.reason
+    FROM recovery_holds v
+    WHERE x.process = 'ShepherdRecovery'
+        AND v.provider = p.provider
+        AND v.location IN ('', p.provider_location)
+        AND v.ended_at IS NULL
+    ORDER BY v.location
+    LIMIT 1
+) AS h ON true
+ORDER BY x.process;

@@ -1,0 +1,227 @@
+"""All loops, an agent and operators beside each other in one world, with each other's machines."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core import control_loop
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb import installing, queries
+from shepherd_core.bmdb.work import Silence
+from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.control_loop import Limits
+from shepherd_core.initializer import Initializer
+from shepherd_core.object_source import AgentCache
+from shepherd_core.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
+from shepherd_core.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.provisioner import Pace, Provisioner
+from shepherd_core.reconcile import Limits as ReconcileLimits
+from shepherd_core.recoverer import Recoverer
+from shepherd_core.takeover import RunResult
+from shepherd_core.updater import Updater
+
+from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
+from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.integration.fleet import HOUR
+from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
+from tests.integration.signed_agent import SignedAgent, endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+    from uuid import UUID
+
+    from shepherd_core.loop import Loop
+    from shepherd_core.takeover import AgentBinary
+
+    from tests.chaos.points import Points
+    from tests.integration.fleet import Fleet
+
+_HEALTHY = 12
+_CAPACITY = 2
+
+
+class Machines:
+    """Machines that answer every takeover at once; a ``takeover.Dialer``."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, bytes] = {}
+        """The key of the agent that answered last, by machine id."""
+        self._made = itertools.count(1)
+
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
+        """See ``takeover.Dialer``."""
+        return self
+
+    host_key = "ssh-ed25519 AAAA"
+
+    def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
+        """See ``takeover.Connection``."""
+        return False
+
+    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
+        """See ``takeover.Connection``."""
+
+    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
+        """See ``takeover.Connection``."""
+        init = TakeoverInit.FromString(stdin)
+        key = self.keys[init.machine_id] = next(self._made).to_bytes(32, "big")
+        answer = TakeoverResponse(success=TakeoverSuccess(init_message=init, key=key))
+        return RunResult(answer.SerializeToString(), b"", 0)
+
+    def close(self) -> None:
+        """See ``takeover.Connection``."""
+
+
+class Life:
+    """Capacity to be used, machines that need their agent, silent ones, one of which comes back, and healthy ones."""
+
+    name = "all loops"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        self._fleet = fleet
+        self._machines = Machines()
+        self._fresh: UUID | None = None
+        self._silent: list[UUID] = []
+        self._paused: UUID | None = None
+        self._back: SignedAgent | None = None
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        fleet = self._fleet
+        self._machines = Machines()
+        world = World(fleet, SystemClock(), reservations=_CAPACITY)
+        self._fresh = fleet.provided_machine()
+        self._silent = [fleet.silent_machine() for _ in range(3)]
+        self._back = SignedAgent(fleet, self._silent[1])
+        fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '3 hours'")
+        fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=self._silent[1])
+        self._paused = self._silent[2]
+        world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(_HEALTHY)]
+        ours = [self._fresh, *self._silent, *world.healthy]
+        devices = {machine_id: world.machine_at_provider(machine_id) for machine_id in ours}
+        world.may_be_rebooted = {devices[machine_id] for machine_id in self._silent}
+        world.limit = len(ours) + _CAPACITY
+        fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+        return world
+
+    def cast(self, world: World, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
+        """See ``Play``."""
+        everybody: list[tuple[str, Callable[[], object]]] = [
+            *((name, lambda loop=loop: loop(world, points)) for name, loop in self.loops.items()),
+            ("agent", lambda: self._report(world, points)),
+            ("operator who pauses", lambda: self._pause(world)),
+            ("operator who installs", lambda: self._install(world)),
+        ]
+        chosen = chance.choices(everybody, k=chance.randint(2, 4))
+        return {f"{name} {number}": call for number, (name, call) in enumerate(chosen, 1)}
+
+    @property
+    def loops(self) -> dict[str, Callable[[World, Points], object]]:
+        """Return one invocation of each loop, by name."""
+        return {
+            "provisioner": self._provision,
+            "initializer": self._initialize,
+            "recoverer": self._recover,
+            "updater": self._update,
+        }
+
+    def tick(self, world: World, points: Points) -> object:
+        """Let every loop have one invocation, and every agent that runs say so."""
+        for loop in self.loops.values():
+            loop(world, points)
+        running = [machine_id for machine_id in self._machines.keys if self._machines.keys[machine_id]]
+        points.aside(
+            lambda: world.fleet.sql(
+                "INSERT INTO machine_agent_heartbeat "
+                "SELECT machine_id, clock_timestamp(), 0 FROM machine_agent_started "
+                "WHERE machine_id = ANY(CAST(:ids AS uuid[])) "
+                "ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at",
+                ids=running,
+            )
+        )
+        return None
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        ours = {device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)}
+        found = [] if len(ours) == world.limit else [f"{len(ours)} of {world.limit} machines exist"]
+        found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
+        intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
+        found += [f"the intent {row[0]} is still there" for row in intents]
+        keys = self._fleet.sql(
+            "SELECT p.machine_id, a.agent_public_key FROM machine_provided p "
+            "LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id "
+            "WHERE NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id)"
+        )
+        for machine_id, key in keys:
+            wanted = self._machines.keys.get(str(machine_id), key)
+            if key is None or key != wanted:
+                found.append(f"{machine_id} is known by the key {key}, and its agent has {wanted}")
+        return found
+
+    # What the invocations do.
+
+    def _provider(self, world: World, points: Points) -> EquinixProvider:
+        return EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
+
+    def _provision(self, world: World, points: Points) -> object:
+        return Provisioner(
+            self._provider(world, points),
+            world.connect(),
+            points.clock,
+            ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
+            Pace(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
+        ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+
+    def _initialize(self, world: World, points: Points) -> object:
+        loop = Initializer(
+            self._provider(world, points),
+            points.stepped(self._machines),
+            lambda: (AgentCache(Path("unused")).fetch(__file__), b""),
+            path="/root/agent",
+            endpoint="agents.example:443",
+            answer_seconds=20,
+            backoff=Backoff(300, 14_400, 1.2),
+        )
+        return self._run(loop, world, points)
+
+    def _recover(self, world: World, points: Points) -> object:
+        loop = Recoverer(
+            self._provider(world, points), silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2)
+        )
+        return self._run(loop, world, points)
+
+    def _run(self, loop: Loop[Any], world: World, points: Points) -> object:
+        return control_loop.run(
+            loop,
+            "equinix",
+            world.connect(),
+            points.clock,
+            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
+            deadline=Deadline(points.clock, INVOCATION_SECONDS),
+            runtime_info="chaos",
+        )
+
+    def _update(self, world: World, points: Points) -> object:
+        updater = Updater(self._provider(world, points), world.connect(), points.clock, SESSION_SECONDS, HOUR)
+        return updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+
+    def _report(self, world: World, points: Points) -> object:
+        """Let an agent that was silent report after all."""
+        assert self._back is not None
+        request = points.aside(self._back.request)
+        return endpoint(world.connect()).handle(request)
+
+    def _pause(self, world: World) -> object:
+        return queries.pause(world.connect(), owner="somebody", reason="new memory", machine_id=self._paused)
+
+    def _install(self, world: World) -> object:
+        assert self._fresh is not None
+        connection = world.connect()
+        wanted = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
+        return installing.request(connection, self._fresh, wanted, installing.look(connection, self._fresh))

@@ -1,0 +1,320 @@
+"""
+Bugs to plant: that the checks can fail is shown and not hoped.
+
+A plant is a change to the text of the product, and the check that must notice
+it by name. It is planted in a copy of the package, in which the check then
+runs; a plant whose old text is no longer there exactly once is refused, so
+that none can rot. docs/reliability.md has the table.
+
+    python -m tests.chaos.planted
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import shepherd_core
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(shepherd_core.__path__[0])
+
+MODEL = "tests/integration/test_bmdb_model.py::test_a_known_history_is_the_same_in_the_bmdb_and_its_model"
+SEARCH = "tests/integration/test_bmdb_model.py::test_the_bmdb_does_what_its_model_does"
+FENCE = "tests/integration/test_bmdb_fence.py"
+RACES = "tests/integration/test_bmdb_races.py"
+CRASHES = "tests/integration/test_crash_points.py"
+PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
+HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
+LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
+
+WAIT_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of text."""
+
+    file: str
+    """In the package."""
+    old: str
+    new: str
+    statement: str | None = None
+    """Of a file of SQL: the statement in which *old* occurs once. None: in the whole file."""
+
+    def original(self) -> str:
+        """Return the text of the file."""
+        return (PACKAGE / self.file).read_text(encoding="utf-8")
+
+    def changed(self, text: str | None = None) -> str:
+        """Return the text, of the file or as given, with the change in it."""
+        head, part, tail = self._around(self.original() if text is None else text)
+        assert part.count(self.old) == 1, f"{self.file} has this {part.count(self.old)} times, not once: {self.old!r}"
+        return head + part.replace(self.old, self.new) + tail
+
+    def apply(self, package: Path) -> None:
+        """Make the change in a copy of the package."""
+        path = package / self.file
+        path.write_text(self.changed(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    def _around(self, text: str) -> tuple[str, str, str]:
+        if self.statement is None:
+            return "", text, ""
+        mark = f"-- name: {self.statement}\n"
+        assert text.count(mark) == 1, f"{self.file} has no statement {self.statement}"
+        head, _, rest = text.partition(mark)
+        part, next_mark, tail = rest.partition("-- name: ")
+        return head + mark, part, next_mark + tail
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug, and what finds it."""
+
+    bug: str
+    edits: tuple[Edit, ...]
+    check: str
+    """The test that must fail."""
+    promise: str
+    """The name by which it must fail: of an invariant, or the test's own."""
+    slow: bool = False
+    """Too slow for `make test`."""
+
+    @property
+    def row(self) -> str:
+        """Return what docs/reliability.md says of it."""
+        path, name = self.check.split("::")
+        shown = name.partition("[")[0]
+        return f"| {self.bug} | [{shown}](../{path}) | `{self.promise}` | {'chaos' if self.slow else 'test'} |"
+
+
+_WORK, _SESSION = "bmdb/sql/work.sql", "bmdb/sql/session.sql"
+
+PLANTS: tuple[Plant, ...] = (
+    Plant(
+        "the fence is removed: an end of work does not look at the session's deadline",
+        (Edit(_WORK, " AND deadline > clock_timestamp()\n    FOR UPDATE", "\n    FOR UPDATE", "fail"),),
+        MODEL,
+        "a_dead_session_commits_nothing",
+    ),
+    Plant(
+        "liveness is judged by now(), the start of the transaction",
+        (Edit(_WORK, "deadline > clock_timestamp()", "deadline > now()", "claim"),),
+        MODEL,
+        "a_dead_session_commits_nothing",
+    ),
+    Plant(
+        "the deadline is looked at when a statement begins, not when it has its locks",
+        (Edit(_WORK, "deadline > clock_timestamp()", "deadline > statement_timestamp()", "finish"),),
+        f"{FENCE}::test_an_end_that_waited_beyond_the_deadline_writes_nothing",
+        "test_an_end_that_waited_beyond_the_deadline_writes_nothing[finish]",
+        slow=True,
+    ),
+    Plant(
+        "a claim does not move the due row",
+        (Edit(_WORK, "a.deadline AS not_before", "t.not_before AS not_before", "claim"),),
+        MODEL,
+        "a_claimed_machine_falls_due_when_its_session_dies",
+    ),
+    Plant(
+        "a live session's work is taken over",
+        (
+            Edit(
+                _SESSION, "s.deadline <= statement_timestamp()", "s.created_at <= statement_timestamp()", "open_session"
+            ),
+        ),
+        MODEL,
+        "a_live_session_keeps_its_work",
+    ),
+    Plant(
+        "the count of deleted work rows is ignored",
+        (
+            Edit(
+                _WORK,
+                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM ended",
+                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM due",
+                "finish_agent_start",
+            ),
+        ),
+        MODEL,
+        "every_started_work_ends_once",
+    ),
+    Plant(
+        "pauses are looked at before the claim, in a statement of their own",
+        (
+            Edit(
+                _WORK,
+                "            AND (expires_at IS NULL OR expires_at > clock_timestamp())\n    )",
+                "            AND false\n    )",
+                "claim",
+            ),
+            Edit(
+                "bmdb/work.py",
+                "    silence = silence or Silence()\n",
+                "    silence = silence or Silence()\n"
+                "    for pause in session.connection.records('paused'):\n"
+                "        if pause['machine_id'] is None and pause['process'] in (None, process):\n"
+                "            return Claim((), 0)\n",
+            ),
+        ),
+        MODEL,
+        "a_paused_machine_is_not_touched",
+    ),
+    Plant(
+        "a claim passes over the work of other processes",
+        (Edit(_WORK, "WHEN n.locked_until IS NOT NULL\n", "WHEN false\n", "claim"),),
+        MODEL,
+        "nobody_works_twice_on_a_machine",
+    ),
+    Plant(
+        "a heartbeat does not count while the machine is claimed for recovery",
+        (Edit(_WORK, "n.since + CASE\n", "n.since - interval '1 day' + CASE\n", "claim"),),
+        MODEL,
+        "no_healthy_machine_is_rebooted",
+    ),
+    Plant(
+        "canceled work leaves its machine where the claim had put it",
+        (Edit(_WORK, "SET not_before = g.not_before, ", "SET ", "cancel"),),
+        MODEL,
+        "nobody_waits_for_ever",
+    ),
+    Plant(
+        "the intent is written after the machine was created",
+        (
+            Edit(
+                "provisioner.py",
+                "        if intent is None:\n"
+                "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
+                "            if machine_id is None:\n"
+                "                return False\n"
+                "            intent = provisioning.Intent(machine_id, capacity.capacity_id)\n",
+                "        fresh = intent is None\n"
+                "        if intent is None:\n"
+                "            from uuid import uuid4\n"
+                "            intent = provisioning.Intent(uuid4(), capacity.capacity_id)\n",
+            ),
+            Edit(
+                "provisioner.py",
+                "            return False\n        self._record(session, intent.machine_id, machine, Metric.CREATED)\n",
+                "            return False\n"
+                "        if fresh:\n"
+                "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
+                "            assert machine_id is not None\n"
+                "            intent = provisioning.Intent(machine_id, capacity.capacity_id)\n"
+                "        self._record(session, intent.machine_id, machine, Metric.CREATED)\n",
+            ),
+        ),
+        PROVISIONER,
+        "every_effect_is_explained_by_a_record",
+    ),
+    Plant(
+        "a creation whose answer was lost is repeated elsewhere, without a look for its token",
+        (
+            Edit(
+                "reconcile.py",
+                "unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]",
+                "unclaimed = list(ledger.intents)",
+            ),
+            Edit("reconcile.py", "adopt=tuple(adopt),", "adopt=(),"),
+            Edit("providers/equinix.py", "existing = self._existing(reservation, token, deadline)", "existing = None"),
+            Edit("reconcile.py", "if intent.capacity_id in offered:", "if offered:"),
+            Edit("reconcile.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
+        ),
+        PROVISIONER,
+        "no_machine_is_doubled",
+        slow=True,
+    ),
+    Plant(
+        "creations that were begun do not count towards the limit",
+        (
+            Edit(
+                "reconcile.py",
+                "managed = settled + len(ledger.intents) - len(adopt) - len(forget)",
+                "managed = settled",
+            ),
+        ),
+        LIMITS,
+        "test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit",
+    ),
+    Plant(
+        "a failure is recorded without its cause",
+        (
+            Edit(
+                "control_loop.py",
+                'cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]',
+                'cause = "failed"[:_CAUSE_LENGTH]',
+            ),
+        ),
+        HARM,
+        "every_failure_names_its_cause",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check in the copy."""
+
+    status: int
+    """Of pytest: 1, some test failed."""
+    output: str
+
+    def named(self) -> set[str]:
+        """Return the words of what failed: of the messages, and of the tests' names."""
+        lines = [line for line in self.output.splitlines() if line.startswith(("E ", "FAILED "))]
+        return {word.strip("'\",:[") for line in lines for word in line.replace(": ", " ").replace("::", " ").split()}
+
+
+def run(plant: Plant, folder: Path, check: str | None = None) -> Outcome:
+    """Plant the bug in a copy of the package in *folder*, and run the check, its own or another, on that."""
+    copy = folder / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # those are just being written
+    for edit in plant.edits:
+        edit.apply(copy)
+    check = check or plant.check
+    profile = ["--hypothesis-profile=planted"] if check == SEARCH else []
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "--tb=short",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            *profile,
+            check,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder), "CI": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout + done.stderr)
+
+
+def main() -> int:
+    """Plant every bug, and have it found by its check; and by a search through histories, where it is the model's."""
+    missed = 0
+    for plant in PLANTS:
+        for check in (plant.check, SEARCH) if plant.check == MODEL else (plant.check,):
+            with tempfile.TemporaryDirectory() as folder:
+                outcome = run(plant, Path(folder), check)
+            # A search may stumble over something else that the bug breaks.
+            caught = outcome.status == 1 and (check == SEARCH or plant.promise in outcome.named())
+            missed += not caught
+            sys.stdout.write(f"{'caught' if caught else 'MISSED'} by {check.split('::')[1]}: {plant.bug}\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,506 @@
+"""The ladder, with a real database: what is tried on a machine that stays silent, in which order, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core import control_loop
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb import queries, recovering, work
+from shepherd_core.bmdb.work import AgentStarted, Failure, Silence
+from shepherd_core.clock import Deadline
+from shepherd_core.control_loop import Limits
+from shepherd_core.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired, ShepherdError
+from shepherd_core.ladder import Move, Rung, Step, parse
+from shepherd_core.loop import Attempt
+from shepherd_core.machine import Capability, Process
+from shepherd_core.provider import Provider
+from shepherd_core.recoverer import Recoverer
+from shepherd_core.telemetry import Metric
+
+from tests.integration.breaking_connection import BreakingConnection
+from tests.integration.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.machine import Machine, ProviderId
+
+    from tests.conftest import ManualClock
+
+MINUTE = 60
+LOOK = 4
+"""Minutes between two runs; a Recoverer that looks less often than every five holds back."""
+GRACE = 30 * MINUTE
+DEFAULT = "reboot:3,power-cycle:2,quarantine"
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+
+
+class Rack(Provider):
+    """A provider that takes note of what it is asked, and does what the test says then."""
+
+    name = PROVIDER
+
+    def __init__(self, *lacks: Capability) -> None:
+        self._lacks = set(lacks)
+        self.asked: list[str] = []
+        self.then: Callable[[str], None] = lambda _: None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Return all but what it lacks."""
+        return frozenset(Capability) - self._lacks
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """Refuse; the Recoverer has no business with it, nor with what follows."""
+        raise NotImplementedError
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        self._note("reboot")
+
+    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        self._note("power-cycle")
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        self._note("reinstall")
+
+    def _note(self, step: str) -> None:
+        self.asked.append(step)
+        self.then(step)
+
+
+class World:
+    """A machine that is silent, one that reports, without which nobody is believed to be silent, and a Recoverer."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self.rack = Rack()
+        self.ladder = DEFAULT
+        self.clock = clock
+        self.witness = fleet.silent_machine(silent_for=0)
+        self.machine = fleet.silent_machine()
+
+    def run(self, connection: Connection | None = None) -> dict[Metric, float]:
+        """Run one invocation of the Recoverer."""
+        return control_loop.run(
+            self.loop,
+            PROVIDER,
+            connection or self.fleet.connection,
+            self.clock,
+            Limits(10, 60, 60),
+            deadline=Deadline(self.clock, 600),
+            runtime_info="a test",
+        )
+
+    @property
+    def loop(self) -> Recoverer:
+        """The loop as a cold function makes it."""
+        return Recoverer(
+            self.rack,
+            silence=Silence(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE),
+            settle_seconds=120,
+            backoff=Backoff(60, 3600, 1.2),
+            ladder=parse(self.ladder),
+        )
+
+    def watch(self, minutes: float) -> None:
+        """Let time pass, in which the witness reports and the Recoverer's schedule goes on; it ends with a run."""
+        while minutes > 0:
+            self.fleet.pass_time(min(minutes, LOOK) * MINUTE)
+            queries.record_heartbeat(self.fleet.connection, self.witness)
+            self.run()
+            minutes -= LOOK
+
+    def start_agent(self, *, fails: bool = False) -> bool:
+        """Do the Initializer's work on the machine; False: it is not due for that."""
+        session = self.fleet.open_session()
+        found = [held for held in claimed(session, START) if held.machine_id == self.machine]
+        if found and fails:
+            work.fail(session, {found[0]: Failure("SshTimedOut: no answer", 300)})
+        elif found:
+            work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), "ssh-ed25519 AAAA")})
+        session.close()
+        return bool(found)
+
+    def report(self, minutes: int) -> None:
+        """Let the machine report for so long, and then fall silent."""
+        for _ in range(0, minutes, LOOK):
+            self.fleet.pass_time(LOOK * MINUTE)
+            for machine in (self.machine, self.witness):
+                assert queries.record_heartbeat(self.fleet.connection, machine)
+            self.run()
+
+    def pin(self) -> None:
+        """Let the machine's host key be known."""
+        self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=self.machine)
+
+    @property
+    def told(self) -> list[str]:
+        """What the history says of recovery: steps where they were attempted or skipped, else events."""
+        rows = self.fleet.sql(
+            "SELECT event, rung FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
+            "AND event NOT IN ('Started', 'Finished') ORDER BY timestamp",
+            id=self.machine,
+        )
+        return [rung if event == "Attempted" else f"{event} {rung}" if rung else event for event, rung in rows]
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether the machine is in quarantine."""
+        return bool(self.fleet.sql("SELECT 1 FROM machine_quarantine WHERE machine_id = :id", id=self.machine))
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> World:
+    """Return a world with a silent machine."""
+    return World(fleet, clock)
+
+
+def test_a_machine_that_never_comes_back_is_tried_step_by_step_and_then_left_alone(world: World) -> None:
+    """The predecessor rebooted such a machine for ever. Each step has its time, in which an agent start is tried."""
+    world.run()
+    for number in range(1, 6):
+        assert len(world.rack.asked) == number
+        world.watch(2)
+        assert world.start_agent(fails=True)
+        world.watch(27)
+        assert len(world.rack.asked) == number, "it has half an hour to come back"
+        world.watch(2)
+    assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
+    assert world.told == [*world.rack.asked, "quarantine", "Quarantined"]
+    shown = queries.show_machine(world.fleet.connection, world.machine)
+    assert shown["quarantine_cause"] == "still silent after reboot 3 times, power-cycle 2 times"
+    assert shown["quarantine_evidence"].count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
+    assert shown["quarantine_evidence"].count("Attempted power-cycle") == 2
+    world.watch(60)
+    assert len(world.rack.asked) == 5
+    assert not world.start_agent()
+    assert world.run()[Metric.QUARANTINED] == 1
+
+
+def test_a_machine_that_comes_back_in_time_is_left_alone(world: World) -> None:
+    """However often its agent start failed before."""
+    world.run()
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(20)
+    assert world.start_agent()
+    world.report(60)
+    assert world.rack.asked == ["reboot"]
+    assert world.fleet.sql("SELECT 1 FROM machine_awaited") == []
+
+
+def test_a_machine_on_which_nobody_tried_to_start_an_agent_waits(world: World) -> None:
+    """If the Initializer is out of order, no machine is to blame, and none may end in quarantine for it."""
+    world.run()
+    world.watch(120)
+    assert world.rack.asked == ["reboot"]
+    assert world.start_agent(fails=True)
+    world.watch(1)
+    assert world.rack.asked == ["reboot"] * 2
+
+
+def test_a_step_forgives_what_failed_before_it(world: World) -> None:
+    """An agent start that has failed for hours would else wait for hours more, and use up the machine's time."""
+    world.run()
+    world.watch(2)
+    session = world.fleet.open_session()
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("SshTimedOut: no answer", 4 * HOUR)})
+    session.close()
+    world.watch(29)
+    assert world.rack.asked == ["reboot"] * 2
+    world.watch(2)
+    assert world.start_agent()
+
+
+def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(world: World) -> None:
+    """While it waits for its next step it may come up; two loops at once would reboot it under its agent."""
+    world.run()
+    world.watch(3)
+    world.start_agent(fails=True)
+    world.fleet.pass_time(GRACE)
+    sessions = [world.fleet.open_session(connection=world.fleet.connect()) for _ in range(2)]
+    together = threading.Barrier(2)
+
+    def claim(number: int) -> list[UUID]:
+        together.wait(WAIT_SECONDS)
+        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10).work)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
+    assert sum(world.machine in each for each in found) == 1
+    assert len(world.fleet.holders(world.machine)) == 1
+
+
+def test_a_machine_that_did_not_come_back_gets_its_agent_while_recovery_is_held_back(world: World) -> None:
+    """Else nobody would ever report again after an outage, and the hold would last for ever."""
+    world.run()
+    world.watch(3)
+    world.start_agent(fails=True)
+    world.fleet.pass_time(GRACE)
+    world.fleet.sql("INSERT INTO recovery_holds VALUES (:p, '', now(), NULL, 'an outage')", p=PROVIDER)
+    session = world.fleet.open_session()
+    assert claimed(session, RECOVER) == []
+    assert ids(claimed(session, START)) == [world.machine]
+
+
+def test_a_machine_that_falls_silent_again_goes_on_where_it_was(world: World) -> None:
+    """Ten minutes of reports between two faults are no recovery."""
+    for _ in range(4):
+        world.run()
+        world.watch(3)
+        assert world.start_agent()
+        world.report(10)
+        world.watch(11)
+    assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
+
+
+def test_after_a_healthy_while_the_ladder_begins_anew(world: World) -> None:
+    """A fault once a month is no reason for a quarantine; the history says why it began anew."""
+    for _ in range(4):
+        world.run()
+        world.watch(3)
+        assert world.start_agent()
+        world.report(62)
+        world.watch(11)
+    assert world.rack.asked == ["reboot"] * 5
+    assert world.told == ["reboot", *["Healthy", "reboot"] * 4]
+
+
+def test_two_steps_are_never_closer_than_the_cooldown(world: World) -> None:
+    """Also where the agent comes back at once and falls silent at once."""
+    world.ladder = "reboot:3:cooldown=3600,quarantine"
+    world.run()
+    world.watch(3)
+    assert world.start_agent()
+    world.report(1)
+    world.watch(50)
+    assert world.rack.asked == ["reboot"]
+    world.watch(8)
+    assert world.rack.asked == ["reboot"] * 2
+
+
+def test_restarting_the_agent_touches_no_power(world: World) -> None:
+    """The machine may be fine, and its agent killed: the Initializer starts another over SSH, at once."""
+    world.ladder = "restart-agent:1,reboot:1,quarantine"
+    world.run()
+    assert world.rack.asked == []
+    assert world.fleet.tags(world.machine) == set()
+    assert world.told == ["restart-agent"]
+    assert world.start_agent(fails=True)
+    world.watch(31)
+    assert world.rack.asked == ["reboot"]
+
+
+def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(world: World) -> None:
+    """Or an operator would look for the power cycles."""
+    world.rack = Rack(Capability.POWER_CYCLE)
+    world.ladder = "reboot:1,power-cycle:2,reinstall:1,quarantine"
+    world.run()
+    world.watch(2)
+    world.start_agent(fails=True)
+    world.watch(30)
+    assert world.rack.asked == ["reboot", "reinstall"]
+    assert world.told == ["reboot", "Skipped power-cycle", "reinstall"]
+    skipped = [line for line in queries.history(world.fleet.connection, world.machine) if line["event"] == "Skipped"]
+    assert [line["failed_cause"] for line in skipped] == ["the provider static cannot power-cycle machines"]
+
+
+def refuse(error: ShepherdError) -> Callable[[str], None]:
+    """Return what raises *error*."""
+
+    def then(_: str) -> None:
+        raise error
+
+    return then
+
+
+def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(world: World) -> None:
+    """A provider may be able to in general, and not with this machine."""
+    world.rack.then = refuse(NotSupported("not with this BMC"))
+    world.run()
+    world.watch(1)
+    assert world.rack.asked == ["reboot", "power-cycle"]
+    world.watch(2)
+    assert world.quarantined
+
+
+def test_a_provider_that_refuses_uses_up_the_rung_in_time(world: World) -> None:
+    """It counts as an attempt, but not every minute: its credential may have expired, for all machines at once."""
+    world.rack.then = refuse(ProviderRefused("401"))
+    world.run()
+    world.watch(29)
+    assert set(world.rack.asked) == {"reboot"}
+    assert len(world.rack.asked) > 3
+    world.watch(30 * 7)
+    assert world.quarantined
+    assert "power-cycle" in world.rack.asked
+
+
+@pytest.mark.parametrize("ladder", ["reboot:2,quarantine", "reinstall:2,quarantine"])
+def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: World, ladder: str) -> None:
+    """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
+    world.ladder = ladder
+    world.pin()
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    attempt = Attempt(held, Deadline(world.clock, 60, session.left), decision=world.loop.decide(session, [held])[held])
+    world.loop.work_on(attempt)
+    world.fleet.expire(session)  # and there it ended
+    (step,) = world.rack.asked
+    world.watch(1)
+    assert world.rack.asked == [step]
+    assert world.told == [step, "Expired"]
+    assert world.fleet.tags(world.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(30)
+    assert world.rack.asked == [step] * 2
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(30)
+    assert world.quarantined, "two attempts, the one that died among them"
+
+
+def test_a_function_that_dies_before_the_step_took_no_step_and_says_so_in_time(world: World) -> None:
+    """Nobody knows that it did not; the machine is given its time, and then the next attempt."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.loop.decide(session, [held])
+    world.fleet.expire(session)
+    world.watch(1)
+    world.watch(3)
+    assert world.rack.asked == []
+    assert world.start_agent(fails=True)
+    world.watch(30)
+    assert world.rack.asked == ["reboot"]
+    assert world.told == ["reboot", "Expired", "reboot"]
+
+
+def test_a_function_that_dies_before_it_decided_counts_for_nothing(world: World) -> None:
+    """Nothing can have happened to the machine by then."""
+    session = world.fleet.open_session()
+    claimed(session, RECOVER)
+    world.fleet.expire(session)
+    world.watch(1)
+    assert world.rack.asked == ["reboot"]
+    assert world.told == ["Expired", "reboot"]
+
+
+def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -> None:
+    """Whoever dies afterwards: a machine with a new key and an old pin would be refused for ever."""
+    world.ladder = "reinstall:1,quarantine"
+    world.pin()
+    seen: list[set[str]] = []
+    world.rack.then = lambda _: seen.append(Fleet.tags(world.fleet, world.machine))
+    world.run()
+    assert seen == [{"agent_started", "agent_heartbeat"}]
+    assert world.fleet.tags(world.machine) == {"rebooted"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(ProviderRefused("no"), True), (NotSupported("no"), True), (ProviderUnavailable("perhaps"), False)],
+)
+def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
+    world: World, error: ShepherdError, kept: bool
+) -> None:
+    """Without the pin, whoever answers at the address next would be believed."""
+    world.ladder = "reinstall:1,quarantine"
+    world.pin()
+    world.rack.then = refuse(error)
+    assert world.run()[Metric.FAILED] == 1
+    assert ("host_key" in world.fleet.tags(world.machine)) is kept
+
+
+def test_a_session_without_life_left_begins_no_step(world: World) -> None:
+    """Its machine may be somebody else's by now."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.fleet.expire(session)
+    with pytest.raises(SessionExpired):
+        world.loop.decide(session, [held])
+    assert world.told == []
+
+
+def test_a_step_is_not_begun_on_work_that_was_lost(world: World) -> None:
+    """It was taken over; the heir takes the step."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.fleet.sql("DELETE FROM work")
+    assert world.loop.decide(session, [held]) == {}
+    assert world.told == []
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: str) -> None:
+    """An attempt that counts twice brings machines into quarantine too early."""
+    with BreakingConnection(world.fleet.settings) as way:
+        session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
+        (held,) = claimed(session, RECOVER)
+        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        move = Move(Rung(Step.REBOOT), 1, skipped=((Step.RESTART_AGENT, "?"),))
+        assert recovering.attempt(session, {held: (move, None)}) == [held]
+        assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
+        world.fleet.disconnect()
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_quarantine_happens_once_whatever_was_lost(world: World, lost: str) -> None:
+    """Said to be lost, it would be tried again; said to be done, it never would."""
+    with BreakingConnection(world.fleet.settings) as way:
+        session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
+        held = claimed(session, RECOVER)
+        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        assert recovering.quarantine(session, {held[0]: "enough"}) == {world.machine}
+        assert world.fleet.events(world.machine) == ["Started", "Quarantined", "Finished"]
+        world.fleet.disconnect()
+
+
+def test_a_dead_session_puts_nothing_into_quarantine(world: World) -> None:
+    """Its machine was given to somebody else, and may have come back."""
+    session = world.fleet.open_session()
+    held = claimed(session, RECOVER)
+    world.fleet.expire(session)
+    assert recovering.quarantine(session, {held[0]: "enough"}) == set()
+    assert not world.quarantined
+
+
+def test_twins_take_each_step_once(world: World) -> None:
+    """Two schedules may tick in the same moment, on every rung."""
+    world.ladder = "reboot:1,power-cycle:1,quarantine"
+    for _ in range(3):
+        together = threading.Barrier(2)
+
+        def twin(together: threading.Barrier = together) -> None:
+            connection = world.fleet.connect()
+            together.wait(WAIT_SECONDS)
+            world.run(connection)
+
+        with ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(twin) for _ in range(2)]:
+                each.result()
+        world.watch(2)
+        world.start_agent(fails=True)
+        world.fleet.pass_time(29 * MINUTE)  # as if the schedule had gone on, and not taken the next step
+        queries.record_heartbeat(world.fleet.connection, world.witness)
+        world.fleet.sql("UPDATE recovery_looks SET looked_at = now()")
+    assert world.rack.asked == ["reboot", "power-cycle"]
+    assert world.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]

@@ -1,0 +1,281 @@
+"""Which class each difference has: a listing and a ledger go in, one class for each machine comes out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shepherd_core.bmdb.provisioning import Departed, Intent, Ledger, Provided
+from shepherd_core.comparison import FRESH_SECONDS, YOUNG_SECONDS, Kind, Look, agreed, compare
+from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.reconcile import Limits, reconcile
+
+FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
+LIMITS = Limits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
+
+
+def uuid(number: int) -> UUID:
+    """Return the machine id, or token, with this number."""
+    return UUID(int=number)
+
+
+def listed(name: str = "a", *, token: int | None = None, **facts: Any) -> Machine:
+    """Return a machine in use."""
+    machine = Machine(
+        provider_id=ProviderId(name),
+        availability=Availability.KNOWN_USED,
+        address=IPv4Address("192.0.2.1"),
+        token=None if token is None else uuid(token),
+        status=ProviderStatus.RUNNING,
+    )
+    return replace(machine, **facts)
+
+
+def known(name: str = "a", machine: int = 1, **facts: Any) -> Provided:
+    """Return a machine of the BMDB."""
+    return replace(Provided(uuid(machine), ProviderId(name), None, None), **facts)
+
+
+def left(machine: int, name: str = "gone", *, released: bool) -> Departed:
+    """Return a machine that left."""
+    return Departed(uuid(machine), ProviderId(name), released)
+
+
+def look(*listing: Machine, **ledger: Any) -> Look:
+    """Return one look at both sides."""
+    return Look.of(listing, Ledger(**ledger))
+
+
+MISSING = ProviderStatus.MISSING
+CASES: dict[str, tuple[Look, Kind | None]] = {
+    "made by hand under our name": (look(listed()), Kind.ADOPTABLE),
+    "a creation that was begun": (look(listed(token=7), intents=(Intent(uuid(7), None),)), Kind.ADOPTABLE),
+    "a creation that was begun and failed": (
+        look(listed(token=7, failed=True), intents=(Intent(uuid(7), None),)),
+        Kind.ADOPTABLE,
+    ),
+    "forgotten and back": (look(listed(token=7), departed=(left(7, released=False),)), Kind.ADOPTABLE),
+    "forgotten and back under a name without a token": (
+        look(listed(), departed=(left(7, "a", released=False),)),
+        Kind.ADOPTABLE,
+    ),
+    "a token that we never gave": (look(listed(token=7)), Kind.FOREIGN),
+    "a token that we never gave, on a failed machine": (look(listed(token=7, failed=True)), None),
+    "unknown and failed": (look(listed(failed=True)), None),
+    "unknown and gone": (look(listed(status=MISSING)), None),
+    "released and there by its token": (look(listed(token=7), departed=(left(7, released=True),)), Kind.DISPUTED),
+    "released and there by its id": (look(listed(), departed=(left(7, "a", released=True),)), Kind.DISPUTED),
+    "released and listed as gone": (look(listed(token=7, status=MISSING), departed=(left(7, released=True),)), None),
+    "an id that was released, on which a creation was begun": (
+        look(listed(token=7), intents=(Intent(uuid(7), None),), departed=(left(9, "a", released=True),)),
+        Kind.ADOPTABLE,
+    ),
+    "the token of a machine that we have": (
+        look(listed(token=2), listed("b", token=2), provided=(known("b", 2),)),
+        Kind.DUPLICATED,
+    ),
+    "the token of a machine that we have, which is not listed": (
+        look(listed(token=2), provided=(known("b", 2, age_seconds=0),)),
+        Kind.DUPLICATED,
+    ),
+    "the token of a creation that another has too": (
+        look(listed(token=7), listed("b", token=7), intents=(Intent(uuid(7), None),)),
+        Kind.DUPLICATED,
+    ),
+    "on both sides": (look(listed(), provided=(known(),)), None),
+    "on both sides, assimilated with a foreign token": (look(listed(token=9), provided=(known(),)), None),
+    "given up by the provider": (look(listed(failed=True), provided=(known(),)), Kind.STRANDED),
+    "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), Kind.STRANDED),
+    "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), Kind.STRANDED),
+    "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
+    "its release was accepted long ago": (
+        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG_SECONDS + 1),)),
+        Kind.STRANDED,
+    ),
+    "released and gone": (look(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
+    "released and listed as gone by the provider": (
+        look(listed(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
+        None,
+    ),
+    "asked for, not accepted, and gone": (look(provided=(known(asked_seconds=1),)), Kind.VANISHED),
+    "gone": (look(provided=(known(),)), Kind.VANISHED),
+    "young": (look(provided=(known(age_seconds=YOUNG_SECONDS),)), None),
+    "young and listed as gone": (look(listed(status=MISSING), provided=(known(age_seconds=1),)), Kind.VANISHED),
+    "listed as unused": (
+        look(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
+        Kind.VANISHED,
+    ),
+    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH_SECONDS),)), Kind.DISPUTED),
+    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH_SECONDS + 1),)), Kind.VANISHED),
+    "listed as gone, and its agent reports": (
+        look(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
+        Kind.DISPUTED,
+    ),
+    "there, and its agent reports": (look(listed(), provided=(known(heartbeat_seconds=1),)), None),
+}
+
+
+@pytest.mark.parametrize(("seen", "kind"), CASES.values(), ids=CASES)
+def test_each_difference_has_its_class(seen: Look, kind: Kind | None) -> None:
+    """What may be done about a machine follows from its class alone."""
+    difference = seen.differences.get(ProviderId("a"))
+    assert (difference and difference.kind) == kind
+    if difference:
+        assert difference.words.startswith("a ")
+
+
+def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the_bmdb() -> None:
+    """Its id is what the machine becomes."""
+    begun = look(listed(token=7), intents=(Intent(uuid(7), None),)).differences[ProviderId("a")]
+    assert begun.machine_id == uuid(7)
+    assert look(listed(token=7)).differences[ProviderId("a")].machine_id is None
+
+
+def test_what_protects_a_machine_is_told() -> None:
+    """Whoever wants to forget a machine whose agent reports must see that it does."""
+    seen = look(provided=(known(heartbeat_seconds=12.3),))
+    assert seen.differences[ProviderId("a")].words.endswith("but its agent reported 12 s ago")
+
+
+GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (GONE, GONE, [(Kind.VANISHED, True)]),
+        (GONE, THERE, [(Kind.VANISHED, False)]),
+        (THERE, GONE, [(Kind.VANISHED, False)]),
+        (GONE, look(provided=(known(heartbeat_seconds=1),)), [(Kind.DISPUTED, False)]),
+        (look(listed(token=7), intents=(Intent(uuid(7), None),)), look(listed(token=7)), [(Kind.FOREIGN, False)]),
+        (THERE, THERE, []),
+    ],
+    ids=["same", "went away", "came", "other class", "other machine", "none"],
+)
+def test_two_looks_agree_on_what_they_see_alike(first: Look, second: Look, found: list[tuple[Kind, bool]]) -> None:
+    """One listing may be wrong in passing, and what follows from it may be for good."""
+    assert [(difference.kind, both) for difference, both in agreed(first, second)] == found
+
+
+# --- whatever comes ---
+
+_ids = st.sampled_from("abcdef").map(ProviderId)
+_seconds = st.one_of(st.none(), st.sampled_from((1.0, 1e5)))
+_listings = st.lists(
+    st.builds(
+        Machine,
+        provider_id=_ids,
+        availability=st.sampled_from((Availability.KNOWN_USED, Availability.POSSIBLY_USED, Availability.KNOWN_UNUSED)),
+        status=st.sampled_from((ProviderStatus.RUNNING, MISSING)),
+        failed=st.booleans(),
+        token=st.one_of(st.none(), st.integers(0, 12).map(uuid)),
+    ),
+    unique_by=lambda machine: machine.provider_id,
+)
+_provided = st.builds(
+    Provided,
+    machine_id=st.integers(0, 4).map(uuid),
+    provider_id=_ids,
+    reservation_id=st.none(),
+    status=st.sampled_from((None, FAILED, ProviderStatus.RUNNING)),
+    set_aside=st.booleans(),
+    age_seconds=st.sampled_from((1.0, 1e5)),
+    heartbeat_seconds=_seconds,
+    asked_seconds=_seconds,
+).flatmap(
+    lambda provided: (
+        st.just(provided)
+        if provided.asked_seconds is None
+        else _seconds.map(lambda seconds: replace(provided, released_seconds=seconds))
+    )
+)
+_ledgers = st.builds(
+    Ledger,
+    st.lists(_provided, unique_by=(lambda each: each.machine_id, lambda each: each.provider_id)).map(tuple),
+    st.lists(st.builds(Intent, st.integers(5, 8).map(uuid), st.none()), unique_by=lambda each: each.machine_id).map(
+        tuple
+    ),
+    departed=st.lists(
+        st.builds(Departed, st.integers(9, 11).map(uuid), _ids, st.booleans()), unique_by=lambda each: each.machine_id
+    ).map(tuple),
+)
+
+
+@given(listing=_listings, ledger=_ledgers, data=st.data())
+def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger: Ledger, data: st.DataObject) -> None:
+    """Two classes for one machine would offer two ways out, of which one is wrong; so would an order that matters."""
+    seen = Look.of(listing, ledger)
+    found = compare(seen.used, ledger)
+    assert len({difference.provider_id for difference in found}) == len(found)
+    assert {each.provider_id for each in found} <= {*seen.used, *(each.provider_id for each in ledger.provided)}
+    assert INVALID not in seen.differences
+    shuffled = Look.of(data.draw(st.permutations(listing)), ledger)
+    assert shuffled.differences == seen.differences
+    for provided in ledger.provided:
+        difference = seen.differences.get(provided.provider_id)
+        absent = not seen.has(provided.provider_id)
+        # What is missing without an explanation is named; what is there, and well, is not.
+        explained = provided.released_seconds is not None or (
+            provided.age_seconds <= YOUNG_SECONDS and provided.provider_id not in seen.used
+        )
+        if absent and not explained:
+            assert difference is not None
+        if difference is not None:
+            assert difference.machine_id == provided.machine_id
+            assert difference.kind in ((Kind.VANISHED, Kind.DISPUTED, Kind.STRANDED) if absent else (Kind.STRANDED,))
+
+
+@given(listing=_listings, ledger=_ledgers, assimilate=st.booleans())
+def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledger: Ledger, *, assimilate: bool) -> None:
+    """It deals with some by itself; a second opinion of what is wrong would send operators after ghosts."""
+    plan = reconcile(listing, ledger, replace(LIMITS, assimilate=assimilate))
+    seen = Look.of(listing, ledger)
+    told = set(plan.differences)
+    taken = {machine.provider_id for _, machine in plan.adopt} | {machine.provider_id for machine in plan.assimilate}
+    for provider_id, difference in seen.differences.items():
+        assert (difference.words in told) + (provider_id in taken) + (difference.kind is Kind.STRANDED) == 1
+    assert len(told) + len(taken) == sum(each.kind is not Kind.STRANDED for each in seen.differences.values())
+    assert not set(plan.depart) & set(plan.set_aside)
+    assert all(provided.released_seconds is not None for provided in plan.depart)
+    released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
+    assert not {name for machine in plan.assimilate for name in (machine.token, machine.provider_id)} & released
+
+
+# --- machines that are being released, and the Provisioner ---
+
+
+def plan(*listing: Machine, ledger: Ledger, **limits: Any) -> Any:
+    """Return what the Provisioner does."""
+    return reconcile(listing, ledger, replace(LIMITS, **limits))
+
+
+CAPACITY = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="r")
+
+
+def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
+    """The limit is somebody's money, and the provider goes on charging."""
+    ledger = Ledger(provided=(known(asked_seconds=9, released_seconds=1),))
+    there = plan(listed(), CAPACITY, ledger=ledger, max_machines=1)
+    assert (there.managed, there.create, there.depart) == (1, (), ())
+    gone = plan(CAPACITY, ledger=ledger, max_machines=1, max_disputed=0)
+    assert (gone.managed, len(gone.create), gone.depart) == (0, 1, ledger.provided)
+
+
+def test_a_machine_whose_release_is_not_known_to_be_accepted_does_not_depart() -> None:
+    """It may be missing for another reason; an operator decides."""
+    ledger = Ledger(provided=(known(asked_seconds=1),))
+    found = plan(ledger=ledger)
+    assert (found.depart, found.set_aside) == ((), ledger.provided)
+
+
+def test_a_released_machine_that_is_there_again_is_not_assimilated() -> None:
+    """Somebody gave it back on purpose."""
+    ledger = Ledger(departed=(left(7, released=True),))
+    found = plan(listed(token=7), ledger=ledger, assimilate=True)
+    assert found.assimilate == ()
+    assert found.differences == ("a was released and is in use at the provider",)
