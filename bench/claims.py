@@ -26,7 +26,7 @@ from bench.workers import Done, Meter, together
 from simulator.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -267,6 +267,10 @@ class NoOp:
 
     def prepare(self, deadline: Deadline) -> None:
         """Nothing is needed."""
+
+    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+        """Do the same with all of them."""
+        return dict.fromkeys(works)
 
     def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - no machine is there
         """Take time."""
