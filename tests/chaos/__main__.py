@@ -7,7 +7,9 @@ The long form: ``make chaos``.
 Kills every loop at every effect, and pairs of Provisioners; plays invocations
 beside each other, all schedules with two interruptions at most and as many from
 seeds as there is time for; kills real processes with SIGKILL, and runs them
-beside each other. The second form plays one schedule again, and prints it.
+beside each other; breaks every link at every place; searches long for a history
+that the model tells otherwise; plants bugs, which must be caught. The second
+form plays one schedule again, and prints it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
+import pytest
 from shepherd_core import ssh_key
 from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
+from tests.chaos import faults_long, planted
 from tests.chaos.departures import Departures
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.life import Life
@@ -41,10 +45,11 @@ from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.chaos.scenarios import Scenario
 
+PARTS = ("crashes", "pairs", "schedules", "processes", "network", "model", "plants")
 SECONDS = 300.0
 AT_ONCE = 4
 # Every effect and every sample of processes takes what it takes, minutes; what has no end shares these seconds.
@@ -171,13 +176,37 @@ class Chaos:
         )
         self.tell(f"load, seed {self.seed}", text, loaded.broken, began)
 
+    def network(self) -> None:
+        """Break every link at every place."""
+        self.broken += [] if faults_long.main() == 0 else ["the faulty network: see above"]
+
+    def model(self) -> None:
+        """Search long for a history that the model tells otherwise."""
+        began = time.monotonic()
+        searched = pytest.main(
+            [
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                f"{Path(__file__).parents[1]}/integration/test_bmdb_model.py",
+                "--hypothesis-profile=long",
+                f"--hypothesis-seed={self.seed}",
+            ]
+        )
+        broken = [] if searched == pytest.ExitCode.OK else ["the model: see above"]
+        self.tell(f"model, seed {self.seed}", "searched", broken, began)
+
+    def plants(self) -> None:
+        """Plant bugs, which must all be caught."""
+        self.broken += [] if planted.main() == 0 else ["a planted bug was missed: see above"]
+
 
 def main() -> int:
     """Print a line for each part, and what was broken; return 1 if anything was."""
     parser = argparse.ArgumentParser(prog="tests.chaos", description="Kill, and interleave, everything everywhere.")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for what has no end by itself")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="else any")
-    parser.add_argument("--only", choices=("crashes", "pairs", "schedules", "processes"), action="append")
+    parser.add_argument("--only", choices=PARTS, action="append", help="these parts; else all")
     parser.add_argument("--twins", metavar="NAME", help="play the schedule of --seed again: NAME as it was printed")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the functions tell of every failure that is planned here
@@ -192,14 +221,8 @@ def main() -> int:
         chaos = Chaos(fleet, folder, arguments.seconds, arguments.seed, stack)
         if arguments.twins is not None:
             return _replay(chaos.plays()[arguments.twins], arguments.seed)
-        parts: dict[str, Callable[[], None]] = {
-            "crashes": chaos.crashes,
-            "pairs": chaos.pairs,
-            "schedules": chaos.schedules,
-            "processes": chaos.processes,
-        }
-        for name in arguments.only or parts:
-            parts[name]()
+        for name in arguments.only or PARTS:
+            getattr(chaos, name)()
         sys.stdout.write(
             f"{sum(chaos.points.values())} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, "
             f"seed {chaos.seed}, {len(chaos.broken)} promises broken, {time.monotonic() - began:.0f} s\n"

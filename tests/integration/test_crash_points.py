@@ -58,7 +58,7 @@ def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
     [
         pytest.param(Provisioning, 13, SOON_SECONDS, id="provisioner, soon"),
         pytest.param(Recoveries, 8, OUTAGE_SECONDS, id="recoverer"),
-        pytest.param(GivingUp, 8, SOON_SECONDS, id="recoverer that gives up"),
+        pytest.param(GivingUp, 8, OUTAGE_SECONDS, id="recoverer that gives up"),
         pytest.param(Updates, 3, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 5, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, 5, SOON_SECONDS, id="install"),
