@@ -6,8 +6,8 @@ work and history; and another one that checks the session and ends it. No row is
 is told to try again. It works on our tables, of which it leaves machine_due alone, with the indexes that it had.
 
 Tuned as far as it goes: every statement is prepared, the statistics are fresh, the query stops at the first machine,
-and who was in conflict begins anew after a random pause of up to half a second, which with 16 workers on 100,000 machines
-gave twice as many machines in a second as pauses of up to 20 ms.
+and who was in conflict begins anew after a random pause of up to half a second, which with 16 workers
+gave twice as many machines in a second, of 100,000, as pauses of up to 20 ms.
 """
 
 from __future__ import annotations
