@@ -45,7 +45,7 @@ class Inputs:
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 48
+    alarms: int = 49
     """Metrics that alarms look at: each is charged for."""
     metrics: int = 31
 

@@ -179,7 +179,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "canceled work leaves its machine where the claim had put it",
-        (Edit(_WORK, "SET not_before = g.not_before, ", "SET ", "cancel"),),
+        (Edit(_WORK, "        not_before = g.not_before,\n", "", "cancel"),),
         MODEL,
         "nobody_waits_for_ever",
     ),

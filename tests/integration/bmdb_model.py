@@ -179,6 +179,7 @@ class Model:
         if ended:
             found = self.machines[machine]
             found.started_at, found.heartbeat_at, found.settled_at = None, None, self.now + settle_seconds
+            found.backoffs.clear()
         return ended
 
     # What happens besides.
