@@ -30,6 +30,7 @@ FENCE = "tests/integration/test_bmdb_fence.py"
 RACES = "tests/integration/test_bmdb_races.py"
 CRASHES = "tests/integration/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
+SOON = f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[provisioner, soon]"
 HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
 LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
@@ -170,18 +171,21 @@ PLANTS: tuple[Plant, ...] = (
         (Edit(_WORK, "WHEN n.locked_until IS NOT NULL\n", "WHEN false\n", "claim"),),
         MODEL,
         "nobody_works_twice_on_a_machine",
+        slow=True,
     ),
     Plant(
         "a heartbeat does not count while the machine is claimed for recovery",
         (Edit(_WORK, "n.since + CASE\n", "n.since - interval '1 day' + CASE\n", "claim"),),
         MODEL,
         "no_healthy_machine_is_rebooted",
+        slow=True,
     ),
     Plant(
         "canceled work leaves its machine where the claim had put it",
         (Edit(_WORK, "        not_before = g.not_before,\n", "", "cancel"),),
         MODEL,
         "nobody_waits_for_ever",
+        slow=True,
     ),
     Plant(
         "the intent is written after the machine was created",
@@ -209,7 +213,7 @@ PLANTS: tuple[Plant, ...] = (
                 "        self._record(session, intent.machine_id, machine, Metric.CREATED)\n",
             ),
         ),
-        PROVISIONER,
+        SOON,
         "every_effect_is_explained_by_a_record",
     ),
     Plant(

@@ -68,14 +68,14 @@ def scenario(
 
 
 _LINKS: list[tuple[str, Link, int]] = [
-    ("provisioner", "database", 9),
-    ("recoverer", "database", 7),
-    ("updater", "database", 7),
-    ("initializer", "database", 5),
+    ("provisioner", "database", 19),
+    ("recoverer", "database", 13),
+    ("updater", "database", 11),
+    ("initializer", "database", 9),
     ("provisioner", "provider", 4),
     ("recoverer", "provider", 3),
     ("updater", "provider", 2),
-    ("initializer", "ssh", 14),
+    ("initializer", "ssh", 23),
 ]
 """Loop, neighbour, and every how manieth place is tried."""
 
