@@ -39,10 +39,12 @@ help: ## list what there is
 demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
 	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
 
-# A file's tests stay in one process, because they share its database.
+# Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
+# because they share its database; those that take longest come first.
+WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
 .PHONY: test
 test: .venv/.ready .venv-sam/.ready ## run all tests
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 .PHONY: chaos
 chaos: .venv/.ready ## kill and interleave everything at each of its outside effects, and see what becomes of the world
