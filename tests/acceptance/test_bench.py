@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("part", ["claims", "reconcile"])
+@pytest.mark.parametrize("part", ["idle", "reconcile"])
 def test_a_part_of_the_bench_runs_and_writes_what_it_measured(part: str, tmp_path: Path) -> None:
     """It is run by hand, and seldom: nobody would notice that a change has broken it."""
     command = [sys.executable, "-m", "bench", "--quick", "--output", str(tmp_path), part]

@@ -317,7 +317,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_claims_hand_out_what_the_tags_say_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
     """See above; should it fail, the steps that it names are the shortest history that it found."""
