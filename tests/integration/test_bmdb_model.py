@@ -548,7 +548,7 @@ def test_the_bmdb_does_what_its_model_does(fleet: Fleet) -> None:
     run_state_machine_as_test(
         lambda: Bmdb(fleet),  # type: ignore[arg-type]  # whatever makes one will do
         settings=settings(
-            max_examples=profile.max_examples // 10,
+            max_examples=profile.max_examples // 4,
             stateful_step_count=30,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
