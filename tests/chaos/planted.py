@@ -313,10 +313,11 @@ def main() -> int:
         for check in (plant.check, SEARCH) if plant.check == MODEL else (plant.check,):
             with tempfile.TemporaryDirectory() as folder:
                 outcome = run(plant, Path(folder), check)
-            # A search may stumble over something else that the bug breaks.
+            # A search may stumble over something else that the bug breaks, or end before it finds any.
             caught = outcome.status == 1 and (check == SEARCH or plant.promise in outcome.named())
-            missed += not caught
-            sys.stdout.write(f"{'caught' if caught else 'MISSED'} by {check.split('::')[1]}: {plant.bug}\n")
+            missed += not caught and check != SEARCH
+            verdict = "caught" if caught else "not found" if check == SEARCH else "MISSED"
+            sys.stdout.write(f"{verdict} by {check.split('::')[1]}: {plant.bug}\n")
     return 1 if missed else 0
 
 

@@ -18,6 +18,7 @@ from shepherd_core.bmdb.work import Silence
 from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.control_loop import Limits
 from shepherd_core.initializer import Initializer
+from shepherd_core.machine import Process
 from shepherd_core.object_source import AgentCache
 from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
@@ -264,7 +265,9 @@ class Recoveries:
         rebooted = {device.id for device in world.api.devices() if "reboot" in device.actions_taken}
         for machine_id in self._silent:
             shown = queries.show_machine(world.fleet.connection, machine_id)
-            if shown["provider_id"] not in rebooted:
+            # An attempt whose function died is waited for, and without an Initializer no other step follows it.
+            attempted = shown["needs"] == Process.AGENT_START and "Attempted" in self._fleet.events(machine_id)
+            if shown["provider_id"] not in rebooted and not attempted:
                 found.append(f"{machine_id} was not rebooted")
             if shown["agent_started_at"] is not None:
                 found.append(f"the agent of {machine_id} still counts as started")
