@@ -249,6 +249,7 @@ class World:
                     "SHEPHERD_MAX_MACHINES": "0",
                     "SHEPHERD_CREATION_SECONDS": str(self.scaled(5)),
                     "SHEPHERD_PENALTY_SECONDS": str(self.scaled(3600)),
+                    "SHEPHERD_BOOT_SECONDS": str(self.scaled(300)),
                 },
                 timeout_seconds=90,
             ),

@@ -148,9 +148,9 @@ def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pau
         return None
 
 
-def provide(session: Session, provider: str, machine_id: UUID, machine: Machine) -> None:
+def provide(session: Session, provider: str, machine_id: UUID, machine: Machine, *, boot_seconds: float = 0.0) -> None:
     """
-    Record that *machine* exists at the provider: it is provided, and due for its agent.
+    Record that *machine* exists at the provider: it is provided, and due for its agent, after *boot_seconds*.
 
     If the provider knows its SSH host key, that is pinned with it, so that even the first contact is verified.
 
@@ -170,6 +170,7 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine)
         provider_status=machine.status,
         capacity_id=machine.capacity_id,
         host_key=machine.host_key,
+        boot_seconds=boot_seconds,
     )
 
 
