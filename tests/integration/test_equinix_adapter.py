@@ -509,6 +509,23 @@ def test_capacity_that_somebody_took_is_left_to_them(world: World, deadline: Dea
     assert [device.hostname for device in world.api.devices()] == ["somebody-else"]
 
 
+def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(world: World, deadline: Deadline) -> None:
+    """No look before a creation could promise that; the API's refusal does."""
+    together = threading.Barrier(4)
+
+    def create(number: int) -> Machine | None:
+        ours = world.another()
+        together.wait(20)
+        try:
+            return ours.create_machine(world.capacity, UUID(int=number), deadline)
+        except CapacityTaken:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        (created,) = filter(None, pool.map(create, range(4)))
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
+
+
 def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadline: Deadline) -> None:
     """The API has yet to notice; nobody has taken it."""
     world.api.snatch(world.reservation_id)
