@@ -64,9 +64,9 @@ class Provider(Protocol):
 
         Idempotent by *token*: called again with the same token and the same
         capacity, by whomever and whatever became of the earlier call, it returns
-        the machine that exists instead of creating a second one. Where the provider can store it, the
-        token is found again in the listing (``Machine.token``). The machine is
-        usually not up yet when this returns.
+        the machine that exists instead of creating a second one. Where the
+        provider can store it, the token is found again in the listing
+        (``Machine.token``). The machine is usually not up yet when this returns.
 
         Raises:
             CapacityTaken: the capacity is used by a machine without this token.
