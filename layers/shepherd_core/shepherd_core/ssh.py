@@ -58,7 +58,7 @@ MACS = ("hmac-sha2-256", "hmac-sha2-512", "hmac-sha2-256-etm@openssh.com", "hmac
 """What we offer for the ciphers that need one."""
 
 _WRITE_BYTES = 32_000  # one request with its header fills one SSH packet of 32 kB; every SFTP server takes it
-_LARGE_WRITE_BYTES = 4 * _WRITE_BYTES  # fewer answers to read; paramiko copies what is left after each packet
+_LARGE_WRITE_BYTES = 4 * _WRITE_BYTES  # fewer answers; from 128 KiB on malloc asks the kernel for memory for each copy
 _READ_BYTES = 65_536
 _UNFINISHED = ".shepherd-upload"
 _NO_STATUS = -1  # paramiko's word for: ended without an exit status
