@@ -70,7 +70,7 @@ def measure(*, quick: bool) -> Result:
             "MB per second",
             {
                 name: [(row[0], row[column]) for row in rows]
-                for column, name in enumerate(("ours", "OpenSSH's sftp", "the same with our cipher"), start=1)
+                for column, name in enumerate(("ours", "OpenSSH's sftp", "sftp with our cipher"), start=1)
             },
         )
     )
