@@ -344,9 +344,8 @@ def _accepted(sftp: paramiko.SFTPClient) -> int:
         _, limits = sftp._request(CMD_EXTENDED, "limits@openssh.com")  # type: ignore[attr-defined]  # noqa: SLF001
     except OSError:  # OpenSSH before 8.5 does not know the question
         return _WRITE_BYTES
-    limits.get_int64()  # of a packet
-    limits.get_int64()  # of a read
-    return min(limits.get_int64() or _LARGE_WRITE_BYTES, _LARGE_WRITE_BYTES)
+    _packet, _read, write = (limits.get_int64() for _ in range(3))
+    return _WRITE_BYTES if 0 < write < _LARGE_WRITE_BYTES else _LARGE_WRITE_BYTES  # 0: as much as you like
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> bytes | None:
