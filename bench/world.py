@@ -74,7 +74,12 @@ def measure(*, quick: bool) -> Result:
                 ["minutes from a creation to the agent, median", run.waited_minutes[0]],
                 ["minutes from a creation to the agent, longest", run.waited_minutes[1]],
                 *([f"ticks: {name}", count] for name, count in sorted(Counter(t.function for t in done).items())),
-                ["ticks that failed", sum(tick.error is not None for tick in done)],
+                *(
+                    [f"ticks that failed: {name}, {error}", count]
+                    for (name, error), count in sorted(
+                        Counter((tick.function, tick.error.partition(":")[0]) for tick in done if tick.error).items()
+                    )
+                ),
                 ["ticks that were throttled, because the one before still ran", len(run.ticks) - len(done)],
                 ["seconds of functions, agents' API left out", run.busy()],
                 ["attempts to start an agent, for each machine", run.attempts / run.machines],

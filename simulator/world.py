@@ -244,7 +244,8 @@ class World:
         }
         return {
             "migrator": FunctionConfig(common, timeout_seconds=60),
-            "agent_api": FunctionConfig(common, timeout_seconds=10),
+            # Which an account has plenty of: agents that are throttled wait longer, and look silent in the end.
+            "agent_api": FunctionConfig(common, timeout_seconds=10, concurrency=8),
             "provisioner": FunctionConfig(
                 {
                     **common,
