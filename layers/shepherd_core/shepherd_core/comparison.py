@@ -242,8 +242,7 @@ def refuse_duplicates(names: Iterable[str]) -> None:
     Raises:
         ListingInvalid: one does.
     """
-    names = list(names)
-    if len(set(names)) < len(names):
-        twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
         message = f"the provider lists {', '.join(sorted(twice))} more than once"
         raise ListingInvalid(message)

@@ -102,8 +102,8 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     }
     differences = [each.words for each in found if each.kind is not Kind.STRANDED and each.provider_id not in settling]
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
-    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what the
-    # provider itself says is gone: then there is no doubt which side is right.
+    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what is
+    # missing although it is listed, as gone: then there is no doubt which side is right.
     explained = [
         provided for provided in missing if provided.set_aside or provided.quarantined or provided.provider_id in used
     ]
@@ -113,7 +113,8 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     settled = len(known) - len(depart) + len(adopt)
     assimilate = unknown[: _room(limits, settled)] if limits.assimilate else []
     settled += len(assimilate)
-    # An intent whose token is in dispute waits until somebody has decided which of the machines is it.
+    # An intent whose token is in dispute waits until somebody has decided which of the machines is it. Whatever carries
+    # the token of an intent is a difference.
     claimed = {used[each.provider_id].token for each in found if each.provider_id not in known}
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
     resume, forget = _unfinished(unclaimed, unused, occupied, ledger, limits)
@@ -134,6 +135,8 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
 
 def _capacity(listing: Sequence[Machine], look: Look) -> tuple[list[Machine], set[str | None]]:
     """Return the capacity that no machine of either side is, by name, and the names of what machines in use occupy."""
+    if len(look.used) == len(listing) and not look.ledger.intents:
+        return [], set()  # nothing is unused, and nobody asks what is occupied
     unused = [machine for machine in listing if machine.provider_id not in look.used]
     refuse_duplicates(machine.capacity_id for machine in unused if machine.capacity_id is not None)
     occupied = {machine.capacity_id for machine in look.used.values()}
