@@ -51,6 +51,9 @@ def measure(*, quick: bool) -> Result:
         result.at_most(f"{LARGE:,} machines: peak memory of the process, MB", 256, large["peak"])
         linear = (large["ours"] / LARGE) / (figures[10_000]["ours"] / 10_000)
         result.at_most("time per machine, times that at 10,000 machines", 1.5, linear)
+        # Less and less of a larger fleet is in the processor's caches: that slows the bare comparison down too.
+        beside = large["ratio"] / figures[10_000]["ratio"]
+        result.at_most("the same, beside how much slower the bare comparison becomes", 1.5, beside)
     return result
 
 
@@ -88,9 +91,8 @@ def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
     def bare() -> None:
         here = {machine.provider_id: machine for machine in listing}
         there = {provided.provider_id: provided for provided in ledger.provided}
-        found = [name for name in here if name not in there] + [name for name in there if name not in here]
-        if bool(found) != bool(wanted):
-            raise RuntimeError(found)
+        if bool(here.keys() - there.keys() | there.keys() - here.keys()) != bool(wanted):
+            raise RuntimeError("the sides are not as they were made")
 
     found = in_turn(repeats, {"ours": _timed(ours), "bare": _timed(bare)})
     ratio = median([one / other for one, other in zip(found["ours"], found["bare"], strict=True)])
