@@ -36,7 +36,7 @@ from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaSer
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
-from simulator.supply import SUPPLIES
+from simulator.supply import SUPPLIES, Order
 from simulator.tcp_door import TcpDoor
 
 if TYPE_CHECKING:
@@ -174,12 +174,14 @@ class World:
         )
         self.supply = enter(
             SUPPLIES[self.settings.provider](
-                self.park,
-                machines=self.settings.machines,
-                minute=self.scaled(60),
-                address=self._address,
-                faults=self.settings.faults.api,
-                seed=self.settings.seed,
+                Order(
+                    park=self.park,
+                    machines=self.settings.machines,
+                    minute=self.scaled(60),
+                    address=self._address,
+                    faults=self.settings.faults.api,
+                    seed=self.settings.seed,
+                )
             )
         )
         self.door = enter(TcpDoor(self.postgres.socket, self._address, tls))
