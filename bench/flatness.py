@@ -117,7 +117,8 @@ class Subject:
     def _look(self) -> float:
         """Let nothing be eligible, which is the usual case, and its worst."""
         self._fleet.admin.run(
-            "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') FROM bench_due"
+            "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') "
+            "FROM bench_due ON CONFLICT DO NOTHING"
         )
         seconds = self._predecessor.look()
         self._fleet.make_due()

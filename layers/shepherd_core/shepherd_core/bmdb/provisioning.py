@@ -10,6 +10,7 @@ back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import storable
@@ -17,6 +18,7 @@ from shepherd_core.errors import CommitUnknown, SessionExpired
 from shepherd_core.machine import ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -65,7 +67,7 @@ class Intent:
     age_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
     """All that the BMDB knows about one provider's machines and capacity."""
 
@@ -74,6 +76,11 @@ class Ledger:
     penalized: frozenset[str] = frozenset()
     """Capacity ids to be left alone now."""
     departed: tuple[Departed, ...] = ()
+
+    @cached_property
+    def known(self) -> Mapping[ProviderId, Provided]:
+        """What is provided, by provider id."""
+        return {provided.provider_id: provided for provided in self.provided}
 
 
 def take_lock(session: Session, provider: str) -> float | None:
