@@ -60,6 +60,16 @@ WHERE d.process IS DISTINCT FROM n.process
             ELSE interval '{FIRST_HEARTBEAT_SECONDS} seconds'
         END
     )
+    -- A hold that begins anew takes back the end of the last, from which silence was counted. Nobody waits for that:
+    -- while it lasts no machine there is recovered, and afterwards silence is counted from its end.
+    AND NOT (
+        n.process = 'ShepherdRecovery'
+        AND EXISTS (
+            SELECT 1
+            FROM recovery_holds x
+            WHERE x.provider = n.provider AND x.location IN ('', coalesce(n.location, '')) AND x.ended_at IS NULL
+        )
+    )
 """
 
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
