@@ -23,6 +23,8 @@ _FAKE_AWS = {
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "AWS_EC2_METADATA_DISABLED": "true",
+    # Moto would give every account of a test a thousand images, which takes longer than the test.
+    "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
 }
 
 # At import, before any test module is imported: nobody's real account, database or machines may be reached.

@@ -222,10 +222,9 @@ def ec2_api() -> Iterator[Ec2Api]:
             api.release()
 
 
-def subnets(url: str) -> list[str]:
+def subnets() -> list[str]:
     """Return the subnets that every account has."""
-    client = boto3.client("ec2", endpoint_url=url)
-    return sorted(found["SubnetId"] for found in client.describe_subnets()["Subnets"])
+    return sorted(found.id for found in ec2_backends[ACCOUNT][REGION].describe_subnets())
 
 
 def launch_by_hand(url: str, **tags: str) -> str:
