@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,10 +83,21 @@ def deadline() -> Deadline:
     return Deadline(SystemClock(), 60)
 
 
+@cache
+def read_models_once() -> None:
+    """Let all sessions of boto3 in this process share AWS's models of its services: each is megabytes of JSON."""
+    from botocore.loaders import JSONFileLoader, Loader  # noqa: PLC0415 - as moto, below
+
+    shared = JSONFileLoader()
+    shared.load_file = cache(shared.load_file)
+    Loader.FILE_LOADER_CLASS = staticmethod(lambda: shared)
+
+
 @pytest.fixture
 def aws() -> Iterator[None]:
     """Let every boto3 call of this test end in an empty AWS account inside this process."""
     from moto import mock_aws  # noqa: PLC0415 - it takes a second to import, and most tests do without AWS
 
+    read_models_once()
     with mock_aws():
         yield
