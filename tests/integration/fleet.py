@@ -44,7 +44,10 @@ class Fleet:
         self._connections: list[Connection] = []
         self._machines = 0
         socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
-        self._admin = pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket)
+        # To a Unix socket, where the driver would ask for encryption and first read all authorities of the system.
+        self._admin = pg8000.native.Connection(
+            "postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False
+        )
         self.connection = self.connect()
 
     def disconnect(self) -> None:

@@ -173,7 +173,10 @@ def large(
 
 def _driver(settings: BmdbSettings) -> pg8000.native.Connection:
     return pg8000.native.Connection(
-        "postgres", database=settings.bmdb_name, unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+        "postgres",
+        database=settings.bmdb_name,
+        unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}",
+        ssl_context=False,
     )
 
 
