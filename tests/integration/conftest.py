@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pg8000.native
 import pytest
 
-from tests.integration.fleet import Fleet
+from tests.integration.fleet import Fleet, administrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,10 +52,19 @@ def shared_database(postgres: Postgres) -> BmdbSettings:
     return postgres.new_database()
 
 
+@pytest.fixture(scope="session")
+def shared_administrator(shared_database: BmdbSettings) -> Iterator[pg8000.native.Connection]:
+    """Return the connection by which tests look into that database."""
+    with administrator(shared_database) as connection:
+        yield connection
+
+
 @pytest.fixture
-def fleet(shared_database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+def fleet(
+    shared_database: BmdbSettings, shared_administrator: pg8000.native.Connection, clock: ManualClock
+) -> Iterator[Fleet]:
     """Return an empty BMDB to plant machines in; afterwards nothing may be left that does not belong together."""
-    yield from _planted(shared_database, clock)
+    yield from _planted(shared_database, clock, shared_administrator)
 
 
 @pytest.fixture
@@ -64,8 +73,10 @@ def own_fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
     yield from _planted(database, clock)
 
 
-def _planted(settings: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
-    planted = Fleet(settings, clock)
+def _planted(
+    settings: BmdbSettings, clock: ManualClock, admin: pg8000.native.Connection | None = None
+) -> Iterator[Fleet]:
+    planted = Fleet(settings, clock, admin)
     yield planted
     leaks = planted.leaks()
     planted.close()
