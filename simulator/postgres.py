@@ -67,7 +67,7 @@ class Postgres:
         """Create a database like *template* (``template1``: an empty one) and return how to reach it."""
         self._databases += 1
         name = f"bmdb_{self._databases}"
-        self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")  # half the work of the default
         return self.settings(name)
 
     def drop(self, settings: BmdbSettings) -> None:
