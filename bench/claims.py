@@ -146,7 +146,7 @@ def _cell(fleet: BenchFleet, count: int, repeats: int) -> tuple[dict[str, float]
         return done.count / done.seconds
 
     def drained(ready: Callable[[int], Callable[[], Done]]) -> Done:
-        fleet.make_due()
+        fleet.make_due(spare=count)
         return Done.by_all(together(count, ready))
 
     def ours(batch: int, *, singly: bool) -> float:
@@ -174,11 +174,10 @@ def _cell(fleet: BenchFleet, count: int, repeats: int) -> tuple[dict[str, float]
 def _ours(fleet: BenchFleet, batch: int, *, singly: bool) -> Callable[[], Done]:
     session = fleet.session()
     meter = Meter(session.connection._connected())  # noqa: SLF001 - only to know the server's process
-    for _ in range(2):  # as a function that is warm
-        work.claim(session, Process.AGENT_START, "nobody", batch)
-        session.connection.run(
-            "finish_agent_start", session_id=session.session_id, machine_ids=[], public_keys=[], host_keys=[]
-        )
+    # As a function that is warm: one machine to spare for each worker, and a claim that finds nothing.
+    warm = work.claim(session, Process.AGENT_START, PROVIDER, 1)
+    work.finish_agent_start(session, dict.fromkeys(warm.work, _FACTS))
+    work.claim(session, Process.AGENT_START, "nobody", batch)
 
     def run() -> Done:
         meter.begin()
@@ -198,7 +197,7 @@ def _ours(fleet: BenchFleet, batch: int, *, singly: bool) -> Callable[[], Done]:
 
 def _predecessor(fleet: BenchFleet, seconds: float) -> Callable[[], Done]:
     worker = Predecessor(fleet.settings)
-    worker.look()
+    worker.drain(seconds, at_most=1)
     return lambda: worker.drain(seconds)
 
 

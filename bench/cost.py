@@ -72,6 +72,20 @@ class Inputs:
     """Sent for one: half of one for the answer, the rest for the TLS handshake, because agents keep no connection."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Amounts:
+    """What AWS charges for, of a month or of any other time."""
+
+    months: float
+    ticks: float
+    starts: float
+    """Agent starts and recoveries."""
+    gb_seconds: float
+    """Of the loops."""
+    heartbeats: float
+    heartbeat_gb_seconds: float
+
+
 def month(machines: int, inputs: Inputs) -> dict[str, float]:
     """Return the dollars of a month by what they are for."""
     ticks = inputs.loops * inputs.ticks_per_minute * _MINUTES
@@ -85,20 +99,34 @@ def month(machines: int, inputs: Inputs) -> dict[str, float]:
         + _MINUTES / inputs.silence_minutes * per_thousand * inputs.rearm_seconds_per_thousand * inputs.memory_gb
     )
     heartbeats = machines * _MINUTES / inputs.heartbeat_minutes
-    heartbeat_gb_seconds = heartbeats * inputs.heartbeat_seconds * inputs.memory_gb
+    return dollars(
+        Amounts(
+            months=1,
+            ticks=ticks,
+            starts=starts,
+            gb_seconds=gb_seconds,
+            heartbeats=heartbeats,
+            heartbeat_gb_seconds=heartbeats * inputs.heartbeat_seconds * inputs.memory_gb,
+        ),
+        inputs,
+    )
+
+
+def dollars(amounts: Amounts, inputs: Inputs) -> dict[str, float]:
+    """Return what *amounts* cost, by what it is for; only the prices of *inputs* matter, and what a line is long."""
     return {
-        "heartbeats: API": _api(heartbeats / 1e6, inputs),
-        "heartbeats: Lambda": heartbeats / 1e6 * inputs.lambda_million_requests
-        + heartbeat_gb_seconds * inputs.lambda_gb_second,
-        "heartbeats: traffic": heartbeats * inputs.heartbeat_answer_kb / 1e6 * inputs.traffic_gb,
-        "loops: time": gb_seconds * inputs.lambda_gb_second,
-        "loops: requests": ticks / 1e6 * inputs.lambda_million_requests,
-        "schedules": ticks / 1e6 * inputs.scheduler_million_events,
-        "logs": (ticks * inputs.tick_log_kb + starts * 2) / 1e6 * inputs.logs_gb,
-        "metrics": inputs.metrics * inputs.custom_metric,
-        "alarms": inputs.alarms * inputs.alarm,
-        "dashboard": inputs.dashboard,
-        "database": inputs.database,
+        "heartbeats: API": _api(amounts.heartbeats / 1e6, inputs),
+        "heartbeats: Lambda": amounts.heartbeats / 1e6 * inputs.lambda_million_requests
+        + amounts.heartbeat_gb_seconds * inputs.lambda_gb_second,
+        "heartbeats: traffic": amounts.heartbeats * inputs.heartbeat_answer_kb / 1e6 * inputs.traffic_gb,
+        "loops: time": amounts.gb_seconds * inputs.lambda_gb_second,
+        "loops: requests": amounts.ticks / 1e6 * inputs.lambda_million_requests,
+        "schedules": amounts.ticks / 1e6 * inputs.scheduler_million_events,
+        "logs": (amounts.ticks * inputs.tick_log_kb + amounts.starts * 2) / 1e6 * inputs.logs_gb,
+        "metrics": amounts.months * inputs.metrics * inputs.custom_metric,
+        "alarms": amounts.months * inputs.alarms * inputs.alarm,
+        "dashboard": amounts.months * inputs.dashboard,
+        "database": amounts.months * inputs.database,
     }
 
 

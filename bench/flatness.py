@@ -86,8 +86,7 @@ class Subject:
             "claim, nothing due": self._claim_nothing,
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
-            "breaker's figures": lambda: _timed(lambda: holds.figures(self._session, PROVIDER, Silence())),
-            "breaker's survey of due machines": self._survey,
+            "breaker's look": lambda: _timed(lambda: holds.look(self._session, PROVIDER, Silence())),
             PREDECESSOR: self._look,
         }
 
@@ -102,10 +101,6 @@ class Subject:
 
     def _claim_nothing(self) -> float:
         return _timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH))
-
-    def _survey(self) -> float:
-        cells = holds.figures(self._session, PROVIDER, Silence()).cells
-        return _timed(lambda: holds.survey(self._session, PROVIDER, Silence(), [], cells))
 
     def _open(self) -> float:
         connection = self._session.connection
@@ -122,7 +117,8 @@ class Subject:
     def _look(self) -> float:
         """Let nothing be eligible, which is the usual case, and its worst."""
         self._fleet.admin.run(
-            "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') FROM bench_due"
+            "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') "
+            "FROM bench_due ON CONFLICT DO NOTHING"
         )
         seconds = self._predecessor.look()
         self._fleet.make_due()

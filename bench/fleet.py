@@ -31,19 +31,22 @@ INSERT INTO machine_due
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
     FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
-CREATE TABLE bench_due AS SELECT machine_id FROM machines ORDER BY random() LIMIT {due};
+CREATE TABLE bench_due AS SELECT machine_id, row_number() OVER () AS number FROM machines ORDER BY random() LIMIT {due};
 CREATE TABLE bench_bare (machine_id uuid PRIMARY KEY, count integer NOT NULL);
 INSERT INTO bench_bare SELECT machine_id, 0 FROM machines LIMIT 20000;
 ANALYZE;
 """
 
 _MAKE_DUE = """
-DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM bench_due);
-DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM bench_due);
-DELETE FROM work WHERE machine_id IN (SELECT machine_id FROM bench_due);
+CREATE TEMPORARY TABLE wanted ON COMMIT DROP AS SELECT machine_id FROM bench_due ORDER BY number LIMIT {due};
+DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM wanted);
+DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM wanted);
+DELETE FROM work WHERE machine_id IN (SELECT machine_id FROM wanted);
 UPDATE machine_due SET process = 'ShepherdAgentStart', not_before = now() - random() * interval '1 minute'
-    WHERE machine_id IN (SELECT machine_id FROM bench_due);
+    WHERE machine_id IN (SELECT machine_id FROM wanted);
 """
+SPARE = 16
+"""Machines besides, that can be made due for workers to warm up with."""
 _CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "machine_due", "work", "sessions")
 
 
@@ -56,12 +59,12 @@ class BenchFleet:
         self.due = max(1, machines // 100) if due is None else due
         self.settings: BmdbSettings = postgres.new_database()
         self.admin = driver(self.settings)
-        self.admin.run(_PLANT.format(machines=machines, due=self.due))
+        self.admin.run(_PLANT.format(machines=machines, due=self.due + SPARE))
         self.admin.run("CHECKPOINT")
 
-    def make_due(self) -> None:
-        """Let the same machines be due as ever, and the tables be as clean as a database that is looked after."""
-        self.admin.run(_MAKE_DUE)
+    def make_due(self, spare: int = 0) -> None:
+        """Let the same be due as ever, and so many to *spare*, in tables as clean as where they are looked after."""
+        self.admin.run(_MAKE_DUE.format(due=self.due + spare))
         for table in _CHANGING:
             self.admin.run(f"VACUUM ANALYZE {table}")
 

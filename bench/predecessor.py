@@ -77,13 +77,13 @@ class Predecessor:
         self.conflicts = 0
         self._meter = Meter(self._driver)
 
-    def drain(self, seconds: float) -> Done:
-        """Start and end the work of machines until none is eligible, or the time is over."""
+    def drain(self, seconds: float, at_most: float = float("inf")) -> Done:
+        """Start and end the work of *at_most* so many machines, until none is eligible, or the time is over."""
         self._meter.begin()
         began = last = time.perf_counter()
         end = began + seconds
         count = 0
-        while (machine_id := self._transact(self._start, end)) is not None:
+        while count < at_most and (machine_id := self._transact(self._start, end)) is not None:
             if self._transact(lambda machine_id=machine_id: self._finish(machine_id), end) is None:
                 break
             count += 1

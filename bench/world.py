@@ -4,27 +4,102 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from bench.cost import Amounts, Inputs, dollars, month
 from bench.fleet import driver
-from bench.results import Result, Table
+from bench.results import Result, Table, median
 from simulator.world import Settings, World
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from simulator.lambda_service import Invocation
 
-SPEED = 10
+SPEED = 6
+"""As fast as two processors can send the heartbeats of so many agents."""
 LIMIT_SECONDS = 1800
-MACHINES = 200
+MACHINES = 1000
 """Each has a real agent, a process of 12 MB or so."""
+CREATION_SECONDS = 5
+"""Between two creations, in the time of the fleet."""
+_MONTH_MINUTES = 730 * 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What was seen of a world."""
+
+    machines: int
+    speed: float
+    seconds: float
+    minutes: float
+    """Of the fleet."""
+    ticks: list[Invocation]
+    calls: Mapping[tuple[str, str], int]
+    """Of the provider, by method and path."""
+    database_seconds: float
+    attempts: int
+    """To start an agent."""
+    waited_minutes: tuple[float, float]
+    """From the creation of a machine to its agent: median and longest."""
+    heartbeats: int
+    refused: int
+    """Heartbeats that Lambda had no room for; agents send them again."""
+    heartbeat_seconds: float
+    """Of the function that takes them, in all."""
+
+    def busy(self, *functions: str) -> float:
+        """Return the seconds for which functions were at work; none named: all loops."""
+        return sum(tick.seconds for tick in self.ticks if not functions or tick.function in functions)
 
 
 def measure(*, quick: bool) -> Result:
     """Return the figures."""
-    machines = 3 if quick else MACHINES
+    run = _run(3, 60) if quick else _run(MACHINES, SPEED)
+    listings = sum(count for (method, path), count in run.calls.items() if method == "GET" and not path.endswith("}"))
+    # The key is put into the project once, whatever the number of machines.
+    keys = sum(count for (method, path), count in run.calls.items() if method != "GET" and path.endswith("/ssh-keys"))
+    single = (sum(run.calls.values()) - listings - keys) / run.machines
+    done = [tick for tick in run.ticks if not tick.throttled]
+    result = Result()
+    result.tables.append(
+        Table(
+            f"{run.machines} machines of capacity to {run.machines} agents that report, {run.speed:g} times as fast",
+            ["what", "figure"],
+            [
+                ["seconds here", run.seconds],
+                ["minutes of the fleet", run.minutes],
+                ["minutes from a creation to the agent, median", run.waited_minutes[0]],
+                ["minutes from a creation to the agent, longest", run.waited_minutes[1]],
+                *([f"ticks: {name}", count] for name, count in sorted(Counter(t.function for t in done).items())),
+                *(
+                    [f"ticks that failed: {name}, {error}", count]
+                    for (name, error), count in sorted(
+                        Counter((tick.function, tick.error.partition(":")[0]) for tick in done if tick.error).items()
+                    )
+                ),
+                ["ticks that were throttled, because the one before still ran", len(run.ticks) - len(done)],
+                ["seconds of functions, agents' API left out", run.busy()],
+                ["attempts to start an agent, for each machine", run.attempts / run.machines],
+                ["heartbeats", run.heartbeats],
+                ["heartbeats that were throttled, and sent again", run.refused],
+                ["milliseconds of the database for each machine", 1000 * run.database_seconds / run.machines],
+                ["provider calls for each machine, listings and our key left out", single],
+                ["listings", listings],
+                *([f"calls: {method} {path}", count] for (method, path), count in sorted(run.calls.items())),
+            ],
+        )
+    )
+    result.tables += _costs(run, done)
+    result.at_most("provider calls for each machine, besides listings", 2, single)
+    return result
+
+
+def _run(machines: int, speed: float) -> Run:
     ticks: list[Invocation] = []
-    settings = Settings(machines=machines, speed=60 if quick else SPEED, twice=0)
-    with World(settings, ticks.append) as world:
+    with World(Settings(machines=machines, speed=speed, twice=0), ticks.append) as world:
         admin = driver(world.bmdb_settings)
         end = time.monotonic() + LIMIT_SECONDS
         running = 0
@@ -34,33 +109,87 @@ def measure(*, quick: bool) -> Result:
             time.sleep(0.5)
             # Its heartbeat says that an agent runs.
             running = admin.run("SELECT count(*) FROM machine_agent_heartbeat")[0][0]
-        seconds, minutes = world.elapsed, world.minutes
-        calls = world.supply._server.calls  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
+        seconds, minutes, seen = world.elapsed, world.minutes, list(ticks)
+        calls = Counter(world.supply._server.calls)  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
+        counts, at_work = Counter(world.functions.counts), world.functions.seconds["agent_api"]
         active = admin.run("SELECT active_time FROM pg_stat_database WHERE datname = current_database()")[0][0]
+        attempts = admin.run(
+            "SELECT count(*) FROM work_history WHERE process = 'ShepherdAgentStart' AND event = 'Started'"
+        )[0][0]
+        waited = admin.run(
+            "SELECT extract(epoch FROM percentile_cont(0.5) WITHIN GROUP (ORDER BY waited))::float8, "
+            "extract(epoch FROM max(waited))::float8 FROM (SELECT agent_started_at - machine_created_at AS waited "
+            "FROM machines JOIN machine_agent_started USING (machine_id)) AS machine"
+        )[0]
         admin.close()
-    done = list(ticks)
-    loops = Counter(tick.function for tick in done)
-    busy = sum(tick.seconds for tick in done)
-    listings = sum(count for (method, path), count in calls.items() if method == "GET" and not path.endswith("}"))
-    single = sum(calls.values()) - listings
-    result = Result()
-    result.tables.append(
-        Table(
-            f"{machines} machines of capacity to {machines} agents that report, {settings.speed:g} times as fast",
-            ["what", "figure"],
-            [
-                ["seconds here", seconds],
-                ["minutes of the fleet", minutes],
-                *([f"ticks: {name}", count] for name, count in sorted(loops.items())),
-                ["ticks that failed", sum(tick.error is not None for tick in done)],
-                ["ticks that were throttled, because the one before still ran", sum(tick.throttled for tick in done)],
-                ["seconds of functions, agents' API left out", busy],
-                ["milliseconds of the database for each machine", active / machines],
-                ["provider calls for each machine, listings left out", single / machines],
-                ["listings", listings],
-                *([f"calls: {method} {path}", count] for (method, path), count in sorted(calls.items())),
-            ],
-        )
+    return Run(
+        machines=machines,
+        speed=speed,
+        seconds=seconds,
+        minutes=minutes,
+        ticks=seen,
+        calls=calls,
+        database_seconds=active / 1000,
+        attempts=attempts,
+        waited_minutes=(waited[0] * speed / 60, waited[1] * speed / 60),
+        heartbeats=counts["agent_api", "invoked"],
+        refused=counts["agent_api", "throttled"],
+        heartbeat_seconds=at_work,
     )
-    result.at_most("provider calls for each machine, besides listings", 2, single / machines)
-    return result
+
+
+def _costs(run: Run, done: list[Invocation]) -> list[Table]:
+    """Return what it costs by the formula of the docs, with its assumptions and with what was measured instead."""
+    assumed = Inputs()
+    measured = replace(
+        assumed,
+        idle_seconds=median([tick.seconds for tick in done if tick.function == "recoverer"]),
+        agent_start_seconds=run.busy("initializer") / run.attempts,
+        heartbeat_seconds=run.heartbeat_seconds / run.heartbeats,
+    )
+    # What is waited between creations is billed, and shorter here.
+    waits = run.machines * CREATION_SECONDS
+    listings = sum(tick.function in {"provisioner", "updater"} for tick in done)
+    gb_seconds = {
+        "measured": run.busy("initializer") * assumed.initializer_memory_gb
+        + (run.busy("provisioner", "recoverer", "updater") + waits * (1 - 1 / run.speed)) * assumed.memory_gb,
+        "assumed": run.attempts * assumed.agent_start_seconds * assumed.initializer_memory_gb
+        + len(done) * assumed.idle_seconds * assumed.memory_gb
+        + listings * run.machines / 1000 * assumed.listing_seconds_per_thousand * assumed.memory_gb
+        + waits * assumed.memory_gb,
+    }
+    sides = {
+        name: dollars(
+            Amounts(
+                months=run.minutes / _MONTH_MINUTES,
+                ticks=len(done),
+                starts=run.attempts,
+                gb_seconds=gb_seconds[name],
+                heartbeats=run.heartbeats,
+                heartbeat_gb_seconds=run.heartbeats * inputs.heartbeat_seconds * inputs.memory_gb,
+            ),
+            inputs,
+        )
+        for name, inputs in (("measured", measured), ("assumed", assumed))
+    }
+    months = [month(run.machines, inputs) for inputs in (measured, assumed)]
+    columns = [*sides.values(), *months]
+    names = [name for name in months[0] if name != "database"]
+    return [
+        Table(
+            "US dollars by the formula of docs/deployment.md, without the database; amounts as they were, but seconds",
+            ["what", "this run, as measured", "as assumed", "a month, as measured", "as assumed"],
+            [
+                *([name, *(float(column[name]) for column in columns)] for name in names),
+                ["sum", *(float(sum(column.values())) for column in columns)],
+            ],
+        ),
+        Table(
+            "Seconds that the formula asks for",
+            ["input", "measured here", "assumed"],
+            [
+                [name, getattr(measured, name), getattr(assumed, name)]
+                for name in ("idle_seconds", "agent_start_seconds", "heartbeat_seconds")
+            ],
+        ),
+    ]

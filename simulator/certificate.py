@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 
 _AUTHORITY = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "simulated authority")])
 
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""What the key of an authority is for."""
+
 
 def make(address: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
     """Return what a server at *address*, an IP address, needs for TLS, and the PEM file that its clients must trust."""
     authority_key, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
-    signing = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
     identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
     authority = (
         _begin(_AUTHORITY, authority_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(signing, critical=True)
+        .add_extension(SIGNS_CERTIFICATES, critical=True)
         .add_extension(identifier, critical=False)
         .sign(authority_key, SHA256())
     )

@@ -12,26 +12,25 @@ deleted, a reservation is not provisionable while a device occupies it.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from simulator.equinix_answers import BASE
 from simulator.equinix_front import EquinixFront
 from simulator.equinix_records import Device, Reservation, SshKey
 from simulator.equinix_state import EquinixState, Lags
 from simulator.faults import FaultScript, Rule
+from simulator.front import Served
 from simulator.http_server import Server
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
 
     from simulator.equinix_hardware import Hardware
 
 _NOBODY = "192.0.2.1"
 
 
-class EquinixApi:
+class EquinixApi(Served):
     """
     The API on a port of its own; a context manager.
 
@@ -84,21 +83,12 @@ class EquinixApi:
         )
         self._server = Server(self._front.reply, address)
         self._address = address
+        super().__init__(self._server, self._front, self._state.agenda)
 
     @property
     def url(self) -> str:
         """Return the base URL, which ends with /metal/v1."""
         return f"http://{self._address}:{self._server.server_port}{BASE}"
-
-    @property
-    def calls(self) -> Counter[tuple[str, str]]:
-        """Return how often each method and path was called; ids in paths are ``{id}``."""
-        return self._front.calls
-
-    @property
-    def errors(self) -> list[Exception]:
-        """Return what the hardware or the simulator itself raised; a sound world has none."""
-        return [*self._front.errors, *self._state.agenda.errors]
 
     def devices(self) -> list[Device]:
         """Return the devices, the oldest first."""
@@ -160,23 +150,3 @@ class EquinixApi:
         """Let a device fail: the provider gives it up, its machine goes dark."""
         with self._state.lock:
             self._state.fail(self._state.device(device_id))
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._state.agenda.start()
-        self._server.start()
-
-    def close(self) -> None:
-        """Stop answering and forget what was to happen; ends all connections and threads."""
-        self._front.closing.set()
-        self._server.close()
-        self._state.agenda.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

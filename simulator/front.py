@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from simulator import faults
 from simulator.http_server import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from simulator.equinix_agenda import Agenda
+    from simulator.http_server import Server
 
 
 class Front:
@@ -52,6 +56,43 @@ class Front:
     def _closed_in(self, delays: Sequence[faults.Delay], when: faults.When) -> bool:
         """Wait as long as told; tell whether the API was closed meanwhile."""
         return self.closing.wait(sum(delay.seconds for delay in delays if delay.when == when))
+
+
+class Served:
+    """An API that answers from ``start`` to ``close``; also a context manager."""
+
+    def __init__(self, server: Server, front: Front, agenda: Agenda) -> None:
+        self._served, self._before, self._agenda = server, front, agenda
+
+    @property
+    def calls(self) -> Counter[tuple[str, str]]:
+        """Return how often each method and path was called; what varies in a path is in braces."""
+        return self._before.calls
+
+    @property
+    def errors(self) -> list[Exception]:
+        """Return what did not fit the API, and what hardware or simulator raised; a sound world has none."""
+        return [*self._before.errors, *self._agenda.errors]
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._agenda.start()
+        self._served.start()
+
+    def close(self) -> None:
+        """Stop answering and forget what was to happen; ends all connections and threads."""
+        self._before.closing.set()
+        self._served.close()
+        self._agenda.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _spoiled(real: Callable[[faults.Rule | None], Reply], fault: faults.Rule | None) -> Reply | None:

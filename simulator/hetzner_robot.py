@@ -14,24 +14,23 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from simulator.faults import FaultScript
+from simulator.front import Served
 from simulator.hetzner_front import Gate, RobotFront
 from simulator.hetzner_state import Armed, RobotServer, RobotState
 from simulator.http_server import Server
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from simulator.equinix_hardware import Hardware
     from simulator.faults import Rule
     from simulator.hetzner_state import RobotKey
 
 
-class HetznerRobot:
+class HetznerRobot(Served):
     """
     The web service on a port of its own; a context manager.
 
@@ -70,6 +69,7 @@ class HetznerRobot:
         self._front = RobotFront(self._state, self.faults, self._gate)
         self._server = Server(self._front.reply, address)
         self._address = address
+        super().__init__(self._server, self._front, self._state.agenda)
 
     @property
     def url(self) -> str:
@@ -77,19 +77,9 @@ class HetznerRobot:
         return f"http://{self._address}:{self._server.server_port}"
 
     @property
-    def calls(self) -> Counter[tuple[str, str]]:
-        """Return how often each method and path was called; what varies is in braces."""
-        return self._front.calls
-
-    @property
     def failed_logins(self) -> int:
         """Return how often a wrong credential came, locked out or not."""
         return self._gate.failed_logins
-
-    @property
-    def errors(self) -> list[Exception]:
-        """Return what did not fit the description, and what hardware or simulator raised; a sound world has none."""
-        return [*self._front.errors, *self._state.agenda.errors]
 
     def servers(self) -> list[RobotServer]:
         """Return the servers."""
@@ -131,23 +121,3 @@ class HetznerRobot:
         """Return whether every reset that was accepted has taken effect."""
         with self._state.lock:
             return not self._state.under_way
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._state.agenda.start()
-        self._server.start()
-
-    def close(self) -> None:
-        """Stop answering and forget what was to happen; ends all connections and threads."""
-        self._front.closing.set()
-        self._server.close()
-        self._state.agenda.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

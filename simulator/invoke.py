@@ -62,7 +62,7 @@ def make_work(world: World, function: str) -> None:
         TimeoutError: it was not, or it failed.
     """
     if function == "initializer":
-        _until(lambda: _all_up(world), "machines that answer SSH")
+        _until(lambda: _all_up(world), "machines that answer SSH and have had their time to boot")
     if function == "recoverer":
         _until(lambda: bool(look(world)) and all(sight.running for sight in look(world)), "agents that report")
         # One goes on reporting, if there are several: where nobody does, the Recoverer suspects the endpoint.
@@ -96,7 +96,8 @@ def invoke(world: World, service: Service, function: str, sent: Mapping[str, Any
 
 def _all_up(world: World) -> bool:
     names = world.park.names()
-    return bool(names) and all(world.park.state(name) is MachineState.UP for name in names)
+    up = bool(names) and all(world.park.state(name) is MachineState.UP for name in names)
+    return up and not any(machine["backing_off"] for machine in world.machines())
 
 
 def _until(condition: Callable[[], bool], wanted: str) -> None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +118,8 @@ class LambdaService:
         self._closed = False
         self.counts: Counter[tuple[str, str]] = Counter()
         """How often each function: invoked, failed, timed out, throttled, cold."""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """How long each function was at work."""
 
     def __enter__(self) -> Self:
         return self
@@ -153,6 +155,7 @@ class LambdaService:
         seconds = time.monotonic() - began
         with self._lock:
             state.busy.discard(environment)
+            self.seconds[name] += seconds
             if answer is None:
                 if not self._closed:
                     self.counts[name, "timed out"] += 1

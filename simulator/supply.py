@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from shepherd_core import ssh_key
@@ -23,14 +24,25 @@ if TYPE_CHECKING:
 _MADE_UP = "made-up-secret-of-a-simulated-provider"
 
 
-class Supply(ABC):
-    """
-    A simulated provider; a context manager that serves until it is left.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a simulated provider is to have."""
 
-    All are made alike: from the park that the machines stand in, how many, the
-    seconds that a minute of the fleet takes here, an address of this computer,
-    what goes wrong, and what chance depends on.
-    """
+    park: MachinePark
+    """Where its machines stand."""
+    machines: int
+    minute: float
+    """The seconds that a minute of the fleet takes here."""
+    address: str
+    """Of this computer: where it serves."""
+    faults: Sequence[Rule]
+    """What goes wrong."""
+    seed: int
+    """What chance depends on."""
+
+
+class Supply(ABC):
+    """A simulated provider; a context manager that serves until it is left."""
 
     kind: ClassVar[str]
     """What its capacity is, for people."""
@@ -47,16 +59,7 @@ class Supply(ABC):
     _server: Any
 
     @abstractmethod
-    def __init__(
-        self,
-        park: MachinePark,
-        *,
-        machines: int,
-        minute: float,
-        address: str,
-        faults: Sequence[Rule],
-        seed: int,
-    ) -> None: ...
+    def __init__(self, order: Order) -> None: ...
 
     def __enter__(self) -> Self:
         self._server.__enter__()
@@ -92,20 +95,18 @@ class EquinixSupply(Supply):
 
     kind = "reservations at a simulated provider"
 
-    def __init__(
-        self, park: MachinePark, *, machines: int, minute: float, address: str, faults: Sequence[Rule], seed: int
-    ) -> None:
+    def __init__(self, order: Order) -> None:
         project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
         self._server: EquinixApi = EquinixApi(
-            park,
+            order.park,
             project_id=project,
             api_key=_MADE_UP,
-            reservations=machines,
-            provision_seconds=3 * minute,
-            action_seconds=minute / 4,
-            faults=faults,
-            seed=seed,
-            address=address,
+            reservations=order.machines,
+            provision_seconds=3 * order.minute,
+            action_seconds=order.minute / 4,
+            faults=order.faults,
+            seed=order.seed,
+            address=order.address,
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "equinix",
@@ -138,24 +139,15 @@ class RedfishSupply(Supply):
     every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
     """Each listing asks every BMC, and one computer plays them all, at many times their pace."""
 
-    def __init__(
-        self,
-        park: MachinePark,
-        *,
-        machines: int,
-        minute: float,
-        address: str,
-        faults: Sequence[Rule],
-        seed: int,  # noqa: ARG002 - nothing here depends on chance
-    ) -> None:
+    def __init__(self, order: Order) -> None:
         self._key, public = _ssh_key()
         self._server: RedfishRack = RedfishRack(
-            park,
-            machines=machines,
+            order.park,
+            machines=order.machines,
             authorized_key=public,
-            address=address,
-            action_seconds=minute / 4,
-            fault_rules=faults,
+            address=order.address,
+            action_seconds=order.minute / 4,
+            fault_rules=order.faults,
         )
 
     def __enter__(self) -> Self:
@@ -184,28 +176,19 @@ class HetznerSupply(Supply):
     every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
     """As docs/providers/hetzner.md advises for a fleet that grows: listings are counted by the hour."""
 
-    def __init__(
-        self,
-        park: MachinePark,
-        *,
-        machines: int,
-        minute: float,
-        address: str,
-        faults: Sequence[Rule],
-        seed: int,  # noqa: ARG002 - nothing here depends on chance
-    ) -> None:
+    def __init__(self, order: Order) -> None:
         key, public = _ssh_key()
         parameter = "/shepherd/hetzner-credential"
         self._server: HetznerRobot = HetznerRobot(
-            park,
+            order.park,
             user="#ws+simulated",
             password=_MADE_UP,
-            servers=machines,
+            servers=order.machines,
             authorized_key=public,
-            action_seconds=minute / 4,
-            clock=lambda: time.monotonic() * 60 / minute,
-            faults=faults,
-            address=address,
+            action_seconds=order.minute / 4,
+            clock=lambda: time.monotonic() * 60 / order.minute,
+            faults=order.faults,
+            address=order.address,
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "hetzner",

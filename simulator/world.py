@@ -36,7 +36,7 @@ from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaSer
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
-from simulator.supply import SUPPLIES
+from simulator.supply import SUPPLIES, Order
 from simulator.tcp_door import TcpDoor
 
 if TYPE_CHECKING:
@@ -174,12 +174,14 @@ class World:
         )
         self.supply = enter(
             SUPPLIES[self.settings.provider](
-                self.park,
-                machines=self.settings.machines,
-                minute=self.scaled(60),
-                address=self._address,
-                faults=self.settings.faults.api,
-                seed=self.settings.seed,
+                Order(
+                    park=self.park,
+                    machines=self.settings.machines,
+                    minute=self.scaled(60),
+                    address=self._address,
+                    faults=self.settings.faults.api,
+                    seed=self.settings.seed,
+                )
             )
         )
         self.door = enter(TcpDoor(self.postgres.socket, self._address, tls))
@@ -242,13 +244,15 @@ class World:
         }
         return {
             "migrator": FunctionConfig(common, timeout_seconds=60),
-            "agent_api": FunctionConfig(common, timeout_seconds=10),
+            # Which an account has plenty of: agents that are throttled wait longer, and look silent in the end.
+            "agent_api": FunctionConfig(common, timeout_seconds=10, concurrency=8),
             "provisioner": FunctionConfig(
                 {
                     **common,
                     "SHEPHERD_MAX_MACHINES": "0",
                     "SHEPHERD_CREATION_SECONDS": str(self.scaled(5)),
                     "SHEPHERD_PENALTY_SECONDS": str(self.scaled(3600)),
+                    "SHEPHERD_BOOT_SECONDS": str(self.scaled(300)),
                 },
                 timeout_seconds=90,
             ),

@@ -19,11 +19,10 @@ SHEPHERDCTL = Path(sys.executable).with_name("shepherdctl")
 LIES = {
     "api": [
         {"method": "POST", "path": "/projects/{id}/devices", "do": "answer", "status": 422, "when": "after"},
-        {"method": "GET", "path": "/projects/{id}/devices", "nth": 3, "times": 2, "do": "empty_page"},
+        {"method": "GET", "path": "/projects/{id}/devices", "nth": 2, "times": 2, "do": "empty_page"},
         {
             "method": "GET",
             "path": "/hardware-reservations/{id}",
-            "nth": 2,
             "do": "answer",
             "status": 200,
             "body": {"id": "free"},

@@ -18,6 +18,7 @@ import argparse
 import logging
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from tests.chaos import faults_long, planted
 from tests.chaos.departures import Departures
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.life import Life
+from tests.chaos.points import Killed
 from tests.chaos.processes import Functions, event_of, explore_processes, load
 from tests.chaos.records import Installing, Reports, Updates
 from tests.chaos.scenarios import AgentStarts, GivingUp, OneCapacity, Provisioning, Recoveries
@@ -210,6 +212,7 @@ def main() -> int:
     parser.add_argument("--twins", metavar="NAME", help="play the schedule of --seed again: NAME as it was printed")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the functions tell of every failure that is planned here
+    threading.excepthook = _told_of_a_thread
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -229,6 +232,12 @@ def main() -> int:
         )
         sys.stdout.writelines(f"  - {each}\n" for each in chaos.broken)
         return 1 if chaos.broken else 0
+
+
+def _told_of_a_thread(end: threading.ExceptHookArgs) -> None:
+    """Tell how a thread ended, unless it was killed as planned."""
+    if not issubclass(end.exc_type, Killed):
+        threading.__excepthook__(end)
 
 
 def _replay(play: Play, seed: int) -> int:

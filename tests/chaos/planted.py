@@ -217,7 +217,7 @@ PLANTS: tuple[Plant, ...] = (
         "every_effect_is_explained_by_a_record",
     ),
     Plant(
-        "a creation whose answer was lost is repeated elsewhere, without a look for its token",
+        "a creation whose answer was lost is repeated elsewhere",
         (
             Edit(
                 "reconcile.py",
@@ -225,7 +225,6 @@ PLANTS: tuple[Plant, ...] = (
                 "unclaimed = list(ledger.intents)",
             ),
             Edit("reconcile.py", "adopt=tuple(adopt),", "adopt=(),"),
-            Edit("providers/equinix.py", "existing = self._existing(reservation, token, deadline)", "existing = None"),
             Edit("reconcile.py", "if intent.capacity_id in offered:", "if offered:"),
             Edit("reconcile.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
         ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pg8000.native
 import pytest
+from shepherd_core.clock import SystemClock
 
 from tests.integration.fleet import Fleet, administrator
 
@@ -71,6 +72,14 @@ def fleet(
 def own_fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
     """Return the same in a database whose schema and settings the test may change."""
     yield from _planted(database, clock)
+
+
+@pytest.fixture
+def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
+    """Return a BMDB in the time of the day, for functions that read the clock themselves."""
+    fleet = Fleet(shared_database, SystemClock())
+    yield fleet
+    fleet.close()
 
 
 def _planted(

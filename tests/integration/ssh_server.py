@@ -41,6 +41,8 @@ class SshServer:
         self.on_write: Callable[[asyncssh.SSHServerConnection, int], None] = lambda _connection, _offset: None
         """Called before each SFTP write with its offset; may raise."""
         self.has_commands = True
+        self.options: dict[str, Any] = {}
+        """Of asyncssh, for the connection: algorithms and the like. Set before entering."""
         self._authorized = asyncssh.import_public_key(public_line)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -92,7 +94,7 @@ class SshServer:
 
     async def _listen(self) -> asyncssh.SSHAcceptor:
         return await asyncssh.create_server(
-            lambda: _Guard(self), "127.0.0.1", 0, server_host_keys=list(self.host_keys), encoding=None
+            lambda: _Guard(self), "127.0.0.1", 0, server_host_keys=list(self.host_keys), encoding=None, **self.options
         )
 
     def _program_requested(self, process: Process) -> Coroutine[Any, Any, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from threading import Barrier
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -237,3 +238,34 @@ def test_a_statement_is_planned_once_for_a_connection(fleet: Fleet) -> None:
         "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%UPDATE sessions%'"
     )
     assert plans == [[10, 0]]
+
+
+TEXTS = ["", "NULL", 'a "b"', "back\\slash", "{,}", "  two  ", "line\nend", "ü", "'", '\\"']
+
+
+@pytest.mark.parametrize("texts", [TEXTS, [*TEXTS, None], [None], []])
+def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[str | None]) -> None:
+    """Causes and keys are sent so, many at a time, and who wrote a cause may have had anything in mind."""
+    found = fleet.connection._connected().run("SELECT * FROM unnest(:texts::text[])", texts=texts)
+    assert [row[0] for row in found] == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-02-28 23:59:59.000001+00", datetime(2026, 2, 28, 23, 59, 59, 1, UTC)),
+        ("2026-02-28 23:59:59+00", datetime(2026, 2, 28, 23, 59, 59, 0, UTC)),
+        ("2026-02-28 23:59:59.5+05:30", datetime(2026, 2, 28, 18, 29, 59, 500_000, UTC)),
+        ("infinity", "infinity"),
+        ("-infinity", "-infinity"),
+        ("10000-01-01 00:00:00+00", "10000-01-01 00:00:00+00"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_a_moment_is_read_as_it_was_meant(fleet: Fleet, text: str, moment: object, zone: str) -> None:
+    """A pause without an end ends in infinity, for which Python has no word."""
+    driver = fleet.connection._connected()
+    driver.run(f"SET timezone = '{zone}'")
+    ((found,),) = driver.run("SELECT :text::timestamptz", text=text)
+    driver.run("SET timezone = 'UTC'")
+    assert found == moment or (zone != "UTC" and str(found).startswith("10000-01-01"))

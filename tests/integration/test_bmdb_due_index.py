@@ -8,7 +8,6 @@ the plain query over the tags finds.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shepherd_core.backoff import Backoff
 from shepherd_core.bmdb import eligibility, holds, queries, recovering, work
-from shepherd_core.breaker import WHOLE, Cell
+from shepherd_core.breaker import WHOLE
 from shepherd_core.errors import SessionExpired, WorkConflict
 from shepherd_core.ladder import Move, Rung, Step
 from shepherd_core.machine import Process
@@ -82,15 +81,15 @@ class History:
 
     def survey(self, session: int) -> None:
         """Count the silent machines as the Recoverer does, which moves the due rows of the others."""
-        self._in_session(session, lambda: self._due(self.sessions[session]))
+        self._in_session(session, lambda: self._look(self.sessions[session]))
 
     def hold(self, session: int, where: list[str]) -> None:
         """Hold recovery back there, and nowhere else."""
         self._in_session(session, lambda: holds.record(self.sessions[session], PROVIDER, dict.fromkeys(where, "?")))
 
-    def _due(self, session: Session) -> int:
+    def _look(self, session: Session) -> holds.Look:
         held = [hold["location"] for hold in holds.holds(session.connection) if hold["ended_at"] is None]
-        return holds.survey(session, PROVIDER, work.Silence(), [each for each in held if each], defaultdict(Cell))
+        return holds.look(session, PROVIDER, work.Silence(), passed_over=[each for each in held if each])
 
     def access(self, session: int, machine: int) -> None:
         """Start work that no loop schedules."""
@@ -243,13 +242,15 @@ class History:
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
             verdicts = eligibility.why(connection, asked, work.Silence())[0]
             told = [verdict.process for verdict in verdicts if verdict.eligible]
-            due, handed_out = self._due(session), {}
+            look, handed_out = self._look(session), {}
+            if look.idle:
+                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES).examined
             for loop in LOOPS:  # a machine may be due for both, and is given back for the other
                 found = claimed(session, loop)
                 handed_out[loop] = sorted(ids(found))
                 if found:
                     work.cancel(session, found)
-            return plain, told, handed_out, due
+            return plain, told, handed_out, look.claimable
 
         plain, told, handed_out, due = connection.rehearse(unit)
         assert handed_out == plain

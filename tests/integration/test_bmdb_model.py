@@ -264,7 +264,8 @@ class Bmdb(RuleBasedStateMachine):
         found: list[work.Work] = []
 
         def real() -> None:
-            known = [held.machine_id for holder, held in self.handed_out if holder is function]
+            holders = self.model.work
+            known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
             found.extend(work.claim(function.session, process, PROVIDER, limit, silence=SILENCE, known=known).work)
 
         def modelled() -> None:

@@ -115,8 +115,7 @@ LIMITS = {
     "claim": 250,
     "list_machines": 1_200,
     "close_session": 1_500,
-    "recovery_figures": 10_000,
-    "survey_due": 25_000,
+    "look_at_silence": 35_000,
     "quarantine": 300,
     "forget_history": 4_000,
 }
@@ -125,7 +124,7 @@ LIMIT = 150
 RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
 
 # What a statement counts, and nobody else may scan.
-COUNTED = {"recovery_figures": {"machine_quarantine"}}
+COUNTED = {"look_at_silence": {"machine_quarantine"}}
 
 MODES = ("force_custom_plan", "force_generic_plan")
 
@@ -210,7 +209,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "intervals": [60] * BATCH,
         "not_befores": ["2026-01-01"] * BATCH,
         "known": held[:1],
-        "start": UUID(int=2**127),
+        "sample": 1000,
+        "longest_absence": 300,
         "passed_over": ["fra"],
         "public_key": "\\x" + "5e" * 32,
         "signed_at": 1,

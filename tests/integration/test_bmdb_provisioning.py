@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from shepherd_core.bmdb import provisioning
+from shepherd_core.bmdb import provisioning, recovering
+from shepherd_core.bmdb.eligibility import Block, why
 from shepherd_core.bmdb.provisioning import Intent, Provided
+from shepherd_core.bmdb.work import Silence
 from shepherd_core.errors import SessionExpired, StatementFailed
 from shepherd_core.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 
@@ -83,6 +85,29 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
         Provided(machine_id, ProviderId("machine 1"), "rack 1", ProviderStatus.RUNNING, set_aside=False),
     )
     assert fleet.sql("SELECT provider_ip_address, provider_location FROM machine_provided") == [["2001:db8::1", "am6"]]
+    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+
+def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: Fleet, session: Session) -> None:
+    """An attempt that comes too early costs a call and a failure; nothing else is held against the machine."""
+    machine_id = intend(session, PROVIDER, "rack 1")
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
+    assert claimed(session, Process.AGENT_START) == []
+    verdict = why(fleet.connection, machine_id, Silence())[0][0]
+    assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
+    assert verdict.because == "left alone: it was only just created, and has yet to boot"
+
+    fleet.pass_time(301)
+    (work,) = claimed(session, Process.AGENT_START)
+    assert (work.machine_id, work.last_interval_seconds) == (machine_id, None)
+
+
+def test_an_operator_may_have_a_machine_tried_before_that(fleet: Fleet, session: Session) -> None:
+    """Who sees that it is up need not wait."""
+    machine_id = intend(session, PROVIDER, "rack 1")
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=HOUR)
+    (ended,) = recovering.retry(fleet.connection, machine_id, reason="it is up")
+    assert ended["process"] == Process.AGENT_START
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 
 

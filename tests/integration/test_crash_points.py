@@ -25,17 +25,15 @@ from tests.chaos.points import Death, Killed, Points, alive
 from tests.chaos.records import Installing, Reports, Updates
 from tests.chaos.scenarios import AgentStarts, GivingUp, Provisioning, Recoveries
 from tests.chaos.world import World
-from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 from tests.integration.provisioning import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from shepherd_core.config import BmdbSettings
-
     from tests.chaos.scenarios import Scenario
+    from tests.integration.fleet import Fleet
 
 # A check that fails now and then is none: where others wait for it, the pairs are always the same.
 SEED = 0 if "CI" in os.environ else Random().randrange(1_000_000)
@@ -43,14 +41,6 @@ PAIRS = 4
 
 # The dead close no sockets. The operating system does that for a process, and here nobody.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture
-def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
-    """Return a fleet in the time of the day: it is the functions that read the clock here."""
-    fleet = Fleet(shared_database, SystemClock())
-    yield fleet
-    fleet.close()
 
 
 @pytest.mark.parametrize(

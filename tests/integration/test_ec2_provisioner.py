@@ -48,7 +48,7 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
         ec2_instance_type="m5.metal",
     )
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
-    pace = Pace(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR)
+    pace = Pace(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=0)
 
     def run(max_disputed: int = 1) -> dict[Metric, float]:
         limits = Limits(max_machines=0, chunk=20, max_disputed=max_disputed, assimilate=False, forget_seconds=HOUR)

@@ -29,6 +29,7 @@ from shepherd_core.errors import (
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.provider_config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.providers.equinix_objects import FreeReservation
 
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
@@ -121,7 +122,13 @@ def provider(
 
 def capacity(reservation_id: str | None) -> Machine:
     """Return a reservation as the listing would."""
-    return Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=reservation_id)
+    return FreeReservation(
+        provider_id=INVALID,
+        availability=Availability.KNOWN_UNUSED,
+        reservation_id=reservation_id,
+        plan="c3.small.x86",
+        metro="da",
+    )
 
 
 def by_reservation(machines: list[Machine]) -> dict[str | None, Machine]:
@@ -364,12 +371,13 @@ def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: 
         "plan": {"slug": "c3.large.x86"},
         "facility": {"code": "fr2", "metro": {"code": "fr"}},
     }
+    meta = {"total": 1, "current_page": 1}
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         if handler.command == "POST":
             said(201, id="device-1", hostname="shepherd-reservation-1", state="queued").send(handler)
-        elif "/hardware-reservations/" in handler.path:
-            said(200, **reservation).send(handler)
+        elif "/hardware-reservations?" in handler.path:
+            said(200, hardware_reservations=[reservation], meta=meta).send(handler)
         elif "/ssh-keys" in handler.path:
             said(200, **keys).send(handler)
         else:
@@ -377,7 +385,9 @@ def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: 
 
     with serving() as script:
         script.replies = [answer]
-        provider(script.url, clock).create_machine(capacity("reservation-1"), TOKEN, deadline)
+        world = provider(script.url, clock)
+        (offered,) = world.list_machines(deadline)
+        created = world.create_machine(offered, TOKEN, deadline)
         asked = [json.loads(body) for body in script.bodies if body]
     assert asked == [
         {
@@ -390,16 +400,26 @@ def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: 
             "tags": [f"shepherd-token={TOKEN}"],
         }
     ]
+    # What the answer leaves out is what the listing said.
+    assert (created.reservation_id, created.location) == ("reservation-1", "fr")
+
+
+def test_a_creation_is_a_single_call(world: World, deadline: Deadline) -> None:
+    """The API refuses a reservation that is not free: to look first would cost a call more for each machine."""
+    offered = by_reservation(world.provider.list_machines(deadline))
+    world.provider.create_machine(offered[world.reservation_id], TOKEN, deadline)  # the key is looked for once
+    before = world.api.calls
+    second = world.api.reservations()[1].id
+    world.provider.create_machine(offered[second], OTHER_TOKEN, deadline)
+    assert world.api.calls - before == {CREATE: 1}
 
 
 def test_the_same_token_never_makes_a_second_machine(world: World, deadline: Deadline) -> None:
-    """Not from another process, and not on other capacity."""
+    """Not from another process either."""
     first = world.provider.create_machine(world.capacity, TOKEN, deadline)
-    elsewhere = capacity(world.api.reservations()[1].id)
     for again in (world.provider, world.another()):
         assert again.create_machine(world.capacity, TOKEN, deadline).provider_id == first.provider_id
-        assert again.create_machine(elsewhere, TOKEN, deadline).provider_id == first.provider_id
-    assert world.api.calls[CREATE] == 1
+    assert len(world.api.devices()) == 1
 
 
 @pytest.mark.parametrize(
@@ -420,7 +440,7 @@ def test_a_lost_answer_to_a_creation_is_found_again(fault: Rule, world: World, d
     assert world.api.calls[CREATE] == 1
     (device,) = world.api.devices()
     assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == device.id
-    assert world.api.calls[CREATE] == 1
+    assert len(world.api.devices()) == 1
 
 
 def test_a_creation_that_never_happened_is_made_good(world: World, deadline: Deadline) -> None:
@@ -441,11 +461,10 @@ def test_a_creation_that_happens_late_makes_no_second_machine(world: World, dead
     world.wait_for(lambda: len(world.api.devices()) == 1)
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     assert [device.id for device in world.api.devices()] == [created.provider_id]
-    assert world.api.calls[CREATE] == 1
 
 
 def test_a_refusal_because_we_were_faster_ourselves_is_none(world: World, deadline: Deadline) -> None:
-    """The earlier request was carried out between our look and our creation."""
+    """An earlier request was carried out in the end, and the reservation is used by our own machine."""
     world.api.faults.add(Answer(method="POST", path=DEVICES, status=422, body={"error": "in use"}, when="after"))
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     assert [device.id for device in world.api.devices()] == [created.provider_id]
@@ -474,31 +493,37 @@ def test_a_device_that_the_listing_does_not_show_yet_is_found_on_its_reservation
 
 def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline: Deadline) -> None:
     """An API that ignores the question for a tag answers with all devices."""
+    world.api.snatch(world.reservation_id)
     body = {"devices": [{"id": "d-1", "hostname": "shepherd-1"}], "meta": {"total": 1, "current_page": 1}}
     world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
-    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
-    assert [device.id for device in world.api.devices()] == [created.provider_id]
-
-
-def test_capacity_that_somebody_took_before_is_left_to_them(world: World, deadline: Deadline) -> None:
-    """It is not even asked for."""
-    world.api.snatch(world.reservation_id)
     with pytest.raises(CapacityTaken, match=world.reservation_id):
         world.provider.create_machine(world.capacity, TOKEN, deadline)
-    assert world.api.calls[CREATE] == 0
 
 
-def test_capacity_that_somebody_takes_meanwhile_is_left_to_them(world: World, deadline: Deadline) -> None:
-    """Between our look and our creation there is time for others."""
-
-    def snatch_first() -> str:
-        world.api.snatch(world.reservation_id)
-        return PUBLIC_KEY
-
+def test_capacity_that_somebody_took_is_left_to_them(world: World, deadline: Deadline) -> None:
+    """Between the listing and a creation there is time for others; the API refuses, and shows who was faster."""
+    offered = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
+    world.api.snatch(world.reservation_id)
     with pytest.raises(CapacityTaken, match=world.reservation_id):
-        world.another(public_key=snatch_first).create_machine(world.capacity, TOKEN, deadline)
-    assert world.api.calls[CREATE] == 1
+        world.provider.create_machine(offered, TOKEN, deadline)
     assert [device.hostname for device in world.api.devices()] == ["somebody-else"]
+
+
+def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(world: World, deadline: Deadline) -> None:
+    """No look before a creation could promise that; the API's refusal does."""
+    together = threading.Barrier(4)
+
+    def create(number: int) -> Machine | None:
+        ours = world.another()
+        together.wait(20)
+        try:
+            return ours.create_machine(world.capacity, UUID(int=number), deadline)
+        except CapacityTaken:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        (created,) = filter(None, pool.map(create, range(4)))
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
 
 
 def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadline: Deadline) -> None:
@@ -521,6 +546,14 @@ def test_capacity_that_does_not_exist_is_refused(reservation_id: str | None, wor
     """Nothing is created on demand instead: that would be paid for by the hour."""
     with pytest.raises(ProviderRefused):
         world.provider.create_machine(capacity(reservation_id), TOKEN, deadline)
+    assert world.api.devices() == []
+
+
+def test_capacity_that_no_listing_offered_is_refused(world: World, deadline: Deadline) -> None:
+    """Nothing is known of it that a creation needs; and nobody asks for it but by mistake."""
+    unlisted = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=world.reservation_id)
+    with pytest.raises(ProviderRefused, match="no free reservation of the listing"):
+        world.provider.create_machine(unlisted, TOKEN, deadline)
     assert world.api.calls[CREATE] == 0
 
 

@@ -10,34 +10,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core import ssh_key
-from shepherd_core.clock import SystemClock
 
 from simulator.machines import MachinePark
 from tests.chaos.faults import AgentStarts, Provisions, Recoveries, Updates
 from tests.chaos.faults_network import explore, slowly
 from tests.chaos.proxy import HOW, WHERE
-from tests.integration.fleet import Fleet
 from tests.integration.machine_client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shepherd_core.config import BmdbSettings
-
     from tests.chaos.faults import Bendable
     from tests.chaos.faults_network import Link
+    from tests.integration.fleet import Fleet
 
 # What was cut off leaves sockets to the garbage collector: a process that died would, too.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture
-def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
-    """Return a fleet in the time of the day."""
-    fleet = Fleet(shared_database, SystemClock())
-    yield fleet
-    fleet.close()
 
 
 @pytest.fixture(scope="module")

@@ -84,9 +84,19 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
     """Return what makes a Provisioner of a provider; settings that a test does not name do not matter to it."""
 
     def make(
-        edge: Edge, *, creation_seconds: float = 0, connection: Connection | None = None, **limits: Any
+        edge: Edge,
+        *,
+        creation_seconds: float = 0,
+        boot_seconds: float | None = None,
+        connection: Connection | None = None,
+        **limits: Any,
     ) -> Provisioner:
-        pace = Pace(session_seconds=30, creation_seconds=creation_seconds, penalty_seconds=HOUR)
+        pace = Pace(
+            session_seconds=30,
+            creation_seconds=creation_seconds,
+            penalty_seconds=HOUR,
+            boot_seconds=boot_seconds,
+        )
         return Provisioner(edge, connection or fleet.connection, clock, Limits(**{**DEFAULTS, **limits}), pace)
 
     return make
@@ -132,6 +142,32 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
     again = run(edge)
     assert {metric: count for metric, count in again.items() if count} == {Metric.MANAGED: 3}
     assert posts(api) == 3
+
+
+def test_a_machine_that_boots_is_given_the_time_that_is_usual_at_its_provider(
+    fleet: Fleet, edge: Edge, run: Run
+) -> None:
+    """Nobody answers there before, and each attempt would ask the provider for the address."""
+    edge.boot_seconds = 300
+    run(edge)
+    assert claimed(fleet.open_session(), Process.AGENT_START, provider="equinix") == []
+    fleet.pass_time(301)
+    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 3
+
+
+@pytest.mark.parametrize(("usual", "set_to"), [(300, 0), (0, 300)])
+def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run, usual: float, set_to: float) -> None:
+    """What is usual depends on the hardware."""
+    edge.boot_seconds = usual
+    run(edge, boot_seconds=set_to)
+    due = claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
+    assert len(due) == (0 if set_to else 3)
+
+
+def test_a_machine_that_is_up_is_due_at_once(fleet: Fleet, run: Run) -> None:
+    """Machines of one's own are taken as they are, and what is adopted may have been up for long."""
+    run(static(["a", "b"]), boot_seconds=HOUR)
+    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="static")) == 2
 
 
 def test_entries_of_a_list_become_machines(fleet: Fleet, run: Run) -> None:

@@ -19,11 +19,13 @@ from shepherd_core.provider import Provider
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
+from tests.integration.breaking_connection import BreakingConnection
 from tests.integration.fleet import HOUR, PROVIDER, claimed
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from shepherd_core.bmdb.connection import Connection
     from shepherd_core.machine import Machine, ProviderId
 
     from tests.conftest import ManualClock
@@ -81,10 +83,10 @@ class World:
             queries.record_heartbeat(self.fleet.connection, machine)
         return self.run(budgets)
 
-    def run(self, budgets: Budgets | None = None) -> dict[Metric, float]:
+    def run(self, budgets: Budgets | None = None, connection: Connection | None = None) -> dict[Metric, float]:
         """Run one invocation."""
         deadline = Deadline(self._clock, 600)
-        connection = self.fleet.connection
+        connection = connection or self.fleet.connection
         return control_loop.run(
             self.loop(budgets), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
         )
@@ -276,6 +278,8 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
     world.fleet.expire(dead)
     with pytest.raises(SessionExpired):
         holds.record(dead, PROVIDER, {"ams": "?"})
+    with pytest.raises(SessionExpired):
+        holds.look(dead, PROVIDER, SILENCE)
     assert world.held() == {"fra": "?"}
 
 
@@ -295,3 +299,29 @@ def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> 
     world.never(3)
     counts = world.run()
     assert (counts[Metric.HELD_BACK], counts[Metric.SILENT], counts[Metric.NEVER_REPORTED]) == (1, 5, 3)
+
+
+def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:
+    """Open, look, close: it comes every minute, for ever, and is nearly always all that there is to do."""
+    world.sound(REPORTING)
+    with BreakingConnection(world.fleet.settings) as door:
+        connection = world.fleet.connect(door.settings)
+        world.run(connection=connection)  # prepares its statements
+        before = door.requests
+        world.run(connection=connection)
+        assert door.requests - before == 3
+        connection.close()
+
+
+def test_a_look_is_on_record_before_anybody_is_held_back_unless_nobody_had_looked_for_long(world: World) -> None:
+    """Or else, if a Recoverer dies between look and hold, its successor knows of nothing to hold back for."""
+    world.sound(1)
+    session = world.fleet.open_session()
+    assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds == 0
+    world.fleet.pass_time(4 * MINUTE)
+    assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds == pytest.approx(4 * MINUTE, abs=30)
+    world.fleet.pass_time(6 * MINUTE)
+    for _ in range(2):
+        assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds > 5 * MINUTE
+    holds.record(session, PROVIDER, {WHOLE: "nobody looked"})
+    assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds < MINUTE

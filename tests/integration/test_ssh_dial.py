@@ -126,6 +126,50 @@ def test_best_host_key_is_asked_for_first(deadline: Deadline) -> None:
         assert connection.host_key.startswith("ssh-ed25519 ")
 
 
+@pytest.mark.parametrize(
+    ("options", "agreed"),
+    [
+        ({}, ("aes128-gcm@openssh.com", "aes128-gcm@openssh.com")),
+        (
+            {"encryption_algs": ["aes256-ctr", "aes256-gcm@openssh.com"]},
+            ("aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
+        ),
+        ({"encryption_algs": ["aes256-ctr"]}, ("aes256-ctr", "hmac-sha2-256")),
+        (
+            {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-sha2-512-etm@openssh.com"]},
+            ("aes128-ctr", "hmac-sha2-512-etm@openssh.com"),
+        ),
+    ],
+)
+def test_cheapest_cipher_that_both_have_is_used(
+    options: dict[str, list[str]], agreed: tuple[str, str], deadline: Deadline
+) -> None:
+    """AES-GCM costs much less processor time, having no MAC besides; but a machine may have been told to refuse it."""
+    server = SshServer(ssh_key.public_line(KEY))
+    server.options = options
+    with server, closing(dialer(server.port).dial("127.0.0.1", None, deadline)):
+        (connection,) = server.connections
+        for direction in ("send", "recv"):
+            used = [connection.get_extra_info(f"{direction}_{kind}") for kind in ("cipher", "mac")]
+            assert used == [*agreed], direction
+
+
+@pytest.mark.parametrize(
+    "weak",
+    [
+        {"encryption_algs": ["aes256-cbc", "aes128-cbc", "3des-cbc"]},
+        {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-md5", "hmac-sha1-96", "hmac-md5-96"]},
+    ],
+)
+def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Deadline) -> None:
+    """What paramiko would still accept from a machine, or from who stands between."""
+    server = SshServer(ssh_key.public_line(KEY))
+    server.options = weak
+    with server, pytest.raises(SshError, match="no acceptable"):
+        dialer(server.port).dial("127.0.0.1", None, deadline)
+    assert server.logins == []
+
+
 def test_closed_port_is_refused(deadline: Deadline) -> None:
     """A machine that is still booting refuses; its cause must not look like a broken key."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

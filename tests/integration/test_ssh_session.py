@@ -12,6 +12,7 @@ import os
 import stat
 import threading
 import tracemalloc
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,7 +28,7 @@ from shepherd_core.errors import (
     SshTimedOut,
     SshUploadFailed,
 )
-from shepherd_core.ssh import SshConnection, SshDialer
+from shepherd_core.ssh import CIPHERS, SshConnection, SshDialer
 from shepherd_core.takeover import STDERR_BYTES, take_over
 
 from tests.integration.ssh_server import SshServer
@@ -125,7 +126,7 @@ def soon(seconds: float = 0.3) -> Deadline:
 # Uploading
 
 
-@pytest.mark.parametrize("size", [0, 1, 31_999, 32_000, 32_001, 5 * MIB + 17])
+@pytest.mark.parametrize("size", [0, 1, 127_999, 128_000, 128_001, 5 * MIB + 17])
 def test_upload_arrives_whole_and_executable(
     connection: SshConnection, path: Path, deadline: Deadline, size: int
 ) -> None:
@@ -137,6 +138,46 @@ def test_upload_arrives_whole_and_executable(
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert list(path.parent.iterdir()) == [path]
     assert connection.has(str(path), agent.sha256, deadline)
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"), [(4 * MIB, 128_000), (261_120, 128_000), (0, 128_000), (None, 32_000), (127_999, 32_000)]
+)
+def test_writes_are_as_large_as_the_machine_takes(
+    server: SshServer,
+    connection: SshConnection,
+    path: Path,
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    limit: int | None,
+    size: int,
+) -> None:
+    """Each costs an answer, but one that is too large ends the connection; and an old sshd names no limit."""
+    if limit is None:
+        monkeypatch.delitem(asyncssh.sftp.SFTPServerHandler._packet_handlers, b"limits@openssh.com")
+    else:
+        monkeypatch.setattr(asyncssh.sftp, "MAX_SFTP_WRITE_LEN", limit)
+    offsets = []
+    server.on_write = lambda _connection, offset: offsets.append(offset)
+    agent = Agent(os.urandom(3 * size))
+    connection.upload(agent, str(path), deadline)
+    assert sorted(offsets) == [0, size, 2 * size]
+    assert path.read_bytes() == agent.content
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Deadline) -> None:
+    """An sshd changes them after a gigabyte, or as it was told to, in the middle of whatever is sent."""
+    server = SshServer(ssh_key.public_line(KEY))
+    server.options = {"encryption_algs": [cipher], "rekey_bytes": MIB}
+    agent = Agent(os.urandom(5 * MIB))
+    with (
+        server,
+        closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection,
+    ):
+        connection.upload(agent, str(path), deadline)
+    assert path.read_bytes() == agent.content
 
 
 def test_other_content_is_not_the_agent(connection: SshConnection, path: Path, deadline: Deadline) -> None:
@@ -158,7 +199,7 @@ def test_running_agent_is_replaced_and_not_overwritten(
 
 @pytest.mark.parametrize(
     ("size", "full_after"),
-    [(96_000, 0), (96_000, 64_000), (8 * MIB, 0), (8 * MIB, 6 * MIB), (8 * MIB, 8 * MIB - 32_000)],
+    [(384_000, 0), (384_000, 256_000), (20 * MIB, 0), (20 * MIB, 16 * MIB), (20 * MIB, 20 * MIB - 128_000)],
 )
 def test_full_disk_is_named_wherever_it_happens(
     server: SshServer,

@@ -16,7 +16,7 @@ from shepherd_core.providers.redfish import RedfishProvider
 
 from shepherdctl.worlds import ProviderName
 from simulator.machines import MachinePark, MachineState
-from simulator.supply import SUPPLIES
+from simulator.supply import SUPPLIES, Order
 from tests.integration.redfish_rack import Secrets
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
     told: list[tuple[str, str]] = []
     with (
         MachinePark(tmp_path, 0, boot_seconds=0, told=lambda machine, what: told.append((machine, what))) as park,
-        SUPPLIES[name](park, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0) as supply,
+        SUPPLIES[name](
+            Order(park=park, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0)
+        ) as supply,
     ):
         for variable, value in supply.environment.items():
             monkeypatch.setenv(variable, value)

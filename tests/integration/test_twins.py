@@ -23,14 +23,12 @@ from tests.chaos.scenarios import OneCapacity, Provisioning, Recoveries
 from tests.chaos.schedules import Chance, Interrupting, Play, Twins, play, play_all, play_seed, play_seeds
 from tests.chaos.twins import Deed, Scheduler, normal
 from tests.chaos.world import World
-from tests.integration.fleet import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shepherd_core.config import BmdbSettings
-
     from tests.chaos.twins import Stop
+    from tests.integration.fleet import Fleet
 
 # The dead close no sockets. The operating system does that for a process, and here nobody.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -38,14 +36,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 # A check that fails now and then is none: where others wait for it, the schedules are always the same.
 SEED = 0 if "CI" in os.environ else Random().randrange(1_000_000)
 SEEDS = 2
-
-
-@pytest.fixture
-def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
-    """Return a fleet in the time of the day: it is the functions that read the clock here."""
-    fleet = Fleet(shared_database, SystemClock())
-    yield fleet
-    fleet.close()
 
 
 @pytest.mark.parametrize(

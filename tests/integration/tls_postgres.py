@@ -20,6 +20,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from simulator.certificate import SIGNS_CERTIFICATES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
@@ -29,17 +31,6 @@ ADDRESS = "127.0.0.2"
 
 USER, PASSWORD = "keeper", "correct-horse-battery"
 _TLS_REQUEST_BYTES = 8
-_SIGNS_CERTIFICATES = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
 _CHUNK = 1 << 16
 
 
@@ -53,7 +44,7 @@ class Authority:
         self._certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shepherd_core.bmdb.provisioning import Departed, Intent, Ledger, Provided
 from shepherd_core.comparison import FRESH_SECONDS, YOUNG_SECONDS, Kind, Look, agreed, compare
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.reconcile import Limits, reconcile
+from shepherd_core.reconcile import Creation, Limits, reconcile
 
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 LIMITS = Limits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
@@ -228,6 +228,115 @@ def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger:
         if difference is not None:
             assert difference.machine_id == provided.machine_id
             assert difference.kind in ((Kind.VANISHED, Kind.DISPUTED, Kind.STRANDED) if absent else (Kind.STRANDED,))
+
+
+def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[Kind | None, UUID | None]:
+    """Return class and machine id of the difference about one machine by the rules alone, with no thought of speed."""
+    rows = {provided.provider_id: provided for provided in ledger.provided}
+    uses = {Availability.KNOWN_USED: True, Availability.KNOWN_UNUSED: False}
+    used = {each.provider_id: each for each in listing if uses.get(each.availability, each.provider_id in rows)}
+    if name in rows:
+        return plainly_known(rows[name], used.get(name)), rows[name].machine_id
+    if name not in used:
+        return None, None
+    token = used[name].token
+    claims = [each.token for each in used.values() if each.provider_id not in rows]
+    claims += [each.machine_id for each in ledger.provided]
+    if token is not None and claims.count(token) > 1:
+        return Kind.DUPLICATED, None
+    if token in [intent.machine_id for intent in ledger.intents]:
+        return Kind.ADOPTABLE, token
+    return plainly_strange(used[name], ledger), None
+
+
+def plainly_strange(machine: Machine, ledger: Ledger) -> Kind | None:
+    """Return the class of the difference about a machine that the BMDB has not, and that no other is taken for."""
+    if machine.failed or machine.status is MISSING:
+        return None
+    if any(machine.token == each.machine_id or machine.provider_id == each.provider_id for each in gone(ledger, True)):
+        return Kind.DISPUTED
+    ours = machine.token is None or any(machine.token == each.machine_id for each in gone(ledger, False))
+    return Kind.ADOPTABLE if ours else Kind.FOREIGN
+
+
+def gone(ledger: Ledger, released: bool) -> list[Departed]:
+    """Return the machines that left, and were released or forgotten."""
+    return [departed for departed in ledger.departed if departed.released is released]
+
+
+def plainly_known(row: Provided, machine: Machine | None) -> Kind | None:
+    """Return the class of the difference about a machine of the BMDB."""
+    if machine is not None and machine.status is not MISSING:
+        if row.released_seconds is not None:
+            return Kind.STRANDED if row.released_seconds > YOUNG_SECONDS else None
+        return Kind.STRANDED if row.asked_seconds is not None or machine.failed else None
+    if row.released_seconds is not None:
+        return None
+    if machine is None and row.status is FAILED:
+        return Kind.STRANDED
+    if machine is None and row.age_seconds <= YOUNG_SECONDS:
+        return None
+    reports = row.heartbeat_seconds is not None and row.heartbeat_seconds <= FRESH_SECONDS
+    return Kind.DISPUTED if reports else Kind.VANISHED
+
+
+@given(listing=_listings, ledger=_ledgers)
+def test_a_fleet_is_judged_as_each_of_its_machines(listing: list[Machine], ledger: Ledger) -> None:
+    """Most machines are passed over at once, because fleets are large; none may be that is not as it should be."""
+    seen = Look.of(listing, ledger).differences
+    names = {each.provider_id for each in listing} | {each.provider_id for each in ledger.provided}
+    judged = {name: plainly(name, listing, ledger) for name in sorted(names)}
+    wanted = {name: difference for name, difference in judged.items() if difference[0] is not None}
+    assert {name: (difference.kind, difference.machine_id) for name, difference in seen.items()} == wanted
+    assert list(seen) == list(wanted)
+
+
+OFFERED = [replace(listed(INVALID), availability=Availability.KNOWN_UNUSED, reservation_id=f"r{each}") for each in "ba"]
+EVERYTHING = (
+    *(listed(name) for name in ("well", "made by hand", "made again")),
+    *(listed(name, token=20) for name in ("twin", "other twin")),
+    *(listed(f"begun {token}", token=token) for token in (31, 30)),
+    *(listed(f"foreign {token}", token=token) for token in (41, 40)),
+    *(listed(f"forgotten {token}", token=token) for token in (51, 50)),
+    *(listed(f"released {token}", token=token) for token in (61, 60)),
+    *(listed(f"failed {number}", failed=True) for number in "ba"),
+    *(listed(f"leaving {number}") for number in "ba"),
+    *(listed(f"back {number}") for number in "ba"),
+    *(listed(f"listed as gone {number}", status=MISSING) for number in "ba"),
+    *OFFERED,
+)
+_places = ("well", *(f"{kind} {number}" for kind in ("failed", "listed as gone", "vanished") for number in "ab"))
+EVERYBODY = (
+    *(known(name, number) for number, name in enumerate(_places)),
+    *(known(f"leaving {name}", 70 + number, released_seconds=1e5) for number, name in enumerate("ab")),
+    *(known(f"left {name}", 72 + number, released_seconds=1e5) for number, name in enumerate("ab")),
+    *(known(f"back {name}", 74 + number, set_aside=True) for number, name in enumerate("ab")),
+    *(known(f"reports {name}", 76 + number, heartbeat_seconds=1) for number, name in enumerate("ab")),
+)
+AND_ALL = Ledger(
+    provided=EVERYBODY,
+    intents=tuple(Intent(uuid(token), None, 1e5) for token in (30, 31, 32, 33)),
+    departed=(
+        *(left(token, released=False) for token in (50, 51)),
+        *(left(token, f"gone {token}", released=True) for token in (60, 61)),
+    ),
+)
+
+
+@given(listing=st.permutations(EVERYTHING), provided=st.permutations(EVERYBODY), room=st.integers(0, 4))
+def test_no_order_changes_what_is_done_about_any_difference(
+    listing: list[Machine], provided: list[Provided], room: int
+) -> None:
+    """Neither side promises one; which machines a limit leaves for later must not change from pass to pass."""
+    limits = replace(LIMITS, assimilate=True, max_machines=room and len(EVERYBODY) + room, chunk=1)
+    found = reconcile(listing, replace(AND_ALL, provided=tuple(provided)), limits)
+    assert found == reconcile(EVERYTHING, AND_ALL, limits)
+    told = Look.of(listing, replace(AND_ALL, provided=tuple(provided))).differences.values()
+    assert {difference.kind for difference in told} == set(Kind)
+    if not room:
+        several = (found.depart, found.take_back, found.set_aside, found.adopt, found.forget, found.assimilate)
+        assert all(len(each) > 1 for each in several)
+        assert found.create == (Creation(OFFERED[1], None),)
 
 
 @given(listing=_listings, ledger=_ledgers, assimilate=st.booleans())

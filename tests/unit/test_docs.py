@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic_core import PydanticUndefined
-from shepherd_core import config, errors, provider_config
+from shepherd_core import config, errors, provider_config, ssh
 from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent import heartbeat, installation
@@ -106,3 +106,9 @@ def test_every_make_target_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     named = set(re.findall(r"`make ([a-z-]+)", "\n".join(page.read_text() for page in PAGES)))
     assert {target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()
+
+
+def test_what_machines_are_offered_is_documented_in_order() -> None:
+    """Whoever hardens an sshd must know what it has to leave."""
+    offered = re.findall(r"`((?:aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
+    assert offered == [*ssh.CIPHERS, *ssh.MACS]

@@ -10,7 +10,7 @@ import pytest
 from shepherd_core.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.api_object import parse
-from shepherd_core.providers.equinix_objects import Device, Link, Reservation, machine, machines, token_tag
+from shepherd_core.providers.equinix_objects import Device, Link, machine, machines, token_tag
 
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
 
@@ -129,11 +129,12 @@ def test_a_mere_link_still_names_the_reservation(link: dict[str, str]) -> None:
     assert meant(hardware_reservation=link).reservation_id == "r-9"
 
 
-def test_a_device_says_little_when_it_was_just_created_so_its_reservation_helps() -> None:
-    """The BMDB records place and reservation from the answer to the creation."""
-    on = Reservation.model_validate(reservation(facility={"code": "fr2"}))
-    created = machine(Device.model_validate(device(state="queued")), on)
-    assert (created.reservation_id, created.location) == ("r-1", "fr2")
+def test_a_device_says_little_when_it_was_just_created_so_what_it_is_on_is_told() -> None:
+    """The BMDB records the reservation from the answer to the creation."""
+    created = machine(Device.model_validate(device(state="queued")), "r-1")
+    assert created.reservation_id == "r-1"
+    meant_elsewhere = machine(Device.model_validate(device(hardware_reservation={"id": "r-9"})), "r-1")
+    assert meant_elsewhere.reservation_id == "r-9"
 
 
 def test_only_host_names_that_begin_with_the_prefix_are_ours() -> None:

@@ -74,7 +74,7 @@ class Look:
         Raises:
             ListingInvalid: the listing contradicts itself.
         """
-        used = in_use(listing, {provided.provider_id for provided in ledger.provided})
+        used = in_use(listing, ledger.known)
         return cls(used, ledger, {difference.provider_id: difference for difference in compare(used, ledger)}, at)
 
     def has(self, provider_id: ProviderId) -> bool:
@@ -104,12 +104,25 @@ def agreed(first: Look, second: Look) -> list[tuple[Difference, bool]]:
 
 def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Difference]:
     """Return the differences between the machines *used* at the provider and the *ledger*, by provider id."""
-    known = {provided.provider_id for provided in ledger.provided}
-    strangers = [machine for provider_id, machine in used.items() if provider_id not in known]
-    claims: dict[UUID | None, list[ProviderId]] = {each.machine_id: [each.provider_id] for each in ledger.provided}
-    for machine in strangers:
-        claims.setdefault(machine.token, []).append(machine.provider_id)
-    claims[None] = []
+    known, missing = ledger.known, ProviderStatus.MISSING
+    strangers = [used[name] for name in used.keys() - known.keys()]
+    # Nearly all that the BMDB has is there, and well, and to stay. Only the others are judged one by one.
+    absent = known.keys() - used.keys()
+    unwell = {name for name, machine in used.items() if machine.failed or machine.status is missing}
+    leaving = {
+        provided.provider_id
+        for provided in ledger.provided
+        if provided.asked_seconds is not None or provided.released_seconds is not None
+    }
+    found = [_judge_known(known[name], used.get(name)) for name in absent | leaving | (unwell & known.keys())]
+    if strangers:
+        found += _judge_strangers(strangers, ledger)
+    return sorted((difference for difference in found if difference), key=lambda difference: difference.provider_id)
+
+
+def _judge_strangers(strangers: Sequence[Machine], ledger: Ledger) -> list[Difference | None]:
+    """Return what is wrong with each machine in use that the BMDB has not."""
+    claims = _claims(strangers, ledger)
     begun = {intent.machine_id for intent in ledger.intents}
     forgotten = {departed.machine_id for departed in ledger.departed if not departed.released}
     released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
@@ -133,9 +146,19 @@ def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Differen
             kind, words = Kind.FOREIGN, f"{strange}, which never gave its token {token}"
         return Difference(kind, name, None, words)
 
-    found = [judge(machine) for machine in strangers]
-    found += [_judge_known(provided, used.get(provided.provider_id)) for provided in ledger.provided]
-    return sorted((difference for difference in found if difference), key=lambda difference: difference.provider_id)
+    return [judge(machine) for machine in strangers]
+
+
+def _claims(strangers: Sequence[Machine], ledger: Ledger) -> Mapping[UUID | None, Sequence[ProviderId]]:
+    """Return which machines claim each token of the *strangers*, the BMDB's own among them; no token: nobody."""
+    claims: dict[UUID | None, list[ProviderId]] = {machine.token: [] for machine in strangers}
+    for provided in ledger.provided:
+        if provided.machine_id in claims:
+            claims[provided.machine_id].append(provided.provider_id)
+    for machine in strangers:
+        if machine.token is not None:
+            claims[machine.token].append(machine.provider_id)
+    return claims
 
 
 def _judge_known(provided: Provided, machine: Machine | None) -> Difference | None:
@@ -185,26 +208,31 @@ def in_use(listing: Sequence[Machine], known: Collection[ProviderId]) -> dict[Pr
     Raises:
         ListingInvalid: the listing contradicts itself.
     """
-    used: dict[ProviderId, Machine] = {}
-    for machine in listing:
-        named = machine.provider_id != INVALID
-        match machine.availability:
-            case Availability.KNOWN_UNUSED:
-                pass
-            case Availability.POSSIBLY_USED if not named or machine.provider_id not in known:
-                pass
-            case Availability.POSSIBLY_USED:
-                used[machine.provider_id] = machine
-            case Availability.KNOWN_USED if named:
-                used[machine.provider_id] = machine
-            case _:
-                message = (
-                    f"the provider lists {machine.provider_id} at {machine.address} with availability "
-                    f"{machine.availability!r}, which it cannot have"
-                )
-                raise ListingInvalid(message)
-    refuse_duplicates(machine.provider_id for machine in listing if machine.provider_id != INVALID)
+    certain, perhaps = Availability.KNOWN_USED, Availability.POSSIBLY_USED
+    used = {
+        machine.provider_id: machine
+        for machine in listing
+        if machine.availability == certain
+        or (machine.availability == perhaps and machine.provider_id in known and machine.provider_id != INVALID)
+    }
+    # A listing of nothing but machines in use, each once and with an id, contradicts itself in nothing.
+    if len(used) < len(listing) or INVALID in used:
+        _refuse_impossible(listing)
+        refuse_duplicates(machine.provider_id for machine in listing if machine.provider_id != INVALID)
     return used
+
+
+def _refuse_impossible(listing: Sequence[Machine]) -> None:
+    availabilities = tuple(Availability)
+    for machine in listing:
+        if machine.availability not in availabilities or (
+            machine.provider_id == INVALID and machine.availability == Availability.KNOWN_USED
+        ):
+            message = (
+                f"the provider lists {machine.provider_id} at {machine.address} with availability "
+                f"{machine.availability!r}, which it cannot have"
+            )
+            raise ListingInvalid(message)
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:

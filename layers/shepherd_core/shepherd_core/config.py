@@ -125,6 +125,13 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
     chunk: Count = Field(20, description="Machines that one pass creates at most.")
     creation_seconds: float = Field(5, ge=0, le=3_600, description="Seconds between two creations; 0: none.")
     penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity that failed is left alone.")
+    boot_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=86_400,
+        description="Seconds after its creation in which no agent start is tried at a machine that has yet to boot; "
+        "unset: what is usual at the provider.",
+    )
     max_disputed: int = Field(
         3, ge=0, description="Unexplained differences that are set aside one by one; more stop the pass."
     )

@@ -95,6 +95,9 @@ class _Run(Generic[F]):
             self.admission = self.loop.admit(self.session)
             self.admitted_until = self.clock.monotonic() + ADMISSION_SECONDS
             self.allowed = self.admission.limit
+            if self.admission.idle:
+                self.more = False
+                return ()
         limit = min(limit, self.allowed)
         claim = bmdb_work.claim(
             self.session,

@@ -43,6 +43,8 @@ class Admission:
     """Why machines that seem to be due are not to be claimed, in words."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """What the function is to report about that."""
+    idle: bool = False
+    """Nothing is due: a claim would find nothing."""
 
 
 class Loop(Protocol[F]):

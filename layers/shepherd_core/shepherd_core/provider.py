@@ -39,6 +39,9 @@ class Provider(Protocol):
     def capabilities(self) -> frozenset[Capability]:
         """Return what this provider can do. The methods of what is missing raise ``NotSupported``, and do nothing."""
 
+    boot_seconds: float = 0.0
+    """What it usually takes from the creation of a machine, while it is ``Provisioning``, until SSH answers."""
+
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
         Return every machine of ours and all capacity, completely; the order means nothing.
@@ -59,11 +62,11 @@ class Provider(Protocol):
         """
         Turn *capacity*, an unused entry of the listing, into a machine, and return it with its id.
 
-        Idempotent by *token*: called again with the same token, by whomever and
-        whatever became of the earlier call, it returns the machine that exists
-        instead of creating a second one. Where the provider can store it, the
-        token is found again in the listing (``Machine.token``). The machine is
-        usually not up yet when this returns.
+        Idempotent by *token*: called again with the same token and the same
+        capacity, by whomever and whatever became of the earlier call, it returns
+        the machine that exists instead of creating a second one. Where the
+        provider can store it, the token is found again in the listing
+        (``Machine.token``). The machine is usually not up yet when this returns.
 
         Raises:
             CapacityTaken: the capacity is used by a machine without this token.

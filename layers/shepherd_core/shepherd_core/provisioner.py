@@ -25,6 +25,7 @@ from shepherd_core.errors import (
     ProviderRefused,
     TimeLimitExceeded,
 )
+from shepherd_core.machine import ProviderStatus
 from shepherd_core.reconcile import Plan, reconcile
 from shepherd_core.telemetry import Metric
 
@@ -54,6 +55,8 @@ class Pace:
     """Between two creations, also across passes; 0: none."""
     penalty_seconds: float
     """For which capacity that failed is left alone."""
+    boot_seconds: float | None = None
+    """For which no agent start is tried at a machine that is ``Provisioning``; None: what is usual at the provider."""
 
 
 class Provisioner:
@@ -187,7 +190,9 @@ class Provisioner:
         return True
 
     def _record(self, session: Session, machine_id: UUID, machine: Machine, metric: Metric) -> None:
-        provisioning.provide(session, self._provider.name, machine_id, machine)
+        usual = self._pace.boot_seconds if self._pace.boot_seconds is not None else self._provider.boot_seconds
+        boot_seconds = usual if machine.status is ProviderStatus.PROVISIONING else 0.0
+        provisioning.provide(session, self._provider.name, machine_id, machine, boot_seconds=boot_seconds)
         self._recorded(machine_id, machine, metric)
 
     def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:

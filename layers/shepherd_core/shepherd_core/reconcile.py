@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from shepherd_core.comparison import Kind, compare, in_use, refuse_duplicates
+from shepherd_core.comparison import Kind, Look, refuse_duplicates
 from shepherd_core.errors import Discrepancy
-from shepherd_core.machine import ProviderStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from shepherd_core.bmdb.provisioning import Intent, Ledger, Provided
-    from shepherd_core.machine import Machine, ProviderId
+    from shepherd_core.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +72,15 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         ListingInvalid: the listing contradicts itself.
         Discrepancy: the two disagree about too many machines to trust either; names them all.
     """
-    # Sorted, so that what is done, and what waits for the limits, does not depend on the order of a listing.
-    known = {provided.provider_id: provided for provided in sorted(ledger.provided, key=lambda each: each.provider_id)}
-    used, unused = _resolve(listing, known)
-    gone = {provider_id for provider_id, machine in used.items() if machine.status is ProviderStatus.MISSING}
-    depart = [
-        provided
-        for provider_id, provided in known.items()
-        if provided.released_seconds is not None and (provider_id not in used or provider_id in gone)
+    look = Look.of(listing, ledger)
+    used, known = look.used, ledger.known
+    unused, occupied = _capacity(listing, look)
+    # What is done, and what waits for the limits, is sorted, and so does not depend on the order of a listing.
+    depart = [each for each in ledger.provided if each.released_seconds is not None and not look.has(each.provider_id)]
+    take_back = [
+        each for each in ledger.provided if each.set_aside and not each.quarantined and look.has(each.provider_id)
     ]
-    found = compare(used, ledger)
+    found = look.differences.values()
     intents = {intent.machine_id: intent for intent in ledger.intents}
     adopt = [
         (intents[each.machine_id], used[each.provider_id])
@@ -103,10 +102,10 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     }
     differences = [each.words for each in found if each.kind is not Kind.STRANDED and each.provider_id not in settling]
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
-    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what the
-    # provider itself says is gone: then there is no doubt which side is right.
+    # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what is
+    # missing although it is listed, as gone: then there is no doubt which side is right.
     explained = [
-        provided for provided in missing if provided.set_aside or provided.quarantined or provided.provider_id in gone
+        provided for provided in missing if provided.set_aside or provided.quarantined or provided.provider_id in used
     ]
     if len(differences) - (len(explained) if tolerated else 0) > tolerated:
         raise Discrepancy(sorted(differences))
@@ -114,19 +113,16 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     settled = len(known) - len(depart) + len(adopt)
     assimilate = unknown[: _room(limits, settled)] if limits.assimilate else []
     settled += len(assimilate)
-    # An intent whose token is in dispute waits until somebody has decided which of the machines is it.
-    claimed = {machine.token for provider_id, machine in used.items() if provider_id not in known}
+    # An intent whose token is in dispute waits until somebody has decided which of the machines is it. Whatever carries
+    # the token of an intent is a difference.
+    claimed = {used[each.provider_id].token for each in found if each.provider_id not in known}
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
-    resume, forget = _unfinished(unclaimed, unused, used, ledger, limits)
+    resume, forget = _unfinished(unclaimed, unused, occupied, ledger, limits)
     managed = settled + len(ledger.intents) - len(adopt) - len(forget)
     create = resume[: _room(limits, settled)] + _fresh(unused, ledger)[: _room(limits, managed)]
     return Plan(
-        depart=tuple(depart),
-        take_back=tuple(
-            provided
-            for provider_id, provided in known.items()
-            if provided.set_aside and not provided.quarantined and provider_id in used and provider_id not in gone
-        ),
+        depart=tuple(sorted(depart, key=attrgetter("provider_id"))),
+        take_back=tuple(sorted(take_back, key=attrgetter("provider_id"))),
         set_aside=tuple(provided for provided in missing if not (provided.set_aside or provided.quarantined)),
         adopt=tuple(adopt),
         forget=tuple(forget),
@@ -137,22 +133,25 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     )
 
 
-def _resolve(
-    listing: Sequence[Machine], known: Collection[ProviderId]
-) -> tuple[dict[ProviderId, Machine], list[Machine]]:
-    """Return the machines in use by id, and the capacity that none of them, or of the BMDB, is; in a stable order."""
-    used = in_use(listing, known)
-    unused = [machine for machine in listing if machine.provider_id not in used]
+def _capacity(listing: Sequence[Machine], look: Look) -> tuple[list[Machine], set[str | None]]:
+    """Return the capacity that no machine of either side is, by name, and the names of what machines in use occupy."""
+    if len(look.used) == len(listing) and not look.ledger.intents:
+        return [], set()  # nothing is unused, and nobody asks what is occupied
+    unused = [machine for machine in listing if machine.provider_id not in look.used]
     refuse_duplicates(machine.capacity_id for machine in unused if machine.capacity_id is not None)
-    occupied = {machine.capacity_id for machine in used.values()}
-    free = [machine for machine in unused if machine.capacity_id not in occupied and machine.provider_id not in known]
-    return dict(sorted(used.items())), sorted(free, key=lambda machine: machine.capacity_id or "")
+    occupied = {machine.capacity_id for machine in look.used.values()}
+    free = [
+        machine
+        for machine in unused
+        if machine.capacity_id not in occupied and machine.provider_id not in look.ledger.known
+    ]
+    return sorted(free, key=lambda machine: machine.capacity_id or ""), occupied
 
 
 def _unfinished(
     intents: Sequence[Intent],
     unused: Sequence[Machine],
-    used: dict[ProviderId, Machine],
+    occupied: set[str | None],
     ledger: Ledger,
     limits: Limits,
 ) -> tuple[list[Creation], list[Intent]]:
@@ -160,7 +159,6 @@ def _unfinished(
     offered = {
         machine.capacity_id: machine for machine in unused if machine.capacity_id is not None and not machine.failed
     }
-    occupied = {machine.capacity_id for machine in used.values()}
     resume: list[Creation] = []
     forget: list[Intent] = []
     for intent in intents:

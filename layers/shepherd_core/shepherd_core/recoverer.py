@@ -75,36 +75,39 @@ class Recoverer:
     def admit(self, session: Session) -> Admission:
         """Hold back where too many machines are silent, and admit as many as were counted elsewhere."""
         provider = self._provider.name
-        figures = holds.figures(session, provider, self.silence)
-        held, claimable = self._judge(session, figures)
-        for location in holds.record(session, provider, held):
-            telemetry.info("recovery is held back no more", where=where(location))
+        longest = max(self.silence.silence_seconds / 2, _SHORTEST_ABSENCE_SECONDS)
+        look = holds.look(session, provider, self.silence, longest)
+        if look.absence_seconds > longest:
+            # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
+            held = {WHOLE: f"nobody looked for {look.absence_seconds:.0f} s, at most {longest:g} s may pass"}
+        else:
+            held, look = self._judge(session, look)
+        if held or look.held:
+            for location in holds.record(session, provider, held):
+                telemetry.info("recovery is held back no more", where=where(location))
         for location, reason in held.items():
             telemetry.warning("recovery is held back", where=where(location), reason=reason)
-        quiet = total(figures.cells.values()).quiet
+        quiet = total(look.cells.values()).quiet
         counts = {
             Metric.HELD_BACK: len(held),
             Metric.SILENT: quiet[Kind.SILENT],
             Metric.NEVER_REPORTED: quiet[Kind.NEVER],
-            Metric.QUARANTINED: figures.quarantined,
+            Metric.QUARANTINED: look.quarantined,
         }
         words = tuple(f"{where(location)}: {reason}" for location, reason in sorted(held.items()))
-        return Admission(claimable, words, counts)
+        return Admission(0 if WHOLE in held else look.claimable, words, counts, idle=look.idle)
 
-    def _judge(self, session: Session, figures: holds.Figures) -> tuple[dict[str, str], int]:
-        """Return where to hold back and why, and how many machines can be claimed elsewhere."""
-        longest = max(self.silence.silence_seconds / 2, _SHORTEST_ABSENCE_SECONDS)
-        if figures.unwatched_seconds > longest:
-            # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
-            return {WHOLE: f"nobody looked for {figures.unwatched_seconds:.0f} s, at most {longest:g} s may pass"}, 0
-        held = by_share(figures.cells, self._budgets)
+    def _judge(self, session: Session, look: holds.Look) -> tuple[dict[str, str], holds.Look]:
+        """Return where to hold back and why, and what is due elsewhere."""
+        held = by_share(look.cells, self._budgets)
         while WHOLE not in held:
-            claimable = holds.survey(session, self._provider.name, self.silence, held, figures.cells)
-            over = by_number(figures.cells, self._budgets, held)
+            if held:
+                look = holds.look(session, self._provider.name, self.silence, passed_over=held, before=look)
+            over = by_number(look.cells, self._budgets, held)
             if not over:
-                return held, claimable
+                break
             held = over if WHOLE in over else held | over
-        return held, 0
+        return held, look
 
     def prepare(self, _: Deadline) -> None:
         """Say which steps are never taken; nothing else is needed."""

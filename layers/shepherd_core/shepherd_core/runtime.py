@@ -222,6 +222,7 @@ def _provisioner() -> Function:
         session_seconds=settings.session_seconds,
         creation_seconds=settings.creation_seconds,
         penalty_seconds=settings.penalty_seconds,
+        boot_seconds=settings.boot_seconds,
     )
     connection = edges.bmdb(settings)
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import paramiko
 from paramiko.packet import Packetizer
+from paramiko.sftp import CMD_EXTENDED
 
 from shepherd_core.clock import SystemClock
 from shepherd_core.errors import (
@@ -50,7 +51,14 @@ HANDSHAKE_SECONDS = 15.0
 """A machine that accepts connections has so long for the key exchange, and again for the login."""
 STDOUT_BYTES = 1 << 20
 
-_WRITE_BYTES = 32_000  # one request with its header fills one SSH packet of 32 kB; more would be split unevenly
+# Any sshd that knows our kind of key (Ed25519) knows one of each, so nothing weaker is offered, and no machine is lost.
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+"""What we offer, the cheapest first: AES-GCM needs no MAC besides."""
+MACS = ("hmac-sha2-256", "hmac-sha2-512", "hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com")
+"""What we offer for the ciphers that need one."""
+
+_WRITE_BYTES = 32_000  # one request with its header fills one SSH packet of 32 kB; every SFTP server takes it
+_LARGE_WRITE_BYTES = 4 * _WRITE_BYTES  # fewer answers; from 128 KiB on malloc asks the kernel for memory for each copy
 _READ_BYTES = 65_536
 _UNFINISHED = ".shepherd-upload"
 _NO_STATUS = -1  # paramiko's word for: ended without an exit status
@@ -132,6 +140,7 @@ class SshConnection:
         with self._step("exchanging keys with", deadline, HANDSHAKE_SECONDS):
             # A machine has several keys; ask for the one that we know, else for the best.
             options = self._transport.get_security_options()
+            options.ciphers, options.digests = CIPHERS, MACS
             kind = (pinned or "ssh-ed25519").split()[0]
             wanted = _RSA if kind == "ssh-rsa" else (kind,)
             options.key_types = sorted(options.key_types, key=lambda offered: offered not in wanted)
@@ -311,19 +320,32 @@ def _sweep(sftp: paramiko.SFTPClient, path: str) -> None:
 
 def _write(sftp: paramiko.SFTPClient, binary: AgentBinary, path: str) -> None:
     """Write *binary* to the new file *path*, many writes under way at a time, and see the answer to each."""
+    size = _accepted(sftp)
     with binary.open() as source, sftp.file(path, "wx") as target:
+        target.MAX_REQUEST_SIZE = size
         target.set_pipelined(True)
-        chunk = source.read(_WRITE_BYTES)
-        while following := source.read(_WRITE_BYTES):
+        chunk = source.read(size)
+        while following := source.read(size):
             target.write(chunk)
             chunk = following
         # Closing would drop the answers that are still due, errors included; a write that is
         # not pipelined waits for all of them.
         target.set_pipelined(False)
         target.write(chunk)
-    size = sftp.stat(path).st_size
-    if size != binary.size:
-        raise SshUploadFailed(f"{path} was written but is {size} bytes long instead of {binary.size}")
+    written = sftp.stat(path).st_size
+    if written != binary.size:
+        raise SshUploadFailed(f"{path} was written but is {written} bytes long instead of {binary.size}")
+
+
+def _accepted(sftp: paramiko.SFTPClient) -> int:
+    """Return how many bytes to send in one write."""
+    try:
+        # paramiko has no public way to ask
+        _, limits = sftp._request(CMD_EXTENDED, "limits@openssh.com")  # type: ignore[attr-defined]  # noqa: SLF001
+    except OSError:  # OpenSSH before 8.5 does not know the question
+        return _WRITE_BYTES
+    _packet, _read, write = (limits.get_int64() for _ in range(3))
+    return _WRITE_BYTES if 0 < write < _LARGE_WRITE_BYTES else _LARGE_WRITE_BYTES  # 0: as much as you like
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> bytes | None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pg8000.native
+from pg8000.converters import array_out
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from shepherd_core.bmdb import transport
@@ -33,6 +35,7 @@ ATTEMPTS = 5
 
 _FIRST_PAUSE_SECONDS = 0.05
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
+_TIMESTAMPTZ = 1184  # the number of the type in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
 
 
@@ -244,7 +247,25 @@ class Connection:
             raise BmdbUnavailable(message) from error
         # The server ends a statement that takes too long; this is for a server, or a network, that cannot.
         sock.settimeout(longest)
+        driver.register_in_adapter(_TIMESTAMPTZ, _moment)
+        driver.register_out_adapter(list, _array)
         return driver
+
+
+def _moment(text: str) -> datetime | str:
+    """Return a timestamp; in words what is none for Python: infinity. The driver's way takes ten times as long."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+def _array(values: list[Any]) -> str:
+    """Return an array as PostgreSQL reads it. The driver looks at each character of a text four times."""
+    if not values or not all(isinstance(value, str) for value in values):
+        literal: str = array_out(values)
+        return literal
+    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from shepherd_core.breaker import Cell, Kind
 from shepherd_core.errors import CommitUnknown, SessionExpired
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
@@ -26,53 +24,44 @@ if TYPE_CHECKING:
 Cells = dict[str | None, Cell]
 """The figures of each location of a provider; None: of machines without one."""
 
+_SAMPLE = 1000
+"""Machines of which the shares are taken."""
 _WINDOW = 1000
-"""Due rows that ``survey_due`` looks at."""
+"""Due rows that one look judges."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Look:
     """What is known of a provider's machines that have an agent."""
 
     cells: Cells
-    """Without what is due, which takes more to find out."""
-    unwatched_seconds: float
+    absence_seconds: float
     """How long ago somebody looked before; 0: nobody ever did."""
-    quarantined: int = 0
+    held: bool
+    """A hold is in force, in some location at least."""
+    claimable: int
+    """Machines that can be claimed, of a window of 1,000 and as many that did not come back."""
+    idle: bool
+    """No row is due at all: a claim would find nothing."""
+    quarantined: int
 
 
-def figures(session: Session, provider: str, silence: Silence, start: UUID | None = None) -> Figures:
-    """Look at a sample of the machines, from the id *start* on (else any), and at what was recovered lately."""
-    rows = session.connection.run(
-        "recovery_figures",
-        provider=provider,
-        start=start or uuid4(),
-        first_heartbeat_seconds=silence.first_heartbeat_seconds,
-        silence_seconds=silence.silence_seconds,
-    )
-    cells: Cells = defaultdict(Cell)
-    unwatched, quarantined = 0.0, 0
-    for figure, location, reported, number in rows:
-        match figure:
-            case "reporting":
-                cells[location].reporting += int(number)
-            case "quiet":
-                cells[location].quiet[_kind(reported)] += int(number)
-            case "recovering":
-                cells[location].recovered[_kind(reported)] += int(number)
-            case "looked":
-                unwatched = number
-            case "quarantined":
-                quarantined = int(number)
-    return Figures(cells, unwatched, quarantined)
-
-
-def survey(session: Session, provider: str, silence: Silence, passed_over: Collection[str], cells: Cells) -> int:
+def look(
+    session: Session,
+    provider: str,
+    silence: Silence,
+    longest_absence: float = float("inf"),
+    *,
+    passed_over: Collection[str] = (),
+    before: Look | None = None,
+) -> Look:
     """
-    Count the machines that are due for recovery into *cells*, and return how many can be claimed, at most 1,000.
+    Look at a sample of the machines, at what was recovered lately, and at what is due outside of *passed_over*.
 
-    Not those in the locations *passed_over*. Moves the due rows of machines that
-    report, as a claim would. May run twice.
+    Puts on record that somebody looked, unless nobody had for *longest_absence*
+    seconds: then that is left to ``record``. Moves the due rows of machines that
+    report, as a claim would. The sample is that of the look *before*, if there
+    was one. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.
@@ -80,23 +69,50 @@ def survey(session: Session, provider: str, silence: Silence, passed_over: Colle
     while True:
         rows = _run(
             session,
-            "survey_due",
+            "look_at_silence",
             provider=provider,
+            sample=0 if before else _SAMPLE,
+            longest_absence=longest_absence,
             passed_over=sorted(passed_over),
             first_heartbeat_seconds=silence.first_heartbeat_seconds,
             silence_seconds=silence.silence_seconds,
         )
-        looked, moved = rows[0][1:3]
-        if looked < _WINDOW or not moved:
-            break
+        told = {figure: number for figure, _, _, _, number in rows}  # of those that come once
+        if not told["sessions"]:
+            raise SessionExpired
+        before = _look(rows, told, before, whole=not passed_over)
+        if told["window"] < _WINDOW or not told["moved"]:
+            return before
         if session.left() < 2 * session.poke_interval:
             session.poke()
-    for cell in cells.values():
-        cell.due.clear()
-    for _, _, _, location, reported, news, due in rows:
-        if news:
-            cells[location].due[_kind(reported)] += due
-    return sum(row[6] for row in rows)
+
+
+def _look(rows: list[list[Any]], told: Mapping[str, float], before: Look | None, *, whole: bool) -> Look:
+    cells: Cells = defaultdict(Cell)
+    if before:
+        for location, cell in before.cells.items():
+            cells[location] = Cell(cell.reporting, cell.quiet)
+    claimable = 0
+    for figure, location, reported, news, number in rows:
+        kind = Kind.SILENT if reported else Kind.NEVER
+        match figure:
+            case "reporting":
+                cells[location].reporting += int(number)
+            case "quiet":
+                cells[location].quiet[kind] += int(number)
+            case "recovering":
+                cells[location].recovered[kind] += int(number)
+            case "due":
+                claimable += int(number)
+                cells[location].due[kind] += int(number) if news else 0
+    return Look(
+        cells,
+        before.absence_seconds if before else told.get("absence", 0.0),
+        "held" in told,
+        claimable,
+        whole and told["window"] == told["moved"] and not told["awaited"],
+        int(told["quarantined"]),
+    )
 
 
 def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str]:
@@ -111,6 +127,8 @@ def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str
     locations = sorted(held)
     reasons = [held[location] for location in locations]
     rows = _run(session, "hold_recovery", provider=provider, locations=locations, reasons=reasons)
+    if not rows[0][0]:
+        raise SessionExpired
     return [location for _, location in rows if location is not None]
 
 
@@ -120,15 +138,8 @@ def holds(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _run(session: Session, statement: str, **parameters: Any) -> list[list[Any]]:
-    """Run a statement that may run twice, and does nothing unless the session is alive."""
+    """Run a statement that may run twice."""
     try:
-        rows = session.connection.run(statement, session_id=session.session_id, **parameters)
+        return session.connection.run(statement, session_id=session.session_id, **parameters)
     except CommitUnknown:
-        rows = session.connection.run(statement, session_id=session.session_id, **parameters)
-    if not rows[0][0]:
-        raise SessionExpired
-    return rows
-
-
-def _kind(reported: bool) -> Kind:  # noqa: FBT001 - a column
-    return Kind.SILENT if reported else Kind.NEVER
+        return session.connection.run(statement, session_id=session.session_id, **parameters)

@@ -10,6 +10,7 @@ back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import storable
@@ -17,6 +18,7 @@ from shepherd_core.errors import CommitUnknown, SessionExpired
 from shepherd_core.machine import ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -65,7 +67,7 @@ class Intent:
     age_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
     """All that the BMDB knows about one provider's machines and capacity."""
 
@@ -74,6 +76,11 @@ class Ledger:
     penalized: frozenset[str] = frozenset()
     """Capacity ids to be left alone now."""
     departed: tuple[Departed, ...] = ()
+
+    @cached_property
+    def known(self) -> Mapping[ProviderId, Provided]:
+        """What is provided, by provider id."""
+        return {provided.provider_id: provided for provided in self.provided}
 
 
 def take_lock(session: Session, provider: str) -> float | None:
@@ -148,9 +155,9 @@ def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pau
         return None
 
 
-def provide(session: Session, provider: str, machine_id: UUID, machine: Machine) -> None:
+def provide(session: Session, provider: str, machine_id: UUID, machine: Machine, *, boot_seconds: float = 0.0) -> None:
     """
-    Record that *machine* exists at the provider: it is provided, and due for its agent.
+    Record that *machine* exists at the provider: it is provided, and due for its agent, after *boot_seconds*.
 
     If the provider knows its SSH host key, that is pinned with it, so that even the first contact is verified.
 
@@ -170,6 +177,7 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine)
         provider_status=machine.status,
         capacity_id=machine.capacity_id,
         host_key=machine.host_key,
+        boot_seconds=boot_seconds,
     )
 
 

@@ -63,6 +63,7 @@ class Ec2Provider(Provider):
     """
 
     name = "ec2"
+    boot_seconds = 60.0
 
     def __init__(self, settings: Ec2Settings, ssh_public_key: Callable[[], str], clock: Clock) -> None:
         self._settings = settings

@@ -8,6 +8,7 @@ reference for providers whose capacity is reserved machines.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -21,7 +22,16 @@ from shepherd_core.errors import (
 from shepherd_core.machine import Capability
 from shepherd_core.provider import Provider
 from shepherd_core.providers.api_object import parse
-from shepherd_core.providers.equinix_objects import Device, Page, Reservation, SshKeys, machine, machines, token_tag
+from shepherd_core.providers.equinix_objects import (
+    Device,
+    FreeReservation,
+    Page,
+    Reservation,
+    SshKeys,
+    machine,
+    machines,
+    token_tag,
+)
 from shepherd_core.providers.http import HttpApi
 from shepherd_core.providers.registered_key import RegisteredKey, StoredKey
 
@@ -56,6 +66,7 @@ class EquinixProvider(Provider):
 
     name = "equinix"
     capabilities = frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL})
+    boot_seconds = 300.0
 
     def __init__(
         self, settings: EquinixSettings, api_key: Callable[[], str], ssh_public_key: Callable[[], str], clock: Clock
@@ -102,7 +113,10 @@ class EquinixProvider(Provider):
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """
-        Create a device on the reservation of *capacity*, or return the one that carries the token already.
+        Create a device on the reservation of *capacity*, or return the one there that carries the token already.
+
+        Nobody looks first whether the reservation is free: the API refuses one that is not, and only then it is asked
+        who is on it.
 
         Raises:
             CapacityTaken: a device without the token is on the reservation.
@@ -110,19 +124,15 @@ class EquinixProvider(Provider):
             ProviderUnavailable: unknown whether it was created. Call again with the same token, or
                 find the token in a later listing.
         """
-        if capacity.reservation_id is None:
-            raise ProviderRefused("capacity without a reservation id cannot be used")
-        reservation = self._reservation(capacity.reservation_id, deadline)
-        existing = self._existing(reservation, token, deadline)
-        if existing is not None:
-            return existing
+        if not isinstance(capacity, FreeReservation) or not capacity.reservation_id:  # without one, a device on demand
+            raise ProviderRefused(f"capacity {capacity.capacity_id} is no free reservation of the listing")
         body = {
-            "hostname": self._prefix + reservation.id[:RESERVATION_ID_LENGTH],
-            "plan": reservation.plan.slug if reservation.plan else None,
+            "hostname": self._prefix + capacity.reservation_id[:RESERVATION_ID_LENGTH],
+            "plan": capacity.plan,
             # A metro is obligatory although the reservation fixes the place.
-            "metro": reservation.metro or "any",
+            "metro": capacity.metro or "any",
             "operating_system": self._os,
-            "hardware_reservation_id": reservation.id,
+            "hardware_reservation_id": capacity.reservation_id,
             # Without a key here, the API lets everybody of the organisation into the machine.
             "project_ssh_keys": [self._key.ensure(deadline)],
             "tags": [token_tag(token)],
@@ -131,12 +141,13 @@ class EquinixProvider(Provider):
             answer = self._api.post(self._devices, body, deadline, _DEVICE)
         except ProviderRefused:
             self._key.forget()  # in case it is the key that was refused, because it is no longer there
-            # Or somebody was faster; an earlier call of ours, perhaps.
-            existing = self._existing(self._reservation(reservation.id, deadline), token, deadline)
+            # Or the reservation is not free: somebody was faster, an earlier call of ours perhaps.
+            existing = self._existing(capacity.reservation_id, token, deadline)
             if existing is None:
                 raise
             return existing
-        return machine(parse(Device, answer, "the device that was created"), reservation)
+        made = machine(parse(Device, answer, "the device that was created"), capacity.reservation_id)
+        return made if made.location else replace(made, location=capacity.location)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
@@ -166,17 +177,15 @@ class EquinixProvider(Provider):
         answer = self._api.get(f"/devices/{quote(device_id, '')}", deadline, _DEVICE, missing=MachineNotFound)
         return parse(Device, answer, f"device {device_id}")
 
-    def _reservation(self, reservation_id: str, deadline: Deadline) -> Reservation:
-        answer = self._api.get(f"/hardware-reservations/{quote(reservation_id, '')}", deadline, _RESERVATION)
-        return parse(Reservation, answer, f"reservation {reservation_id}")
-
-    def _existing(self, reservation: Reservation, token: UUID, deadline: Deadline) -> Machine | None:
+    def _existing(self, reservation_id: str, token: UUID, deadline: Deadline) -> Machine | None:
         """
         Return the machine that was created with *token*, if there is one.
 
         Raises:
             CapacityTaken: another machine is on the reservation.
         """
+        path = f"/hardware-reservations/{quote(reservation_id, '')}"
+        reservation = parse(Reservation, self._api.get(path, deadline, _RESERVATION), f"reservation {reservation_id}")
         # By tag too: what is said of a reservation may be minutes older than the device on it.
         answer = self._api.get(self._devices, deadline, {**_DEVICE, "tag": token_tag(token), "per_page": PER_PAGE})
         for entry in parse(Page, answer, f"{self._devices} with the tag of {token}").entries:
@@ -191,7 +200,7 @@ class EquinixProvider(Provider):
             raise ProviderUnavailable(f"reservation {reservation.id} still names a device that is gone") from error
         if not device.has(token):
             raise CapacityTaken(f"reservation {reservation.id} is used by device {device.id}")
-        return machine(device, reservation)
+        return machine(device, reservation.id)
 
     def _list(self, path: str, deadline: Deadline, params: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return all entries. What comes or goes while pages are turned spoils a listing, so it is tried twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -94,6 +95,15 @@ class Reservation(ApiObject):
         return self.facility.metro.code if self.facility and self.facility.metro else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeReservation(Machine):
+    """Capacity, and what has to be said about it to create a device there."""
+
+    plan: str | None
+    """The kind of hardware."""
+    metro: str | None
+
+
 class Meta(ApiObject):
     """Where in a listing a page is."""
 
@@ -129,17 +139,16 @@ def token_tag(token: UUID) -> str:
     return f"{TOKEN_TAG}{token}"
 
 
-def machine(device: Device, reservation: Reservation | None = None) -> Machine:
-    """Return what *device* means; *reservation* is the one that it is known to be on."""
+def machine(device: Device, reservation_id: str | None = None) -> Machine:
+    """Return what *device* means; it is known to be on the reservation, if one is given."""
     public = [entry.address for entry in device.ip_addresses or () if entry.public and entry.address is not None]
     tokens = [token for tag in device.tags or () if (token := _token(tag)) is not None]
-    link = device.hardware_reservation or (Link(id=reservation.id) if reservation else None)
     return Machine(
         provider_id=ProviderId(device.id),
         availability=Availability.KNOWN_USED,
         address=min(public, key=lambda address: address.version, default=None),
-        reservation_id=link.key if link else None,
-        location=_location(device.metro, device.facility, reservation.facility if reservation else None),
+        reservation_id=device.hardware_reservation.key if device.hardware_reservation else reservation_id,
+        location=_location(device.metro, device.facility),
         status=_STATUS.get(device.state, ProviderStatus.UNKNOWN),
         failed=device.state == "failed",
         token=tokens[0] if tokens else None,
@@ -168,11 +177,13 @@ def machines(prefix: str, devices: Sequence[dict[str, Any]], reservations: Seque
         reservation = parse(Reservation, entry, f"reservation {entry['id']}", ListingInvalid)
         if reservation.provisionable and reservation.device is None and reservation.id not in occupied:
             found.append(
-                Machine(
+                FreeReservation(
                     provider_id=INVALID,
                     availability=Availability.KNOWN_UNUSED,
                     reservation_id=reservation.id,
                     location=_location(reservation.facility),
+                    plan=reservation.plan.slug if reservation.plan else None,
+                    metro=reservation.metro,
                 )
             )
     return found

@@ -1,17 +1,51 @@
 -- Holding recovery back: what the verdict is made from, and what comes of it. The claim honours a hold by itself.
 
--- name: recovery_figures
--- What is known of the machines with an agent, counted by location and by whether they had reported. reporting and quiet
--- are of a sample: up to 1,000 machines in the order of their ids, which are random, from a random id on; so it is all
--- of them in a fleet of up to 1,000, and costs the same in any. recovering: machines that are in work, or were rebooted
--- within an hour. looked: the seconds since the last look. quarantined: machines of the provider in quarantine.
-WITH sample AS (
+-- name: look_at_silence
+-- All that the verdict is made from, in rows of a figure, the location, whether the machines had reported, whether it is
+-- news, and a number.
+-- reporting, quiet: machines with an agent, of a sample: :sample machines (1,000 at most) in the order of their ids, which
+-- are random, from a random id on; so it is all of them in a fleet of up to 1,000, and costs the same in any. It stays
+-- the same for an hour, so that a verdict does not change by chance from tick to tick, and is read from memory.
+-- recovering: machines that are in work, or were rebooted within an hour. quarantined: machines of the provider.
+-- held: a hold is in force. absence: the seconds since the last look; unless they are more than :longest_absence, this one
+-- is put on record.
+-- due: machines that are due for recovery in truth, outside of the locations in :passed_over; no news is a machine whose
+-- recovery failed since it was last heard, that was rebooted within an hour, or that did not come back after a recovery. A
+-- window of due rows is judged as the claim does it; those of machines that are not silent are moved to the moment at
+-- which they may be, so that the silent ones are left at its head: if the window was full and something was moved, look
+-- again. What is locked, paused or backing off is left to the claim, and is not counted. window, moved: due rows; awaited:
+-- those of machines that may not have come back.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+absence AS (
+    SELECT extract(epoch FROM statement_timestamp() - looked_at)::float8 AS seconds
+    FROM recovery_looks
+    WHERE provider = :provider
+),
+seen AS (
+    INSERT INTO recovery_looks (provider, looked_at)
+    SELECT :provider, clock_timestamp()
+    FROM session
+    WHERE NOT EXISTS (SELECT 1 FROM absence WHERE seconds > :longest_absence::float8)
+    ON CONFLICT (provider) DO UPDATE SET looked_at = excluded.looked_at
+),
+start AS (
+    -- The hours, times 2^32 by the golden ratio, lie far from each other.
+    SELECT (
+        lpad(to_hex(floor(extract(epoch FROM statement_timestamp()) / 3600)::bigint * 2654435769 % 4294967296), 8, '0')
+        || '-0000-0000-0000-000000000000'
+    )::uuid AS machine_id
+),
+sample AS (
     SELECT machine_id
     FROM (
         (
             SELECT machine_id
             FROM machine_due
-            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id >= :start::uuid
+            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id >= (SELECT machine_id FROM start)
             ORDER BY machine_id
             LIMIT 1000
         )
@@ -19,12 +53,12 @@ WITH sample AS (
         (
             SELECT machine_id
             FROM machine_due
-            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id < :start::uuid
+            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id < (SELECT machine_id FROM start)
             ORDER BY machine_id
             LIMIT 1000
         )
     ) AS around
-    LIMIT 1000
+    LIMIT :sample
 ),
 told AS (
     SELECT
@@ -59,36 +93,6 @@ rebooted AS (
     WHERE r.rebooted_at > statement_timestamp() - interval '1 hour'
         AND p.provider = :provider
         AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM working))
-)
-SELECT figure, location, reported, count(*)::float8 AS number
-FROM told
-WHERE figure IS NOT NULL
-GROUP BY figure, location, reported
-UNION ALL
-SELECT 'recovering', location, reported, count(*)::float8
-FROM (SELECT location, reported FROM working UNION ALL SELECT location, reported FROM rebooted) AS either
-GROUP BY location, reported
-UNION ALL
-SELECT 'looked', NULL, NULL, extract(epoch FROM statement_timestamp() - looked_at)::float8
-FROM recovery_looks
-WHERE provider = :provider
-UNION ALL
-SELECT 'quarantined', NULL, NULL, count(*)::float8
-FROM machine_quarantine z
-CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
-WHERE p.provider = :provider;
-
--- name: survey_due
--- How many machines are due for recovery in truth, outside of the locations in :passed_over; counted by location, by
--- whether they had reported, and by whether that is news: not so for a machine whose recovery failed since it was last
--- heard, nor for one that was rebooted within an hour. A window of due rows is judged as the claim does it; those of
--- machines that are not silent are moved to the moment at which they may be, so that the silent ones are left at its
--- head: if the window was full and something was moved, look again. What is locked, paused or backing off is left to the
--- claim, and is not counted. Machines that did not come back after a recovery are no news either.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
 looked AS (
     SELECT d.machine_id, d.revision
@@ -178,21 +182,37 @@ moved AS (
     WHERE d.machine_id = e.machine_id
     RETURNING d.machine_id
 )
-SELECT
-    (SELECT count(*) FROM session) AS sessions,
-    (SELECT count(*) FROM looked) AS looked,
-    (SELECT count(*) FROM moved) AS moved,
-    j.location,
-    j.reported,
-    j.news,
-    count(j.machine_id) AS due
-FROM (SELECT 1) AS always
-LEFT JOIN (
-    SELECT machine_id, location, reported, news FROM judged WHERE free AND silent_at <= statement_timestamp()
+SELECT 'sessions' AS figure, NULL AS location, NULL::boolean AS reported, NULL::boolean AS news, count(*)::float8 AS number
+FROM session
+UNION ALL
+SELECT 'absence', NULL, NULL, NULL, seconds FROM absence
+UNION ALL
+SELECT 'held', location, NULL, NULL, 1 FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL
+UNION ALL
+SELECT figure, location, reported, NULL, count(*) FROM told WHERE figure IS NOT NULL GROUP BY figure, location, reported
+UNION ALL
+SELECT 'recovering', location, reported, NULL, count(*)
+FROM (SELECT location, reported FROM working UNION ALL SELECT location, reported FROM rebooted) AS either
+GROUP BY location, reported
+UNION ALL
+SELECT 'quarantined', NULL, NULL, NULL, count(*)
+FROM machine_quarantine z
+CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
+WHERE p.provider = :provider
+UNION ALL
+SELECT 'window', NULL, NULL, NULL, count(*) FROM looked
+UNION ALL
+SELECT 'awaited', NULL, NULL, NULL, count(*) FROM awaited
+UNION ALL
+SELECT 'moved', NULL, NULL, NULL, count(*) FROM moved
+UNION ALL
+SELECT 'due', location, reported, news, count(*)
+FROM (
+    SELECT location, reported, news FROM judged WHERE free AND silent_at <= statement_timestamp()
     UNION ALL
-    SELECT machine_id, location, reported, false FROM not_back
-) AS j ON true
-GROUP BY j.location, j.reported, j.news;
+    SELECT location, reported, false FROM not_back
+) AS j
+GROUP BY location, reported, news;
 
 -- name: hold_recovery
 -- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere

@@ -96,8 +96,8 @@ RETURNING machine_id;
 
 -- name: provide
 -- The machine exists at the provider: tag it, pin its host key if the provider knows it, drop its intent and any penalty
--- on its capacity, and make it due. No row: the lock or the session is lost, and the intent is still there for a later
--- pass.
+-- on its capacity, and make it due, but not before it can have booted. No row: the lock or the session is lost, and the
+-- intent is still there for a later pass.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
@@ -122,6 +122,17 @@ pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
     SELECT machine_id, :host_key::text, clock_timestamp() FROM tagged WHERE :host_key::text IS NOT NULL
 ),
+-- Without an interval, because nothing failed.
+rested AS (
+    INSERT INTO work_backoff (machine_id, process, until, cause)
+    SELECT
+        machine_id,
+        'ShepherdAgentStart',
+        clock_timestamp() + :boot_seconds::float8 * interval '1 second',
+        'it was only just created, and has yet to boot'
+    FROM tagged
+    WHERE :boot_seconds::float8 > 0
+),
 kept AS (
     DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM tagged)
 ),
@@ -135,7 +146,12 @@ counted AS (
     WHERE provider IN (SELECT provider FROM tagged)
 )
 INSERT INTO machine_due (machine_id, provider, process, not_before)
-SELECT machine_id, provider, 'ShepherdAgentStart', clock_timestamp() FROM tagged
+SELECT
+    machine_id,
+    provider,
+    'ShepherdAgentStart',
+    clock_timestamp() + :boot_seconds::float8 * interval '1 second'
+FROM tagged
 RETURNING machine_id;
 
 -- name: forget_intent
