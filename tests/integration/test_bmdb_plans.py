@@ -195,6 +195,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "settle_seconds": 120,
         "grace_seconds": 1800,
         "cooldown_seconds": 600,
+        "boot_seconds": 600,
         "rebooted": True,
         "rungs": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,
