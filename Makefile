@@ -23,6 +23,9 @@ REGION := us-east-1
 # Quiet enough to show errors and nothing else.
 INSTALL := -m pip install -qq --disable-pip-version-check --no-deps
 
+# Where it is set, each of a test run's hundreds of processes would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 LAYER := layers/shepherd_core
 # The processor that `make build` builds for; the deployment's parameter of that name.
 ARCHITECTURE ?= arm64

@@ -88,7 +88,7 @@ class BenchFleet:
 def driver(settings: BmdbSettings) -> pg8000.native.Connection:
     """Return a bare connection."""
     socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
-    return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket)
+    return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
 
 
 class Waits:

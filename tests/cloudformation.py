@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -21,7 +22,7 @@ PSEUDO = {
 _NOTHING = object()
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML publishes no types
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # PyYAML publishes no types
     """Read the short forms of CloudFormation's functions as their long forms."""
 
 
@@ -67,6 +68,8 @@ class Stack:
             name: str(answers[name] if name in answers else rules.get("Default", ""))
             for name, rules in template["Parameters"].items()
         }
+        self._known = {**PSEUDO, **self.parameters}
+        self._outcomes: dict[str, bool] = {}
         self._functions: dict[str, Callable[[Any], Any]] = {
             "Ref": self._ref,
             "Condition": self.holds,
@@ -81,9 +84,13 @@ class Stack:
             "Fn::Split": lambda parts: self.resolve(parts[1]).split(parts[0]),
             "Fn::Sub": self._sub,
         }
-        self.resources: dict[str, dict[str, Any]] = {
+
+    @cached_property
+    def resources(self) -> dict[str, dict[str, Any]]:
+        """Return every resource that is made, by name; KeyError: one refers to another that is left out."""
+        return {
             name: self.resolve({key: value for key, value in resource.items() if key != "Condition"})
-            for name, resource in template["Resources"].items()
+            for name, resource in self._template["Resources"].items()
             if self._exists(name)
         }
 
@@ -105,7 +112,9 @@ class Stack:
 
     def holds(self, condition: str) -> bool:
         """Return whether a condition is true."""
-        return bool(self.resolve(self._template["Conditions"][condition]))
+        if condition not in self._outcomes:
+            self._outcomes[condition] = bool(self.resolve(self._template["Conditions"][condition]))
+        return self._outcomes[condition]
 
     def of_type(self, resource_type: str) -> dict[str, dict[str, Any]]:
         """Return the properties of all resources of a type, by name."""
@@ -145,9 +154,8 @@ class Stack:
     def _ref(self, name: str) -> Any:
         if name == "AWS::NoValue":
             return _NOTHING
-        known = {**PSEUDO, **self.parameters}
-        if name in known:
-            return known[name]
+        if name in self._known:
+            return self._known[name]
         resource, _, made_by_sam = name.partition(".")
         return f"<{self._present(resource)}.{made_by_sam}>" if made_by_sam else f"<{self._present(resource)}>"
 

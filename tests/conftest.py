@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,8 @@ _FAKE_AWS = {
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "AWS_EC2_METADATA_DISABLED": "true",
+    # Moto would give every account of a test a thousand images, which takes longer than the test.
+    "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
 }
 
 # At import, before any test module is imported: nobody's real account, database or machines may be reached.
@@ -80,10 +83,21 @@ def deadline() -> Deadline:
     return Deadline(SystemClock(), 60)
 
 
+@cache
+def read_models_once() -> None:
+    """Let all sessions of boto3 in this process share AWS's models of its services: each is megabytes of JSON."""
+    from botocore.loaders import JSONFileLoader, Loader  # noqa: PLC0415 - as moto, below
+
+    shared = JSONFileLoader()
+    shared.load_file = cache(shared.load_file)
+    Loader.FILE_LOADER_CLASS = staticmethod(lambda: shared)
+
+
 @pytest.fixture
 def aws() -> Iterator[None]:
     """Let every boto3 call of this test end in an empty AWS account inside this process."""
     from moto import mock_aws  # noqa: PLC0415 - it takes a second to import, and most tests do without AWS
 
+    read_models_once()
     with mock_aws():
         yield

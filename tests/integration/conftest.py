@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
+import pg8000.native
 import pytest
 from shepherd_core.clock import SystemClock
 
-from tests.integration.fleet import Fleet
+from tests.integration.fleet import Fleet, administrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,8 @@ def postgres() -> Iterator[Postgres]:
     """Return the server of this test process."""
     from simulator.postgres import Postgres  # noqa: PLC0415 - most tests need no database
 
+    # The driver reads a statement letter by letter to find its parameters, again for each of the tests' connections.
+    pg8000.native.to_statement = cache(pg8000.native.to_statement)
     with Postgres(_VERSION) as server:
         # No test pulls the plug: nothing has to reach the disk.
         server._run("ALTER SYSTEM SET fsync = off")
@@ -49,10 +53,19 @@ def shared_database(postgres: Postgres) -> BmdbSettings:
     return postgres.new_database()
 
 
+@pytest.fixture(scope="session")
+def shared_administrator(shared_database: BmdbSettings) -> Iterator[pg8000.native.Connection]:
+    """Return the connection by which tests look into that database."""
+    with administrator(shared_database) as connection:
+        yield connection
+
+
 @pytest.fixture
-def fleet(shared_database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+def fleet(
+    shared_database: BmdbSettings, shared_administrator: pg8000.native.Connection, clock: ManualClock
+) -> Iterator[Fleet]:
     """Return an empty BMDB to plant machines in; afterwards nothing may be left that does not belong together."""
-    yield from _planted(shared_database, clock)
+    yield from _planted(shared_database, clock, shared_administrator)
 
 
 @pytest.fixture
@@ -69,8 +82,10 @@ def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
     fleet.close()
 
 
-def _planted(settings: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
-    planted = Fleet(settings, clock)
+def _planted(
+    settings: BmdbSettings, clock: ManualClock, admin: pg8000.native.Connection | None = None
+) -> Iterator[Fleet]:
+    planted = Fleet(settings, clock, admin)
     yield planted
     leaks = planted.leaks()
     planted.close()

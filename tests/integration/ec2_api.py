@@ -19,6 +19,7 @@ from moto.ec2.models import ec2_backends
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import Client
 
+from tests.conftest import read_models_once
 from tests.integration.scripted_http import Answer, Request, ScriptedServer, scripted_server
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ class Ec2Api:
 @contextmanager
 def ec2_api() -> Iterator[Ec2Api]:
     """Serve an account without instances; set ``AWS_ENDPOINT_URL_EC2`` to its server's URL."""
+    read_models_once()
     ec2_backends[ACCOUNT][REGION].reset()
     api = Ec2Api()
     with scripted_server(api.answer) as server:
@@ -222,10 +224,9 @@ def ec2_api() -> Iterator[Ec2Api]:
             api.release()
 
 
-def subnets(url: str) -> list[str]:
+def subnets() -> list[str]:
     """Return the subnets that every account has."""
-    client = boto3.client("ec2", endpoint_url=url)
-    return sorted(found["SubnetId"] for found in client.describe_subnets()["Subnets"])
+    return sorted(found.id for found in ec2_backends[ACCOUNT][REGION].describe_subnets())
 
 
 def launch_by_hand(url: str, **tags: str) -> str:

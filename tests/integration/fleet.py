@@ -31,6 +31,13 @@ WHERE table_schema = 'public' AND data_type = 'timestamp with time zone' AND tab
 """
 
 
+def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
+    """Return a connection that may do everything to a database."""
+    socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+    # To a Unix socket, where the driver would ask for encryption and first read all authorities of the system.
+    return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
+
+
 class Fleet:
     """
     One database, and what a test needs to plant in it.
@@ -38,13 +45,14 @@ class Fleet:
     Rows are backdated with SQL; the database's own clock is never faked.
     """
 
-    def __init__(self, settings: BmdbSettings, clock: Clock) -> None:
+    def __init__(self, settings: BmdbSettings, clock: Clock, admin: pg8000.native.Connection | None = None) -> None:
+        """*admin* is given back as it was: a server process that knows the database saves twenty milliseconds."""
         self.settings = settings
         self._clock = clock
         self._connections: list[Connection] = []
         self._machines = 0
-        socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
-        self._admin = pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket)
+        self._keeps_admin = admin is not None
+        self._admin = admin or administrator(settings)
         self.connection = self.connect()
 
     def disconnect(self) -> None:
@@ -56,7 +64,10 @@ class Fleet:
         """Close every connection, and leave the database as empty as it was."""
         self.disconnect()
         self.empty()
-        self._admin.close()
+        if self._keeps_admin:
+            self._admin.run("DISCARD ALL")  # which fails in a transaction that somebody left open
+        else:
+            self._admin.close()
 
     def empty(self) -> None:
         """Remove everything but the schema."""

@@ -389,6 +389,7 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
             "NOT EXISTS (SELECT 1 FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name = 'shepherd')"
         )
+        own_fleet.sql("SELECT pg_stat_force_next_flush()")  # what the test itself planted; else it is told in a second
         own_fleet.sql("SELECT pg_stat_clear_snapshot()")
         totals = (
             "SELECT sum(n_tup_ins)::int, sum(n_tup_upd)::int, sum(n_tup_hot_upd)::int, sum(n_tup_del)::int"

@@ -82,14 +82,16 @@ def socket_path(postgres: Postgres) -> Path:
     """Return the Unix socket of the tests' PostgreSQL, which now wants a password of ``USER``."""
     path = Path(postgres.host) / ".s.PGSQL.5432"
     make_user(path)
-    with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path)) as admin:
+    with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path), ssl_context=False) as admin:
         rules = Path(admin.run("SHOW hba_file")[0][0])
         rules.write_text(f"local all {USER} scram-sha-256\n" + rules.read_text())
         admin.run("SELECT pg_reload_conf()")
     end = time.monotonic() + LONG
     while True:
         try:
-            pg8000.native.Connection(USER, database="postgres", unix_sock=str(path), password="wrong").close()
+            pg8000.native.Connection(
+                USER, database="postgres", unix_sock=str(path), ssl_context=False, password="wrong"
+            ).close()
         except pg8000.native.Error:
             return path
         assert time.monotonic() < end

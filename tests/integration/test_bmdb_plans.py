@@ -172,7 +172,10 @@ def large(
 
 def _driver(settings: BmdbSettings) -> pg8000.native.Connection:
     return pg8000.native.Connection(
-        "postgres", database=settings.bmdb_name, unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+        "postgres",
+        database=settings.bmdb_name,
+        unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}",
+        ssl_context=False,
     )
 
 
@@ -192,6 +195,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "settle_seconds": 120,
         "grace_seconds": 1800,
         "cooldown_seconds": 600,
+        "boot_seconds": 600,
         "rebooted": True,
         "rungs": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,

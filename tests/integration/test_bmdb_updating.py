@@ -217,7 +217,10 @@ def large(postgres: Postgres) -> Iterator[pg8000.native.Connection]:
     """Return a connection to a large fleet."""
     settings = postgres.new_database()
     driver = pg8000.native.Connection(
-        "postgres", database=settings.bmdb_name, unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+        "postgres",
+        database=settings.bmdb_name,
+        unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}",
+        ssl_context=False,
     )
     for statement in PLANT.split(";\n"):
         if statement.strip():

@@ -57,7 +57,7 @@ def make(api: Ec2Api, clock: ManualClock) -> Callable[..., Ec2Provider]:
     """Return what makes the provider of a fleet in all subnets."""
 
     def make(public_key: Callable[[], str] = lambda: OUR_LINE, **settings: Any) -> Ec2Provider:
-        given = {"subnets": ",".join(subnets(api.server.url)), "image": IMAGE, "instance_type": "m5.large", **settings}
+        given = {"subnets": ",".join(subnets()), "image": IMAGE, "instance_type": "m5.large", **settings}
         named = {f"ec2_{name}": value for name, value in {"fleet": FLEET, "limit": 3, **given}.items()}
         return Ec2Provider(Ec2Settings(**named), public_key, clock)
 
@@ -216,7 +216,7 @@ def test_where_a_subnet_has_no_room_the_next_one_is_tried(
     api: Ec2Api, provider: Ec2Provider, deadline: Deadline
 ) -> None:
     """Bare metal is scarce, and not in all zones at once. Each has a token of its own: a zone knows a token once."""
-    first, second, _ = subnets(api.server.url)
+    first, second, _ = subnets()
     api.no_room = {first: "InsufficientInstanceCapacity"}
     created = provider.create_machine(PLACE, TOKEN, deadline)
     assert api.instance(created.provider_id).subnet_id == second
@@ -243,7 +243,7 @@ def test_where_no_subnet_has_room_it_is_said_why(
     retry_after: float | None,
 ) -> None:
     """Capacity comes back, and says nothing against the place that is asked for; a type that is not there does not."""
-    named = subnets(api.server.url)
+    named = subnets()
     api.no_room = dict.fromkeys(named, code)
     with pytest.raises(kind, match=", ".join(rf"{subnet} \({code}\)" for subnet in named)) as raised:
         provider.create_machine(PLACE, TOKEN, deadline)

@@ -43,7 +43,7 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
     settings = Ec2Settings(
         ec2_fleet=FLEET,
         ec2_limit=LIMIT,
-        ec2_subnets=",".join(subnets(api.server.url)),
+        ec2_subnets=",".join(subnets()),
         ec2_image=IMAGE,
         ec2_instance_type="m5.metal",
     )
@@ -161,7 +161,7 @@ def test_where_ec2_has_no_room_the_same_machine_is_asked_for_again(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
     """Nothing is wrong with the place; and a machine that waits is not joined by others that wait."""
-    api.no_room = dict.fromkeys(subnets(api.server.url), "InsufficientInstanceCapacity")
+    api.no_room = dict.fromkeys(subnets(), "InsufficientInstanceCapacity")
     for _ in range(2):
         counts = run()
         assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE], penalties(fleet)) == (0, 1, 0)

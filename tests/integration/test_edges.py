@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import boto3
 import pytest
 from shepherd_core import config, edges, runtime, ssh_key
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.errors import ConfigError
 
+from tests.integration import function_process
 from tests.integration.ssh_server import SshServer
 
 if TYPE_CHECKING:
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
     from tests.integration.fleet import Fleet
 
 KEY = "/shepherd/ssh-key"
-
-
-def _forget() -> None:
-    """End the process, as far as a test can."""
-    for thing in gc.get_objects():
-        if type(thing) is Connection:
-            thing.close()
-    runtime._initializer.cache_clear()
-    edges.secrets.cache_clear()
 
 
 @pytest.fixture
@@ -50,9 +40,9 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
-    _forget()
+    function_process.end()
     yield runtime.build("initializer")
-    _forget()
+    function_process.end()
 
 
 def parameters() -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,6 @@ import boto3
 import pytest
 from shepherd_core import ssh_key
 from shepherd_core.bmdb import queries
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.errors import ConfigError, Discrepancy, EventInvalid
 from shepherd_core.runtime import LOOPS
 from shepherd_core.secret_store import SsmSecretStore
@@ -25,6 +22,7 @@ from simulator.agent_endpoint import AgentEndpoint, recording
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
 from simulator.machines import MachinePark
+from tests.integration import function_process
 from tests.integration.machine_client import eventually
 from tests.integration.provisioning import API_KEY, PREFIX, PROJECT, provided
 
@@ -62,19 +60,9 @@ class Context:
 @pytest.fixture(autouse=True)
 def _a_process_of_its_own() -> Iterator[None]:
     """Forget what a process keeps between invocations, and close it, as the end of the process would."""
-    _forget()
+    function_process.end()
     yield
-    _forget()
-
-
-def _forget() -> None:
-    for thing in gc.get_objects():
-        if type(thing) is Connection:
-            thing.close()
-    for name in ("shepherd_core.runtime", "shepherd_core.edges"):
-        for value in list(vars(sys.modules.get(name, object)).values()):
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
+    function_process.end()
 
 
 def invoke(loop: str, event: dict[str, object] | None = None, **context: Any) -> dict[str, Any]:
@@ -209,7 +197,7 @@ def test_the_updater_follows_the_list(
     assert invoke("updater")["updated"] == 0
     list_machines(environment, ("a", "192.0.2.7"))
     fleet.pass_time(500)
-    _forget()  # a list is remembered for a while
+    function_process.end()  # a list is remembered for a while
     assert invoke("updater")["updated"] == 0
     fleet.pass_time(100)
     assert invoke("updater", {"loop": "updater", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})["plan"][

@@ -261,7 +261,7 @@ def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(
     """A deployment that was told that it failed, and rolled back, must not be overtaken by its own migration."""
     migrate(bmdb, known=migrations()[:1])
     socket = f"{empty.bmdb_host}/.s.PGSQL.5432"
-    with pg8000.native.Connection("postgres", database=empty.bmdb_name, unix_sock=socket) as other:
+    with pg8000.native.Connection("postgres", database=empty.bmdb_name, unix_sock=socket, ssl_context=False) as other:
         other.run("BEGIN")
         other.run("SELECT FROM schema_lock FOR UPDATE")
         invoke(asked(cloudformation, "Update", before=1), seconds=ANSWER_SECONDS + 0.3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib
 import json
 import tempfile
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from shepherd_core import config, edges, runtime
-from shepherd_core.bmdb.connection import Connection
+from shepherd_core import config, edges
 from shepherd_core.clock import Deadline
 from shepherd_core.errors import ProviderError
 from shepherd_core.machine import Capability, ProviderId
@@ -41,11 +39,11 @@ from tests.deployments import (
     logical_id,
     transformed,
 )
+from tests.integration import function_process
 from tests.integration.tls_postgres import ADDRESS, Authority, Door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     from tests.integration.fleet import Fleet
 
@@ -252,14 +250,7 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
     events.register("provide-client-params.*", called)
     events.register("choose-signer.rds.connect", signed)
     yield found
-    # What the process of a function keeps between invocations ends here.
-    for thing in gc.get_objects():
-        if type(thing) is Connection:
-            thing.close()
-    modules: tuple[ModuleType, ...] = (runtime, edges)
-    for value in [value for module in modules for value in vars(module).values()]:
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
+    function_process.end()
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class TestEc2(ProviderContract):
             settings = Ec2Settings(
                 ec2_fleet=FLEET,
                 ec2_limit=5,
-                ec2_subnets=",".join(subnets(url)),
+                ec2_subnets=",".join(subnets()),
                 ec2_image=IMAGE,
                 ec2_instance_type="m5.large",
             )

@@ -42,7 +42,7 @@ def settings(api: Ec2Api) -> Ec2Settings:
     return Ec2Settings(
         ec2_fleet=FLEET,
         ec2_limit=6,
-        ec2_subnets=",".join(subnets(api.server.url)),
+        ec2_subnets=",".join(subnets()),
         ec2_image=IMAGE,
         ec2_instance_type="m5.metal",
     )

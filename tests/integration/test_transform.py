@@ -133,7 +133,7 @@ def test_sam_makes_what_we_expect_and_nothing_else() -> None:
 def test_whatever_is_chosen_refers_to_nothing_that_is_not_there() -> None:
     """The same that is held for our part of the template holds for what SAM makes of it."""
     for deployment in DEPLOYMENTS:
-        stack = Stack(transformed(), deployment)  # raises KeyError for a reference to what is not there
+        stack = Stack(transformed(), deployment)  # whose resources raise KeyError for a reference to what is not there
         assert len(stack.of_type("AWS::Lambda::LayerVersion")) == 1, deployment
         assert all(map(stack.statements, stack.of_type("AWS::Lambda::Function"))), deployment
 

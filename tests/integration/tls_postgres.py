@@ -225,6 +225,6 @@ def running(programs: Path, certificate: tuple[Path, Path]) -> Iterator[int]:
 
 def make_user(path: Path) -> None:
     """Create ``USER`` in the server whose Unix socket is *path*."""
-    with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path)) as admin:
+    with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path), ssl_context=False) as admin:
         admin.run("SET password_encryption = 'scram-sha-256'")
         admin.run(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,8 +85,9 @@ def test_a_handler_only_hands_over(function: str) -> None:
     assert len(lines) < 30
 
 
+@cache
 def packages(program: str) -> set[str]:
-    """Return the packages that *program* loads and that neither Python nor we bring."""
+    """Return the packages that *program* loads and that neither Python nor we bring; several tests ask for some."""
     return foreign(coldstart.measure(program).modules)
 
 

@@ -1,0 +1,18 @@
+"""The end of a function's process, as far as a test can bring it about inside its own."""
+
+from __future__ import annotations
+
+import gc
+
+from shepherd_core import edges, runtime
+from shepherd_core.bmdb.connection import Connection
+
+
+def end() -> None:
+    """Forget what a process keeps between invocations, and close its connections."""
+    for thing in gc.get_referrers(Connection):
+        if type(thing) is Connection:
+            thing.close()
+    for value in [value for module in (runtime, edges) for value in vars(module).values()]:
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
