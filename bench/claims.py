@@ -11,37 +11,31 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import control_loop
-from shepherd_core.backoff import Backoff
 from shepherd_core.bmdb import work
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
-from shepherd_core.telemetry import Metric
 
-from bench.fleet import PROVIDER, BenchFleet, Waits, driver
-from bench.predecessor import Predecessor
+from bench import trips
+from bench.fleet import PROVIDER, BenchFleet, driver
+from bench.predecessor import PAUSE_SECONDS, Predecessor
 from bench.results import Curve, Result, Table, in_turn, median
 from bench.workers import Done, Meter, together
 from simulator.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from uuid import UUID
+    from collections.abc import Callable, Mapping
 
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work import Work
-    from shepherd_core.loop import Attempt
 
 FLEETS, WORKERS = (1_000, 10_000, 100_000, 1_000_000), (1, 4, 8, 16)
+LARGE = 100_000
 BATCHES = (10, 50)
+PREDECESSOR = "predecessor"
 BARE_SECONDS = 0.5
 # The predecessor is stopped after so long: where it is slow, that is enough to see how slow.
 PREDECESSOR_SECONDS = {1_000: 5.0, 10_000: 5.0, 100_000: 10.0, 1_000_000: 30.0}
 RIVAL_TASKS = {"procrastinate": 200, "pgqueuer": 1_000}  # enough to see how fast
 RIVAL_WORKERS = (1, 16)
 
+_OURS = (*(f"batch {batch}, together" for batch in BATCHES), f"batch {BATCHES[0]}, singly")
 _FACTS = work.AgentStarted(b"x" * 32, "key")
 
 
@@ -51,15 +45,20 @@ def measure(*, quick: bool) -> Result:
     fleets, workers, repeats = ((200,), (1, 2), 1) if quick else (FLEETS, WORKERS, 3)
     rows: list[tuple[int, int, dict[str, float]]] = []
     spent: list[list[Any]] = []
+    vain: list[list[Any]] = []
+    eager: list[list[Any]] = []
     with Postgres() as postgres:
         rivals = {} if quick else _rivals(postgres)
         for machines in fleets:
             fleet = BenchFleet(postgres, machines)
             largest = machines == FLEETS[-1]  # takes long, and is measured less
             for count in (workers[0], workers[-1]) if largest else workers:
-                figures, processors = _cell(fleet, count, 1 if largest else repeats)
+                figures, processors, conflicts = _cell(fleet, count, 1 if largest else repeats)
                 best = min(value or 0 for way, value in processors.items() if way.endswith("together"))
-                spent.append([machines, count, *processors.values(), _ratio(processors["predecessor"] or 0, best)])
+                spent.append([machines, count, *processors.values(), _ratio(processors[PREDECESSOR] or 0, best)])
+                vain.append([machines, count, *(conflicts[way] for way in (PREDECESSOR, *_OURS))])
+                if machines == LARGE:
+                    eager.append([count, *_eager(fleet, count), _best(figures)])
                 rows.append((machines, count, figures))
                 print("  ", machines, count, {name: round(value, 1) for name, value in figures.items()}, flush=True)
             postgres.drop(fleet.settings)
@@ -73,7 +72,7 @@ def measure(*, quick: bool) -> Result:
                     machines,
                     count,
                     *(figures[way] for way in ways),
-                    _ratio(_best(figures), figures["predecessor"]),
+                    _ratio(_best(figures), figures[PREDECESSOR]),
                     _best(figures) / figures["bare UPDATE"],
                 ]
                 for machines, count, figures in rows
@@ -87,20 +86,37 @@ def measure(*, quick: bool) -> Result:
             spent,
         )
     )
+    result.tables.append(
+        Table("Conflicts for each machine: transactions rolled back", ["fleet", "workers", PREDECESSOR, *_OURS], vain)
+    )
+    wasted = max(figure for row in vain for figure in row[3:])
+    result.at_most("conflicts for each machine, wherever most", 0, wasted)
+    if eager:
+        result.tables.append(
+            Table(
+                f"The predecessor where it tries again at once, machines per second of {LARGE:,}",
+                ["workers", "predecessor", "conflicts for each machine", "ours, best"],
+                eager,
+            )
+        )
     if rivals:
         _compare(result, rows, rivals)
     for count in {min(workers), max(workers)}:
         result.curves.append(
             Curve(
                 f"claims-{count}",
-                f"Claim and finish, {count} worker{'' if count == 1 else 's'}, 1 % of the fleet due",
+                f"Claim and finish, {_workers(count)}, 1 % of the fleet due",
                 "machines in the fleet",
                 "machines per second",
                 {way: [(machines, figures[way]) for machines, of, figures in rows if of == count] for way in ways},
             )
         )
-    _round_trips(result, quick=quick)
+    trips.measure(result, quick=quick)
     return result
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _best(figures: Mapping[str, float]) -> float:
@@ -122,53 +138,68 @@ def _compare(
             [[*cell, figure] for cell, figure in rivals.items()],
         )
     )
-    small, large = by_cell[1_000, 1], by_cell[100_000, 16]
-    result.at_least("1,000 machines, 1 worker: times the predecessor", 8, _best(small) / small["predecessor"])
+    small, large = by_cell[1_000, 1], by_cell[LARGE, 16]
+    result.at_least("1,000 machines, 1 worker: times the predecessor", 8, _best(small) / small[PREDECESSOR])
     # None at all in the time that it got counts as one.
-    predecessor = large["predecessor"] or 1 / PREDECESSOR_SECONDS[100_000]
+    predecessor = large[PREDECESSOR] or 1 / PREDECESSOR_SECONDS[LARGE]
     result.at_least("100,000 machines, 16 workers: times the predecessor", 1000, _best(large) / predecessor)
     for (machines, count), figures in by_cell.items():
-        what = f"{machines:,} machines, {count} workers: times the bare UPDATE"
+        what = f"{machines:,} machines, {_workers(count)}: times the bare UPDATE"
         result.at_least(what, 0.5, _best(figures) / figures["bare UPDATE"])
     for count in RIVAL_WORKERS:
         best = max(figure for (_, of, _), figure in rivals.items() if of == count)
-        ours = _best(by_cell[100_000, count])
-        result.at_least(f"100,000 machines, {count} workers: times the better queue", 1, ours / best)
+        ours = _best(by_cell[LARGE, count])
+        result.at_least(f"{LARGE:,} machines, {_workers(count)}: times the better queue", 1, ours / best)
 
 
-def _cell(fleet: BenchFleet, count: int, repeats: int) -> tuple[dict[str, float], dict[str, float | None]]:
-    """Return the machines per second of each way, and the microseconds of processors for each machine."""
+def _cell(
+    fleet: BenchFleet, count: int, repeats: int
+) -> tuple[dict[str, float], dict[str, float | None], dict[str, float | None]]:
+    """Return of each way the machines per second, and for each machine microseconds of processors, and conflicts."""
     spent: dict[str, list[float]] = {}
+    conflicts: dict[str, list[float]] = {}
 
     def rate(way: str, done: Done) -> float:
         if done.count:
             spent.setdefault(way, []).append(1e6 * done.processor_seconds / done.count)
         return done.count / done.seconds
 
-    def drained(ready: Callable[[int], Callable[[], Done]]) -> Done:
+    def drained(way: str, ready: Callable[[int], Callable[[], Done]]) -> float:
         fleet.make_due(spare=count)
-        return Done.by_all(together(count, ready))
+        before = fleet.conflicts()
+        done = Done.by_all(together(count, ready))
+        if done.count:
+            conflicts.setdefault(way, []).append((fleet.conflicts() - before) / done.count)
+        return rate(way, done)
 
-    def ours(batch: int, *, singly: bool) -> float:
-        done = drained(lambda _: _ours(fleet, batch, singly=singly))
+    def ours(way: str, batch: int, *, singly: bool) -> float:
+        figure = drained(way, lambda _: _ours(fleet, batch, singly=singly))
         if left := fleet.left():
             raise RuntimeError(f"{left} of {fleet.due} machines were left over")
-        return rate(f"batch {batch}, {'singly' if singly else 'together'}", done)
+        return figure
 
+    together_10, together_50, singly_10 = _OURS
     ways: dict[str, Callable[[], float]] = {
         "bare UPDATE": lambda: rate("bare UPDATE", _bare(fleet, count)),
-        **{f"batch {batch}, together": lambda batch=batch: ours(batch, singly=False) for batch in BATCHES},
-        f"batch {BATCHES[0]}, singly": lambda: ours(BATCHES[0], singly=True),
+        together_10: lambda: ours(together_10, BATCHES[0], singly=False),
+        together_50: lambda: ours(together_50, BATCHES[1], singly=False),
+        singly_10: lambda: ours(singly_10, BATCHES[0], singly=True),
     }
-    seconds = PREDECESSOR_SECONDS.get(fleet.machines, 1.0)
-
-    def predecessor() -> float:
-        return rate("predecessor", drained(lambda _: _predecessor(fleet, seconds)))
-
     figures = {name: median(found) for name, found in in_turn(repeats, ways).items()}
+    seconds = PREDECESSOR_SECONDS.get(fleet.machines, 1.0)
     slow = fleet.machines > FLEETS[1]
-    figures = {"predecessor": median([predecessor() for _ in range(1 if slow else repeats)]), **figures}
-    return figures, {name: median(spent[name]) if name in spent else None for name in figures}
+    found = [drained(PREDECESSOR, lambda _: _predecessor(fleet, seconds)) for _ in range(1 if slow else repeats)]
+    figures = {PREDECESSOR: median(found), **figures}
+    medians = [{way: median(of[way]) if way in of else None for way in figures} for of in (spent, conflicts)]
+    return figures, medians[0], medians[1]
+
+
+def _eager(fleet: BenchFleet, count: int) -> tuple[float, float | None]:
+    """Return the predecessor's machines per second, and conflicts for each, where it does not pause after one."""
+    fleet.make_due(spare=count)
+    before = fleet.conflicts()
+    done = Done.by_all(together(count, lambda _: _predecessor(fleet, PREDECESSOR_SECONDS[LARGE], pause_seconds=0)))
+    return done.count / done.seconds, _ratio(fleet.conflicts() - before, done.count)
 
 
 def _ours(fleet: BenchFleet, batch: int, *, singly: bool) -> Callable[[], Done]:
@@ -195,8 +226,8 @@ def _ours(fleet: BenchFleet, batch: int, *, singly: bool) -> Callable[[], Done]:
     return run
 
 
-def _predecessor(fleet: BenchFleet, seconds: float) -> Callable[[], Done]:
-    worker = Predecessor(fleet.settings)
+def _predecessor(fleet: BenchFleet, seconds: float, pause_seconds: float = PAUSE_SECONDS) -> Callable[[], Done]:
+    worker = Predecessor(fleet.settings, pause_seconds)
     worker.drain(seconds, at_most=1)
     return lambda: worker.drain(seconds)
 
@@ -246,80 +277,3 @@ def _rivals(postgres: Postgres) -> dict[tuple[str, int, int], float]:
                 figures[name, count, batch] = median(found)
                 print("  ", name, count, batch, round(median(found)), flush=True)
     return figures
-
-
-class NoOp:
-    """A loop whose machines need nothing but their time."""
-
-    process = Process.AGENT_START
-    backoff = Backoff(60, 60, 1)
-    silence = None
-
-    def __init__(self, seconds: float) -> None:
-        """Each machine takes *seconds* longer than the one before it."""
-        self._seconds = seconds
-        self._count = 0
-
-    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - asks nobody
-        """Hold nothing back."""
-        return Admission()
-
-    def prepare(self, deadline: Deadline) -> None:
-        """Nothing is needed."""
-
-    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
-        """Do the same with all of them."""
-        return dict.fromkeys(works)
-
-    def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - no machine is there
-        """Take time."""
-        self._count += 1
-        time.sleep(0.05 + self._seconds * self._count)
-        return _FACTS
-
-    def finish(self, session: Session, done: Mapping[Work, work.AgentStarted]) -> set[UUID]:
-        """Commit them as started agents."""
-        return work.finish_agent_start(session, done)
-
-
-def _round_trips(result: Result, *, quick: bool) -> None:
-    """Count what an invocation of the real control loop waits for, claim to finish, ten machines at a time."""
-    rows = []
-    with Postgres() as postgres:
-        for name, seconds, wanted in (("together", 0.0, 0.3), ("singly", 0.03, 1.2)):
-            fleet = BenchFleet(postgres, 1_000, due=50 if quick else 200)
-            fleet.make_due()
-            connection = fleet.connect()
-            _trips(fleet, connection, NoOp(seconds), due=10)  # prepares the statements
-            trips = [_trips(fleet, connection, NoOp(seconds), due=10) for _ in range(fleet.due // 10 - 1)]
-            idle = _trips(fleet, connection, NoOp(seconds), due=0)
-            # Open, the claim that finds nothing more, and close are there without any machine.
-            figure = (median(trips) - idle) / 10
-            rows.append([name, idle, median(trips), figure])
-            result.at_most(f"round trips per machine, claim to finish, when results come {name}", wanted, figure)
-            connection.close()
-    result.tables.append(
-        Table(
-            "Round trips of the control loop, ten machines at a time",
-            ["results come", "invocation with nothing due", "with ten", "per machine"],
-            rows,
-        )
-    )
-
-
-def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -> int:
-    """Return the waits of one invocation that finds so many machines due."""
-    fleet.admin.run("UPDATE machine_due SET not_before = now() + interval '1 day' WHERE process = 'ShepherdAgentStart'")
-    fleet.admin.run(
-        "UPDATE machine_due SET not_before = now() WHERE machine_id IN ("
-        f"SELECT machine_id FROM machine_due WHERE process = 'ShepherdAgentStart' LIMIT {due})"
-    )
-    waits = Waits(connection)
-    clock = SystemClock()
-    limits = control_loop.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
-    counts = control_loop.run(
-        loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
-    )
-    if counts[Metric.FINISHED] != due:
-        raise RuntimeError(f"{due} machines were due, and this was done: {counts}")
-    return waits.count

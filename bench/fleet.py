@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pg8000.native
@@ -47,6 +48,10 @@ UPDATE machine_due SET process = 'ShepherdAgentStart', not_before = now() - rand
 """
 SPARE = 16
 """Machines besides, that can be made due for workers to warm up with."""
+_OTHERS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
 _CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "machine_due", "work", "sessions")
 
 
@@ -74,6 +79,13 @@ class BenchFleet:
             "SELECT count(*) FROM bench_due d WHERE EXISTS (SELECT 1 FROM work w WHERE w.machine_id = d.machine_id) "
             "OR NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = d.machine_id)"
         )
+        return int(rows[0][0])
+
+    def conflicts(self) -> int:
+        """Return how many transactions were rolled back so far, by connections that are closed."""
+        while self.admin.run(_OTHERS)[0][0]:
+            time.sleep(0.01)
+        rows = self.admin.run("SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()")
         return int(rows[0][0])
 
     def connect(self) -> Connection:

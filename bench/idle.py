@@ -12,9 +12,9 @@ from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
-from bench.claims import NoOp
 from bench.fleet import PROVIDER, BenchFleet, Waits
 from bench.results import Result, Table, in_turn, median
+from bench.trips import NoOp
 from simulator.postgres import Postgres
 
 if TYPE_CHECKING:

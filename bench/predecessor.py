@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CONFLICTS = {"40001", "40P01", "23505"}
-_PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 0.5
 
 ELIGIBLE = """
 SELECT p.machine_id, p.provider_id
@@ -67,14 +67,15 @@ _STATEMENTS = {
 class Predecessor:
     """One worker, with a connection and a session of its own."""
 
-    def __init__(self, settings: BmdbSettings) -> None:
+    def __init__(self, settings: BmdbSettings, pause_seconds: float = PAUSE_SECONDS) -> None:
+        """*pause_seconds*: the longest pause after a conflict."""
+        self._pause_seconds = pause_seconds
         self._driver = driver(settings)
         self._run = {name: self._driver.prepare(text).run for name, text in _STATEMENTS.items()}
         self._session_id = self._driver.run(
             "INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "
             "VALUES ('bench', 'predecessor', 3600, now() + interval '1 hour') RETURNING session_id"
         )[0][0]
-        self.conflicts = 0
         self._meter = Meter(self._driver)
 
     def drain(self, seconds: float, at_most: float = float("inf")) -> Done:
@@ -125,8 +126,7 @@ class Predecessor:
                 self._driver.run("ROLLBACK")
                 if error.args[0].get("C") not in _CONFLICTS:
                     raise
-                self.conflicts += 1
-                time.sleep(random.uniform(0, _PAUSE_SECONDS))
+                time.sleep(random.uniform(0, self._pause_seconds))
             else:
                 return result
         return None

@@ -1,0 +1,106 @@
+"""Round trips of the real control loop, and the loop that needs nothing but time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shepherd_core import control_loop
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb import work
+from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.loop import Admission
+from shepherd_core.machine import Process
+from shepherd_core.telemetry import Metric
+
+from bench.fleet import PROVIDER, BenchFleet, Waits
+from bench.results import Result, Table, median
+from simulator.postgres import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work import Work
+    from shepherd_core.loop import Attempt
+
+_FACTS = work.AgentStarted(b"x" * 32, "key")
+
+
+class NoOp:
+    """A loop whose machines need nothing but their time."""
+
+    process = Process.AGENT_START
+    backoff = Backoff(60, 60, 1)
+    silence = None
+
+    def __init__(self, seconds: float) -> None:
+        """Each machine takes *seconds* longer than the one before it."""
+        self._seconds = seconds
+        self._count = 0
+
+    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - asks nobody
+        """Hold nothing back."""
+        return Admission()
+
+    def prepare(self, deadline: Deadline) -> None:
+        """Nothing is needed."""
+
+    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+        """Do the same with all of them."""
+        return dict.fromkeys(works)
+
+    def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - no machine is there
+        """Take time."""
+        self._count += 1
+        time.sleep(0.05 + self._seconds * self._count)
+        return _FACTS
+
+    def finish(self, session: Session, done: Mapping[Work, work.AgentStarted]) -> set[UUID]:
+        """Commit them as started agents."""
+        return work.finish_agent_start(session, done)
+
+
+def measure(result: Result, *, quick: bool) -> None:
+    """Count what an invocation of the real control loop waits for, claim to finish, ten machines at a time."""
+    rows = []
+    with Postgres() as postgres:
+        for name, seconds, wanted in (("together", 0.0, 0.3), ("singly", 0.03, 1.2)):
+            fleet = BenchFleet(postgres, 1_000, due=50 if quick else 200)
+            fleet.make_due()
+            connection = fleet.connect()
+            _trips(fleet, connection, NoOp(seconds), due=10)  # prepares the statements
+            trips = [_trips(fleet, connection, NoOp(seconds), due=10) for _ in range(fleet.due // 10 - 1)]
+            idle = _trips(fleet, connection, NoOp(seconds), due=0)
+            # Open, the claim that finds nothing more, and close are there without any machine.
+            figure = (median(trips) - idle) / 10
+            rows.append([name, idle, median(trips), figure])
+            result.at_most(f"round trips per machine, claim to finish, when results come {name}", wanted, figure)
+            connection.close()
+    result.tables.append(
+        Table(
+            "Round trips of the control loop, ten machines at a time",
+            ["results come", "invocation with nothing due", "with ten", "per machine"],
+            rows,
+        )
+    )
+
+
+def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -> int:
+    """Return the waits of one invocation that finds so many machines due."""
+    fleet.admin.run("UPDATE machine_due SET not_before = now() + interval '1 day' WHERE process = 'ShepherdAgentStart'")
+    fleet.admin.run(
+        "UPDATE machine_due SET not_before = now() WHERE machine_id IN ("
+        f"SELECT machine_id FROM machine_due WHERE process = 'ShepherdAgentStart' LIMIT {due})"
+    )
+    waits = Waits(connection)
+    clock = SystemClock()
+    limits = control_loop.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
+    counts = control_loop.run(
+        loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
+    )
+    if counts[Metric.FINISHED] != due:
+        raise RuntimeError(f"{due} machines were due, and this was done: {counts}")
+    return waits.count
