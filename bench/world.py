@@ -87,7 +87,7 @@ def measure(*, quick: bool) -> Result:
                 ["heartbeats that were throttled, and sent again", run.refused],
                 ["milliseconds of the database for each machine", 1000 * run.database_seconds / run.machines],
                 ["provider calls for each machine, listings and our key left out", single],
-                ["listings", listings],
+                ["listings, of keys too", listings],
                 *([f"calls: {method} {path}", count] for (method, path), count in sorted(run.calls.items())),
             ],
         )

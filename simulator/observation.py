@@ -51,7 +51,7 @@ def _sight(world: World, row: dict[str, Any], now: datetime) -> Sight:
     elif started is not None:
         state = "agent started" if age is None else "agent silent"
     elif row["backing_off"]:
-        state = "waits to try again"
+        state = "left alone for now"
     else:
         state = "needs its agent"
     return Sight(row["machine_id"], provider_id, power, state, running, age)

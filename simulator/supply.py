@@ -47,7 +47,7 @@ class Supply(ABC):
     kind: ClassVar[str]
     """What its capacity is, for people."""
     taking: ClassVar[str] = ""
-    """What it means that a machine is created, where there is nothing to create."""
+    """What it means that a machine is created."""
     switching: ClassVar[str] = ""
     """Who switches a machine, and why, where there is more to say than that it reboots."""
     every: ClassVar[Mapping[str, int]] = {}
@@ -94,6 +94,7 @@ class EquinixSupply(Supply):
     """A project at Equinix Metal with so many reservations."""
 
     kind = "reservations at a simulated provider"
+    taking = "(nobody calls on them for five minutes: so long they usually take to boot)"
 
     def __init__(self, order: Order) -> None:
         project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"

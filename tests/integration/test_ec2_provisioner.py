@@ -48,9 +48,9 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
         ec2_instance_type="m5.metal",
     )
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
-    pace = Pace(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=0)
 
-    def run(max_disputed: int = 1) -> dict[Metric, float]:
+    def run(max_disputed: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
+        pace = Pace(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
         limits = Limits(max_machines=0, chunk=20, max_disputed=max_disputed, assimilate=False, forget_seconds=HOUR)
         return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
 
@@ -170,3 +170,11 @@ def test_where_ec2_has_no_room_the_same_machine_is_asked_for_again(
     api.no_room = {}
     assert run()[Metric.CREATED] == LIMIT
     assert waiting in provided(fleet).values()
+
+
+def test_a_new_instance_is_given_a_minute_to_boot(fleet: Fleet, run: Callable[..., dict[Metric, float]]) -> None:
+    """Each attempt before would ask EC2 for its address in vain."""
+    assert run(boot_seconds=None)[Metric.CREATED] == LIMIT
+    for seconds, due in ((0, 0), (50, 0), (15, LIMIT)):
+        fleet.pass_time(seconds)
+        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")) == due

@@ -13,6 +13,7 @@ from shepherd_core.bmdb import queries
 from shepherd_core.clock import Deadline
 from shepherd_core.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
 from shepherd_core.machine import Process
+from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.providers.equinix_objects import token_tag
 from shepherd_core.provisioner import Pace, Provisioner
 from shepherd_core.reconcile import Limits
@@ -148,11 +149,32 @@ def test_a_machine_that_boots_is_given_the_time_that_is_usual_at_its_provider(
     fleet: Fleet, edge: Edge, run: Run
 ) -> None:
     """Nobody answers there before, and each attempt would ask the provider for the address."""
-    edge.boot_seconds = 300
+    edge.boot_seconds = EquinixProvider.boot_seconds
     run(edge)
-    assert claimed(fleet.open_session(), Process.AGENT_START, provider="equinix") == []
-    fleet.pass_time(301)
-    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 3
+    for seconds, due in ((0, 0), (299, 0), (2, 3)):
+        fleet.pass_time(seconds)
+        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == due
+
+
+def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, clock: ManualClock, run: Run) -> None:
+    """It has not begun when we hear of it."""
+
+    def lose() -> None:
+        message = "no answer"
+        raise ProviderUnavailable(message)
+
+    with EquinixApi(
+        NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=1, provision_seconds=HOUR, queue_seconds=0
+    ) as slow:
+        edge = equinix(slow, clock)
+        edge.boot_seconds = EquinixProvider.boot_seconds
+        edge.after["create_machine"] = lose
+        run(edge)
+        fleet.pass_time(200)
+        assert run(edge)[Metric.ADOPTED] == 1
+    for seconds, due in ((0, 0), (90, 0), (20, 1)):
+        fleet.pass_time(seconds)
+        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == due
 
 
 @pytest.mark.parametrize(("usual", "set_to"), [(300, 0), (0, 300)])

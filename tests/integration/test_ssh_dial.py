@@ -159,6 +159,7 @@ def test_cheapest_cipher_that_both_have_is_used(
     [
         {"encryption_algs": ["aes256-cbc", "aes128-cbc", "3des-cbc"]},
         {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-md5", "hmac-sha1-96", "hmac-md5-96"]},
+        {"encryption_algs": ["aes128-gcm@openssh.com"], "mac_algs": ["hmac-sha1"]},
     ],
 )
 def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Deadline) -> None:

@@ -140,8 +140,13 @@ def test_upload_arrives_whole_and_executable(
     assert connection.has(str(path), agent.sha256, deadline)
 
 
+async def _nothing_more(*_: object) -> None:
+    raise asyncssh.SFTPEOFError("no more")
+
+
 @pytest.mark.parametrize(
-    ("limit", "size"), [(4 * MIB, 128_000), (261_120, 128_000), (0, 128_000), (None, 32_000), (127_999, 32_000)]
+    ("limit", "size"),
+    [(4 * MIB, 128_000), (261_120, 128_000), (0, 32_000), (None, 32_000), ("EOF", 32_000), (127_999, 32_000)],
 )
 def test_writes_are_as_large_as_the_machine_takes(
     server: SshServer,
@@ -150,12 +155,15 @@ def test_writes_are_as_large_as_the_machine_takes(
     deadline: Deadline,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    limit: int | None,
+    limit: int | str | None,
     size: int,
 ) -> None:
     """Each costs an answer, but one that is too large ends the connection; and an old sshd names no limit."""
+    handlers = asyncssh.sftp.SFTPServerHandler._packet_handlers
     if limit is None:
-        monkeypatch.delitem(asyncssh.sftp.SFTPServerHandler._packet_handlers, b"limits@openssh.com")
+        monkeypatch.delitem(handlers, b"limits@openssh.com")
+    elif limit == "EOF":
+        monkeypatch.setitem(handlers, b"limits@openssh.com", _nothing_more)
     else:
         monkeypatch.setattr(asyncssh.sftp, "MAX_SFTP_WRITE_LEN", limit)
     offsets = []

@@ -139,7 +139,7 @@ class Provisioner:
         for provided in plan.set_aside:
             provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
         for intent, machine in plan.adopt:
-            self._record(session, intent.machine_id, machine, Metric.ADOPTED)
+            self._record(session, intent.machine_id, machine, Metric.ADOPTED, intent.age_seconds)
         for intent in plan.forget:
             self._forget(session, intent)
         for machine in plan.assimilate:
@@ -189,9 +189,11 @@ class Provisioner:
         self._record(session, intent.machine_id, machine, Metric.CREATED)
         return True
 
-    def _record(self, session: Session, machine_id: UUID, machine: Machine, metric: Metric) -> None:
+    def _record(
+        self, session: Session, machine_id: UUID, machine: Machine, metric: Metric, age_seconds: float = 0.0
+    ) -> None:
         usual = self._pace.boot_seconds if self._pace.boot_seconds is not None else self._provider.boot_seconds
-        boot_seconds = usual if machine.status is ProviderStatus.PROVISIONING else 0.0
+        boot_seconds = max(0.0, usual - age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
         provisioning.provide(session, self._provider.name, machine_id, machine, boot_seconds=boot_seconds)
         self._recorded(machine_id, machine, metric)
 

@@ -51,11 +51,11 @@ HANDSHAKE_SECONDS = 15.0
 """A machine that accepts connections has so long for the key exchange, and again for the login."""
 STDOUT_BYTES = 1 << 20
 
-# Any sshd that knows our kind of key (Ed25519) knows one of each, so nothing weaker is offered, and no machine is lost.
+# Any sshd that knows our kind of key (Ed25519) knows one of each, so nothing weaker is offered.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 """What we offer, the cheapest first: AES-GCM needs no MAC besides."""
 MACS = ("hmac-sha2-256", "hmac-sha2-512", "hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com")
-"""What we offer for the ciphers that need one."""
+"""What we offer. AES-GCM uses none, but paramiko wants to have one in common all the same."""
 
 _WRITE_BYTES = 32_000  # one request with its header fills one SSH packet of 32 kB; every SFTP server takes it
 _LARGE_WRITE_BYTES = 4 * _WRITE_BYTES  # fewer answers; from 128 KiB on malloc asks the kernel for memory for each copy
@@ -342,10 +342,10 @@ def _accepted(sftp: paramiko.SFTPClient) -> int:
     try:
         # paramiko has no public way to ask
         _, limits = sftp._request(CMD_EXTENDED, "limits@openssh.com")  # type: ignore[attr-defined]  # noqa: SLF001
-    except OSError:  # OpenSSH before 8.5 does not know the question
+    except (OSError, EOFError, UnicodeDecodeError, paramiko.SFTPError):  # OpenSSH before 8.5 does not know the question
         return _WRITE_BYTES
     _packet, _read, write = (limits.get_int64() for _ in range(3))
-    return _WRITE_BYTES if 0 < write < _LARGE_WRITE_BYTES else _LARGE_WRITE_BYTES  # 0: as much as you like
+    return _LARGE_WRITE_BYTES if write >= _LARGE_WRITE_BYTES else _WRITE_BYTES  # 0: no word about it
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> bytes | None:
