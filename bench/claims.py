@@ -169,7 +169,8 @@ def _cell(
         before = fleet.conflicts()
         done = Done.by_all(together(count, ready))
         if done.count:
-            conflicts.setdefault(way, []).append((fleet.conflicts() - before) / done.count)
+            # Those of warming up count, too, and so do its machines.
+            conflicts.setdefault(way, []).append((fleet.conflicts() - before) / (done.count + count))
         return rate(way, done)
 
     def ours(way: str, batch: int, *, singly: bool) -> float:
@@ -194,12 +195,12 @@ def _cell(
     return figures, medians[0], medians[1]
 
 
-def _eager(fleet: BenchFleet, count: int) -> tuple[float, float | None]:
+def _eager(fleet: BenchFleet, count: int) -> tuple[float, float]:
     """Return the predecessor's machines per second, and conflicts for each, where it does not pause after one."""
     fleet.make_due(spare=count)
     before = fleet.conflicts()
     done = Done.by_all(together(count, lambda _: _predecessor(fleet, PREDECESSOR_SECONDS[LARGE], pause_seconds=0)))
-    return done.count / done.seconds, _ratio(fleet.conflicts() - before, done.count)
+    return done.count / done.seconds, (fleet.conflicts() - before) / (done.count + count)
 
 
 def _ours(fleet: BenchFleet, batch: int, *, singly: bool) -> Callable[[], Done]:

@@ -69,6 +69,8 @@ class BenchFleet:
 
     def make_due(self, spare: int = 0) -> None:
         """Let the same be due as ever, and so many to *spare*, in tables as clean as where they are looked after."""
+        if spare > SPARE:
+            raise ValueError(spare)
         self.admin.run(_MAKE_DUE.format(due=self.due + spare))
         for table in _CHANGING:
             self.admin.run(f"VACUUM ANALYZE {table}")
@@ -83,7 +85,10 @@ class BenchFleet:
 
     def conflicts(self) -> int:
         """Return how many transactions were rolled back so far, by connections that are closed."""
+        end = time.monotonic() + 10
         while self.admin.run(_OTHERS)[0][0]:
+            if time.monotonic() > end:
+                raise RuntimeError("somebody is still connected")
             time.sleep(0.01)
         rows = self.admin.run("SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()")
         return int(rows[0][0])

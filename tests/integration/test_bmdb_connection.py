@@ -264,7 +264,10 @@ def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[st
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
 def test_a_moment_is_read_as_it_was_meant(fleet: Fleet, text: str, moment: object, zone: str) -> None:
     """A pause without an end ends in infinity, for which Python has no word."""
+    fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} SET datestyle = 'SQL, DMY'")
+    fleet.connection.close()
     driver = fleet.connection._connected()
+    fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} RESET datestyle")
     driver.run(f"SET timezone = '{zone}'")
     ((found,),) = driver.run("SELECT :text::timestamptz", text=text)
     driver.run("SET timezone = 'UTC'")

@@ -211,6 +211,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "not_befores": ["2026-01-01"] * BATCH,
         "known": held[:1],
         "sample": 1000,
+        "start": UUID(int=2**127),
         "longest_absence": 300,
         "passed_over": ["fra"],
         "public_key": "\\x" + "5e" * 32,

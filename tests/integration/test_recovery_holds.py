@@ -10,7 +10,7 @@ from shepherd_core import control_loop
 from shepherd_core.backoff import Backoff
 from shepherd_core.bmdb import holds, queries
 from shepherd_core.bmdb.work import Silence
-from shepherd_core.breaker import WHOLE, Budget, Budgets
+from shepherd_core.breaker import WHOLE, Budget, Budgets, Kind
 from shepherd_core.clock import Deadline
 from shepherd_core.control_loop import Limits
 from shepherd_core.errors import ProviderUnavailable, SessionExpired
@@ -278,8 +278,10 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
     world.fleet.expire(dead)
     with pytest.raises(SessionExpired):
         holds.record(dead, PROVIDER, {"ams": "?"})
+    looked = world.fleet.sql("SELECT looked_at FROM recovery_looks")
     with pytest.raises(SessionExpired):
         holds.look(dead, PROVIDER, SILENCE)
+    assert world.fleet.sql("SELECT looked_at FROM recovery_looks") == looked
     assert world.held() == {"fra": "?"}
 
 
@@ -325,3 +327,37 @@ def test_a_look_is_on_record_before_anybody_is_held_back_unless_nobody_had_looke
         assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds > 5 * MINUTE
     holds.record(session, PROVIDER, {WHOLE: "nobody looked"})
     assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds < MINUTE
+
+
+MANY = """
+INSERT INTO machines SELECT FROM generate_series(1, 1500);
+INSERT INTO machine_provided (machine_id, provider, provider_id, provider_location)
+    SELECT machine_id, 'static', machine_id::text, CASE WHEN row_number() OVER () <= 15 THEN 'fra' ELSE 'ams' END
+    FROM machines;
+INSERT INTO machine_agent_started
+    SELECT machine_id, now() - interval '1 hour', decode(repeat('5e', 32), 'hex') FROM machines;
+INSERT INTO machine_agent_heartbeat SELECT machine_id, now() FROM machines;
+INSERT INTO machine_due (machine_id, provider, process, not_before)
+    SELECT machine_id, provider, process, now() + interval '1 hour' FROM machine_need;
+"""
+
+
+def test_each_look_is_at_another_sample(world: World) -> None:
+    """A small location of which one has too few machines to judge it must not go unjudged for long."""
+    world.fleet.sql(MANY)
+    session = world.fleet.open_session()
+    looks = [holds.look(session, PROVIDER, SILENCE).cells for _ in range(20)]
+    assert {sum(cell.reporting for cell in cells.values()) for cells in looks} == {1000}
+    assert len({cells["fra"].reporting for cells in looks}) > 1
+
+
+def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
+    """Or the silent machines that the first one counted would be gone from the metrics, or be there twice."""
+    world.sound(10, "ams")
+    world.silent(5, "fra")
+    session = world.fleet.open_session()
+    first = holds.look(session, PROVIDER, SILENCE)
+    second = holds.look(session, PROVIDER, SILENCE, passed_over=["fra"], before=first)
+    for cells in (first.cells, second.cells):
+        assert (cells["ams"].reporting, cells["fra"].quiet[Kind.SILENT]) == (10, 5)
+    assert (first.cells["fra"].due[Kind.SILENT], second.cells["fra"].due[Kind.SILENT]) == (5, 0)

@@ -230,6 +230,7 @@ class Connection:
                 ssl_context=False,  # the socket is encrypted if it has to be
                 application_name="shepherd",
                 startup_params={
+                    "DateStyle": "ISO",  # whatever the database's own is, it is what ``_moment`` can read
                     "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
                     # Of a client that is cut off in a transaction the server would hear nothing for hours, and keep its
                     # locks. After this long we have given up waiting, too.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from shepherd_core.breaker import Cell, Kind
 from shepherd_core.errors import CommitUnknown, SessionExpired
@@ -72,6 +73,7 @@ def look(
             "look_at_silence",
             provider=provider,
             sample=0 if before else _SAMPLE,
+            start=uuid4(),  # another one each time: what one sample has too few of to judge, the next one may have
             longest_absence=longest_absence,
             passed_over=sorted(passed_over),
             first_heartbeat_seconds=silence.first_heartbeat_seconds,
@@ -81,7 +83,7 @@ def look(
         if not told["sessions"]:
             raise SessionExpired
         before = _look(rows, told, before, whole=not passed_over)
-        if told["window"] < _WINDOW or not told["moved"]:
+        if told["window"] < _WINDOW or not told["moved"] or before.absence_seconds > longest_absence:
             return before
         if session.left() < 2 * session.poke_interval:
             session.poke()

@@ -4,8 +4,7 @@
 -- All that the verdict is made from, in rows of a figure, the location, whether the machines had reported, whether it is
 -- news, and a number.
 -- reporting, quiet: machines with an agent, of a sample: :sample machines (1,000 at most) in the order of their ids, which
--- are random, from a random id on; so it is all of them in a fleet of up to 1,000, and costs the same in any. It stays
--- the same for an hour, so that a verdict does not change by chance from tick to tick, and is read from memory.
+-- are random, from the id :start on; so it is all of them in a fleet of up to 1,000, and costs the same in any.
 -- recovering: machines that are in work, or were rebooted within an hour. quarantined: machines of the provider.
 -- held: a hold is in force. absence: the seconds since the last look; unless they are more than :longest_absence, this one
 -- is put on record.
@@ -32,20 +31,13 @@ seen AS (
     WHERE NOT EXISTS (SELECT 1 FROM absence WHERE seconds > :longest_absence::float8)
     ON CONFLICT (provider) DO UPDATE SET looked_at = excluded.looked_at
 ),
-start AS (
-    -- The hours, times 2^32 by the golden ratio, lie far from each other.
-    SELECT (
-        lpad(to_hex(floor(extract(epoch FROM statement_timestamp()) / 3600)::bigint * 2654435769 % 4294967296), 8, '0')
-        || '-0000-0000-0000-000000000000'
-    )::uuid AS machine_id
-),
 sample AS (
     SELECT machine_id
     FROM (
         (
             SELECT machine_id
             FROM machine_due
-            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id >= (SELECT machine_id FROM start)
+            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id >= :start::uuid
             ORDER BY machine_id
             LIMIT 1000
         )
@@ -53,7 +45,7 @@ sample AS (
         (
             SELECT machine_id
             FROM machine_due
-            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id < (SELECT machine_id FROM start)
+            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id < :start::uuid
             ORDER BY machine_id
             LIMIT 1000
         )
