@@ -206,7 +206,8 @@ class Scheduler:
             except ShepherdError as error:
                 self._ran.errors.append(f"{actor.name}: {type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody thought of it
-                self._ran.broken.append(f"{actor.name} raised {type(error).__name__}: {error}")
+                if not actor.dead:  # of the dead, the connection was closed while they still read from it
+                    self._ran.broken.append(f"{actor.name} raised {type(error).__name__}: {error}")
 
         thread = threading.Thread(target=target, daemon=True)
         self._add(_Thread(actor, "1", thread))
