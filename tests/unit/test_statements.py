@@ -1,7 +1,7 @@
 """
 The SQL of the BMDB as text: named, explained, used, and inside what both PostgreSQL and CockroachDB run.
 
-Decision 10: text with CHECK instead of enum types, no advisory locks, no code in
+Decision 21: text with CHECK instead of enum types, no advisory locks, no code in
 the database, no notifications, no system columns or functions, and no table
 that one statement changes twice (PostgreSQL leaves open what happens then,
 CockroachDB refuses).
