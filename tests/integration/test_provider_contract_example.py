@@ -1,4 +1,4 @@
-"""The worked example of ``docs/providers/write-your-own.md`` keeps the contract that all providers keep."""
+"""The example provider of ``docs/providers/write-your-own.md`` keeps the contract of all providers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from types import ModuleType
 PAGE = Path(__file__).parents[2] / "docs" / "providers" / "write-your-own.md"
 ADAPTER, TESTS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
-# What a test module of one's own begins with.
+# What a test module of your own begins with.
 _IMPORTS = """
 from __future__ import annotations
 from typing import TYPE_CHECKING
 import pytest
 from simulator.faults import Answer, Delay
-from tests.integration.closet import KEY, Closet
+from tests.integration.example_provider import KEY, AcmeApi
 from tests.integration.provider_contract import ProviderContract, World
 """
 
 
 def _run(*sources: str) -> ModuleType:
-    """Return what the code on the page makes, as a module: pydantic looks names up where a class was made."""
-    module = ModuleType("closet_on_the_page")
+    """Return a module with the code of the page; pydantic looks names up in the module where a class was made."""
+    module = ModuleType("acme_on_the_page")
     sys.modules[module.__name__] = module
     for source in sources:
         exec(compile(source, str(PAGE), "exec"), module.__dict__)
     return module
 
 
-TestCloset = _run(ADAPTER, _IMPORTS, TESTS).TestCloset
+TestAcme = _run(ADAPTER, _IMPORTS, TESTS).TestAcme
 
 
 def test_the_example_is_short() -> None:
-    """Adding a provider is an afternoon; whoever reads this page must believe it."""
+    """The page says that adding a provider takes an afternoon; the length of its code has to agree."""
     assert len((ADAPTER + TESTS).splitlines()) < 150
