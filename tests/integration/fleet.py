@@ -192,6 +192,10 @@ class Fleet:
         """Return the sessions that have work on a machine."""
         return [row[0] for row in self.sql("SELECT session_id FROM work WHERE machine_id = :id", id=machine_id)]
 
+    def content(self) -> dict[str, list[list[Any]]]:
+        """Return everything that is on record."""
+        return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for (table,) in self.sql(_TABLES)}
+
     def tags(self, machine_id: UUID) -> set[str]:
         """Return the tags that the loops write and that hold for a machine."""
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
@@ -208,10 +212,19 @@ class Fleet:
             assert time.monotonic() < end, f"waited in vain for: {condition}"
             time.sleep(0.002)
 
-    def wait_until_blocked(self) -> None:
-        """Wait until some statement waits for a lock that another holds."""
+    def wait_until_blocked(self, statements: int = 1) -> None:
+        """Wait until so many statements wait for locks that others hold."""
         self.wait_until(
-            "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+            "(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+            " >= :n",
+            n=statements,
+        )
+
+    def wait_until_idle(self) -> None:
+        """Wait until no statement of the product is under way, not even one of a client that is gone."""
+        self.wait_until(
+            "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+            " AND application_name = 'shepherd')"
         )
 
     def wait_until_dead(self, session: Session) -> None:

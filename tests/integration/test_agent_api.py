@@ -602,7 +602,7 @@ def test_an_endpoint_that_was_frozen_finds_its_connection_dead_and_goes_on(
 def test_a_heartbeat_whose_answer_was_lost_is_no_replay_of_itself(
     fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, lost: Lost, commit: bool
 ) -> None:
-    """The BMDB is asked whether it is on record; sent again blindly, it would get its own agent refused."""
+    """It is sent again, and is refused then if it is on record: which must not be taken for the answer."""
     api = endpoint(fleet.connect(counting.settings))
     assert api.handle(agent.request()).status == OK
     fleet.request_installation(agent.machine_id, 1)

@@ -185,6 +185,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
     held = [row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdAgentStart'")]
     return {
         "session_id": session_id,
+        "fence": 0,
         "machine_ids": held,
         "machine_id": held[0],
         "process": "ShepherdAgentStart",
@@ -261,6 +262,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
 
 # Where the general values would find nothing to do.
 SPECIAL: dict[str, dict[str, Any]] = {
+    "fence_session": {"fence": 1},
     "hold_recovery": {"locations": ["fra", "rack"]},
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core import control_loop
@@ -21,7 +21,7 @@ from shepherd_core.provider import Provider
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
-from tests.integration.breaking_connection import BreakingConnection
+from tests.integration.breaking_connection import BreakingConnection, Lost
 from tests.integration.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
 
 if TYPE_CHECKING:
@@ -449,26 +449,26 @@ def test_a_step_is_not_begun_on_work_that_was_lost(world: World) -> None:
     assert world.told == []
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
-def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: str) -> None:
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) -> None:
     """An attempt that counts twice brings machines into quarantine too early."""
     with BreakingConnection(world.fleet.settings) as way:
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
-        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        way.lose(lost)
         move = Move(Rung(Step.REBOOT), 1, skipped=((Step.RESTART_AGENT, "?"),))
         assert recovering.attempt(session, {held: (move, None)}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
-def test_quarantine_happens_once_whatever_was_lost(world: World, lost: str) -> None:
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_quarantine_happens_once_whatever_was_lost(world: World, lost: Lost) -> None:
     """Said to be lost, it would be tried again; said to be done, it never would."""
     with BreakingConnection(world.fleet.settings) as way:
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         held = claimed(session, RECOVER)
-        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        way.lose(lost)
         assert recovering.quarantine(session, {held[0]: "enough"}) == {world.machine}
         assert world.fleet.events(world.machine) == ["Started", "Quarantined", "Finished"]
         world.fleet.disconnect()

@@ -170,6 +170,31 @@ def test_a_statement_says_why_it_is_there(name: str, text: str) -> None:
     assert re.search(r"[.:?]\s*$", comment[0]), name
 
 
+UNFENCED = {
+    "close_session": "gives up what the session holds, whenever it comes",
+    "take_lock": "refers to the session, so that the fence waits for it",
+    "begin_listing": "takes the place of a session that is dead; if its own is gone too, the next one takes its place",
+    "end_listing": "says what is so, whenever it comes",
+    "look_at_silence": "moves due rows, and says that somebody looked: both are so whenever it comes",
+}
+
+
+def written_for_sessions() -> set[str]:
+    """Return the statements that know a session, and change anything."""
+    return {name for name, text in statements().items() if ":session_id" in code(text) and _CHANGED.search(code(text))}
+
+
+@pytest.mark.parametrize("name", sorted(written_for_sessions() - set(UNFENCED)))
+def test_what_is_written_for_a_session_can_be_fenced_off(name: str) -> None:
+    """Else it is carried out beside its own repetition, or after its session went on without it."""
+    assert ":fence" in code(statements()[name])
+
+
+def test_what_need_not_be_fenced_off_is_still_there() -> None:
+    """Reasons outlive what they are for."""
+    assert {name for name in written_for_sessions() if ":fence" not in code(statements()[name])} == set(UNFENCED)
+
+
 def used() -> set[str]:
     """Return every text that stands alone in the code: names of statements are among them."""
     return {

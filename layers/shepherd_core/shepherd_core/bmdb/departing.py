@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import storable
-from shepherd_core.errors import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.errors import SessionExpired, WorkConflict
 
 if TYPE_CHECKING:
     from typing import Any
@@ -41,7 +41,7 @@ def forget(session: Session, provider: str, machine_id: UUID, order: Order) -> N
     Raises:
         WorkConflict: somebody works on it, its agent reports, or the provider has no such machine; nothing was changed.
         SessionExpired: the session or the lock is lost; nothing was changed.
-        CommitUnknown: the connection broke again while the outcome was asked for.
+        CommitUnknown: the connection broke again, or what was sent is still under way.
     """
     asked = {"how": "Forgotten", "owner": storable(order.owner), "reason": storable(order.reason)}
     row = _leave(session, "depart", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked)
@@ -80,10 +80,7 @@ def ask_release(session: Session, provider: str, machine_id: UUID, order: Order)
 
 def accept(session: Session, machine_id: UUID) -> None:
     """Record that the provider accepted the release: when it has the machine no more, that is gone. May run twice."""
-    try:
-        session.connection.run("accept_release", machine_id=machine_id)
-    except CommitUnknown:
-        session.connection.run("accept_release", machine_id=machine_id)
+    session.run("accept_release", machine_id=machine_id)
 
 
 def withdraw(session: Session, provider: str, machine_id: UUID) -> None:
@@ -102,18 +99,13 @@ def _leave(session: Session, statement: str, provider: str, machine_id: UUID, **
 
     def unit() -> dict[str, Any]:
         connection.run("lock_due", machine_ids=[machine_id])
-        rows = connection.records(
-            statement, session_id=session.session_id, provider=provider, machine_id=machine_id, **parameters
-        )
+        rows = connection.records(statement, **session.key, provider=provider, machine_id=machine_id, **parameters)
         if not rows:
             raise SessionExpired
         connection.run("rearm", machine_ids=[machine_id])
         return rows[0]
 
-    try:
-        return connection.transact(unit)
-    except CommitUnknown:
-        return connection.transact(unit)
+    return session.transact(unit)
 
 
 def _see(row: dict[str, Any], machine_id: UUID) -> None:

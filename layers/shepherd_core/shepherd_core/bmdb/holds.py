@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shepherd_core.breaker import Cell, Kind
-from shepherd_core.errors import CommitUnknown, SessionExpired
+from shepherd_core.errors import SessionExpired
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -68,8 +68,7 @@ def look(
         SessionExpired: the deadline passed.
     """
     while True:
-        rows = _run(
-            session,
+        rows = session.run(
             "look_at_silence",
             provider=provider,
             sample=0 if before else _SAMPLE,
@@ -128,7 +127,7 @@ def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str
     """
     locations = sorted(held)
     reasons = [held[location] for location in locations]
-    rows = _run(session, "hold_recovery", provider=provider, locations=locations, reasons=reasons)
+    rows = session.run("hold_recovery", provider=provider, locations=locations, reasons=reasons)
     if not rows[0][0]:
         raise SessionExpired
     return [location for _, location in rows if location is not None]
@@ -137,11 +136,3 @@ def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str
 def holds(connection: Connection) -> list[dict[str, Any]]:
     """Return the holds in force (``ended_at`` is None), and those that ended within a day."""
     return connection.records("recovery_holds")
-
-
-def _run(session: Session, statement: str, **parameters: Any) -> list[list[Any]]:
-    """Run a statement that may run twice."""
-    try:
-        return session.connection.run(statement, session_id=session.session_id, **parameters)
-    except CommitUnknown:
-        return session.connection.run(statement, session_id=session.session_id, **parameters)

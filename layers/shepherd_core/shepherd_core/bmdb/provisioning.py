@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.connection import storable
-from shepherd_core.errors import CommitUnknown, SessionExpired
+from shepherd_core.errors import SessionExpired
 from shepherd_core.machine import ProviderId, ProviderStatus
 
 if TYPE_CHECKING:
@@ -103,10 +103,7 @@ def take_lock(session: Session, provider: str) -> float | None:
         seconds = connection.run("take_lock", provider=provider, session_id=session.session_id)[0][0]
         return float("inf") if seconds is None else float(seconds)
 
-    try:
-        return session.connection.transact(unit)
-    except CommitUnknown:
-        return session.connection.transact(unit)
+    return session.transact(unit)
 
 
 def ledger(connection: Connection, provider: str) -> Ledger:
@@ -192,7 +189,7 @@ def take_in(
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was written.
-        CommitUnknown: the connection broke again while the outcome was asked for.
+        CommitUnknown: the connection broke again, or what was sent is still under way.
     """
 
     def unit() -> UUID | None:
@@ -205,10 +202,7 @@ def take_in(
             provide(session, provider, machine_id, machine)
         return machine_id
 
-    try:
-        return session.connection.transact(unit)
-    except CommitUnknown:
-        return session.connection.transact(unit)
+    return session.transact(unit)
 
 
 def forget(session: Session, provider: str, intent: Intent) -> None:
@@ -252,7 +246,7 @@ def fenced(session: Session, statement: str, **parameters: object) -> UUID:
     Raises:
         SessionExpired: the session or the lock is lost; nothing was written.
     """
-    rows = session.connection.run(statement, session_id=session.session_id, **parameters)
+    rows = session.run_once(statement, **parameters)
     if not rows:
         raise SessionExpired
     machine_id: UUID = rows[0][0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb import work
 from shepherd_core.bmdb.connection import storable
-from shepherd_core.errors import CommitUnknown, SessionExpired
+from shepherd_core.errors import SessionExpired
 from shepherd_core.ladder import Line
 from shepherd_core.machine import WorkEvent
 
@@ -65,20 +65,16 @@ def attempt(session: Session, moves: Mapping[Work, tuple[Move, datetime | None]]
         SessionExpired: the deadline passed. Take none of them.
     """
     skipped = [(work.machine_id, step, cause) for work, (move, _) in moves.items() for step, cause in move.skipped]
-    parameters: dict[str, Any] = {
-        "session_id": session.session_id,
-        "machine_ids": [work.machine_id for work in moves],
-        "rungs": [move.rung.step for move, _ in moves.values()],
-        "healthy_untils": [until for _, until in moves.values()],
-        "concludes": [move.concludes for move, _ in moves.values()],
-        "skipped_ids": [machine_id for machine_id, _, _ in skipped],
-        "skipped_rungs": [step for _, step, _ in skipped],
-        "skipped_causes": [cause for _, _, cause in skipped],
-    }
-    try:
-        rows = session.connection.run("attempt_recovery", **parameters)
-    except CommitUnknown:
-        rows = session.connection.run("attempt_recovery", **parameters)
+    rows = session.run(
+        "attempt_recovery",
+        machine_ids=[work.machine_id for work in moves],
+        rungs=[move.rung.step for move, _ in moves.values()],
+        healthy_untils=[until for _, until in moves.values()],
+        concludes=[move.concludes for move, _ in moves.values()],
+        skipped_ids=[machine_id for machine_id, _, _ in skipped],
+        skipped_rungs=[step for _, step, _ in skipped],
+        skipped_causes=[cause for _, _, cause in skipped],
+    )
     if not rows[0][0]:
         raise SessionExpired
     ours = {row[1] for row in rows}

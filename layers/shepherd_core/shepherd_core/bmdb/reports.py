@@ -123,7 +123,8 @@ def take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_
     not on record for the machine (any more), because it was signed more than
     *stale_seconds* from now by the database, or because it is no newer than
     the last one. ``reporting_agent`` tells which. If the connection breaks, the
-    BMDB is asked whether the heartbeat is on record, before it is sent again.
+    heartbeat is sent again; is that refused, the BMDB is asked whether it is on
+    record.
 
     Raises:
         CommitUnknown: the connection broke twice. The heartbeat may be on record.
@@ -133,10 +134,14 @@ def take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_
         try:
             return _take(connection, heartbeat, public_key, stale_seconds)
         except CommitUnknown:
+            # Waits for the lost one to end. If that was committed, this one is refused, and it is found.
+            heard = _take(connection, heartbeat, public_key, stale_seconds)
+            if heard is not None:
+                return heard
             agent = reporting_agent(connection, heartbeat.machine_id)
             if (agent.public_key, agent.signed_at) == (public_key, heartbeat.signed_at):
                 return Heard(agent.time)  # what is wanted is told with the next one
-            return _take(connection, heartbeat, public_key, stale_seconds)
+            return None
 
     return _in_this_schema(connection, unit)
 

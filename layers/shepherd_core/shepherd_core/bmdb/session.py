@@ -4,14 +4,19 @@ Sessions: what makes a worker alive to the others.
 Whatever a function does to machines it does in a session. A session is alive
 until its deadline, which ``poke`` moves ahead; when it dies, its work is free
 for others, and nothing that it began can be committed any more.
+
+If the answer to a statement of the session is lost, that statement may still be
+under way at the server. Before anything else is done in the session, it is
+waited for, and fenced off: from then on it has committed, or never will.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.bmdb.migrate import migrations, mismatch
 from shepherd_core.errors import CommitUnknown, SessionExpired, StatementFailed
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_SUCH_TABLE = "42P01"
+_FOREIGN_KEY_VIOLATION = "23503"
+_CANCELED = "57014"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,9 @@ class Session:
         self._clock = clock
         self._seconds = seconds
         self._end = began + seconds
+        self._fence = 0
+        self._unanswered: str | None = None
+        """What was sent last, if nobody knows what became of it."""
 
     @classmethod
     def open(cls, connection: Connection, clock: Clock, component: str, runtime_info: str, seconds: float) -> Session:
@@ -103,13 +113,83 @@ class Session:
             SessionExpired: too late.
         """
         began = self._clock.monotonic()
-        try:
-            rows = self.connection.run("poke_session", session_id=self.session_id)
-        except CommitUnknown:
-            rows = self.connection.run("poke_session", session_id=self.session_id)
-        if not rows:
+        if not self.run("poke_session"):
             raise SessionExpired
         self._end = began + self._seconds
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Return the parameters by which a statement finds the session, and finds that it is not fenced off."""
+        return {"session_id": self.session_id, "fence": self._fence}
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """
+        Run the statement *name*, which may run twice, for this session; if its answer is lost, it runs once more.
+
+        Raises:
+            CommitUnknown: the answer was lost again, or what was sent is still under way.
+            BmdbError: as ``Connection.run``.
+        """
+        return self.certain(partial(self.run_once, name, **parameters))
+
+    def run_once(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """
+        Run the statement *name*, which may not run twice, for this session.
+
+        Raises:
+            CommitUnknown: its answer was lost, or what was sent before it is still under way.
+            BmdbError: as ``Connection.run``.
+        """
+        return self._answered(name, lambda: self.connection.run(name, **self.key, **parameters))
+
+    def transact(self, unit: Callable[[], T]) -> T:
+        """Run *unit*, which may run twice, in one transaction, with ``run`` and ``key``; raise as ``run``."""
+        return self.certain(lambda: self._answered("a transaction", lambda: self.connection.transact(unit)))
+
+    def certain(self, first: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+        """
+        Return what *first* returns; if an answer is lost in it, what *again* returns, by default the same once more.
+
+        When *again* begins, what *first* sent has committed, or never will. Both
+        use the session's own methods alone. Raises as ``run``.
+        """
+        try:
+            return first()
+        except CommitUnknown:
+            return (again or first)()
+
+    def _answered(self, what: str, call: Callable[[], T]) -> T:
+        self._settle()
+        try:
+            return call()
+        except CommitUnknown:
+            self._unanswered = what
+            raise
+
+    def _settle(self) -> None:
+        """
+        See that nothing is under way of which nobody knows what became.
+
+        Raises:
+            CommitUnknown: it is, and the server waits for its end as long as a statement may take, or cannot be asked.
+        """
+        for last_try in (False, True):
+            if self._unanswered is None:
+                return
+            self._fence += 1
+            try:
+                self.connection.run("fence_session", **self.key)
+            except CommitUnknown:
+                if last_try:
+                    raise
+            except StatementFailed as error:
+                if error.sqlstate != _CANCELED:
+                    raise
+                self._end = float("-inf")
+                message = f"the answer to {self._unanswered} was lost, and the server has not come to its end yet"
+                raise CommitUnknown(message) from error
+            else:
+                self._unanswered = None
 
     def begin(self, call: Callable[[], T]) -> Callable[[], T]:
         """
@@ -152,11 +232,16 @@ class Session:
         End the session, cancel what it left undone, and return what is still due for *process* at *provider*.
 
         May run twice, and after the session died. No time is left from now on: nobody may begin anything more.
+
+        Raises:
+            CommitUnknown: what was sent is still under way. The session is left to die by its deadline.
         """
         self._end = float("-inf")
-        parameters = {"session_id": self.session_id, "process": process, "provider": provider}
+        close = partial(self.run, "close_session", process=process, provider=provider)
         try:
-            rows = self.connection.run("close_session", **parameters)
-        except CommitUnknown:
-            rows = self.connection.run("close_session", **parameters)
+            rows = close()
+        except StatementFailed as error:
+            if error.sqlstate != _FOREIGN_KEY_VIOLATION:
+                raise
+            rows = close()  # with another look, which sees the work that kept a session from going
         return Backlog(rows[0][0], rows[0][1] or 0.0)

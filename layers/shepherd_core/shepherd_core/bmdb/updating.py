@@ -110,9 +110,7 @@ def begin(session: Session, provider: str, holder: UUID | None) -> bool:
 
     Read what is known next, and only then ask the provider for its listing.
     """
-    return bool(
-        session.connection.run("begin_listing", provider=provider, session_id=session.session_id, holder=holder)
-    )
+    return bool(session.run_once("begin_listing", provider=provider, holder=holder))
 
 
 def known(connection: Connection, provider: str, *, everything: bool) -> list[Known]:
@@ -136,10 +134,9 @@ def write(session: Session, provider: str, changes: Sequence[Change]) -> list[Ch
     Raises:
         SessionExpired: the session is dead, or another Updater took its place; nothing was recorded.
     """
-    rows = session.connection.run(
+    rows = session.run(
         "write_facts",
         provider=provider,
-        session_id=session.session_id,
         machine_ids=[change.known.machine_id for change in changes],
         reservation_ids=[change.now.reservation_id for change in changes],
         addresses=[change.now.address for change in changes],
@@ -159,7 +156,7 @@ def end(session: Session, provider: str) -> None:
     Raises:
         SessionExpired: another Updater took its place.
     """
-    if not session.connection.run("end_listing", provider=provider, session_id=session.session_id):
+    if not session.run("end_listing", provider=provider):
         raise SessionExpired
 
 

@@ -8,7 +8,7 @@ there was lost: its session died, or somebody else ended it, and nothing was
 written for it. What is never ended is canceled when the session closes, and
 expires when it dies.
 
-If the connection breaks, the outcome is not guessed: the BMDB is asked.
+If the connection breaks, the outcome is not guessed: the BMDB is asked, once nothing more can come of what was sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import storable
-from shepherd_core.errors import CommitUnknown, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
+from shepherd_core.errors import MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.machine import Process, ProviderId, WorkEvent
 
 if TYPE_CHECKING:
@@ -87,24 +87,25 @@ def claim(
         SessionExpired: the deadline passed. Abandon everything.
     """
     silence = silence or Silence()
-    try:
-        rows = session.connection.run(
+
+    def take() -> Claim:
+        rows = session.run_once(
             "claim",
-            session_id=session.session_id,
             process=process,
             provider=provider,
             limit=limit,
             first_heartbeat_seconds=silence.first_heartbeat_seconds,
             silence_seconds=silence.silence_seconds,
         )
-    except CommitUnknown:
-        rows = session.connection.run(
-            "claimed_unseen", session_id=session.session_id, process=process, known=list(known)
-        )
+        if not rows[0][0]:
+            raise SessionExpired
+        return Claim(tuple(_work(row, process) for row in rows if row[2] is not None), rows[0][1])
+
+    def find() -> Claim:
+        rows = session.run("claimed_unseen", process=process, known=list(known))
         return Claim(tuple(_work(row, process) for row in rows), len(rows))
-    if not rows[0][0]:
-        raise SessionExpired
-    return Claim(tuple(_work(row, process) for row in rows if row[2] is not None), rows[0][1])
+
+    return session.certain(take, find)
 
 
 def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
@@ -117,9 +118,7 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
         MachineUnknown: the BMDB knows no such machine.
     """
     try:
-        rows = session.connection.run(
-            "start_work", session_id=session.session_id, process=process, machine_id=machine_id
-        )
+        rows = session.run_once("start_work", process=process, machine_id=machine_id)
     except StatementFailed as error:
         if error.sqlstate == _UNIQUE_VIOLATION:
             message = f"machine {machine_id} already has work by {process}"
@@ -235,13 +234,15 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
     After a broken connection it runs once more, for those that it did not reach.
     """
     machine_ids = [work.machine_id for work in works]
-    common = {"session_id": session.session_id, "machine_ids": machine_ids}
-    try:
-        rows = session.connection.run(statement, **common, **parameters)
-    except CommitUnknown:
-        rows = session.connection.run(statement, **common, **parameters)
-        rows += session.connection.run("ended_unseen", **common, process=works[0].process, event=event)
-    return {row[0] for row in rows}
+
+    def carry_out() -> list[list[Any]]:
+        return session.run_once(statement, machine_ids=machine_ids, **parameters)
+
+    def carry_out_again() -> list[list[Any]]:
+        rows = carry_out()
+        return rows + session.run("ended_unseen", machine_ids=machine_ids, process=works[0].process, event=event)
+
+    return {row[0] for row in session.certain(carry_out, carry_out_again)}
 
 
 def _work(row: Sequence[Any], process: Process) -> Work:

@@ -13,7 +13,7 @@ WITH lock AS (
 fence AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     FOR UPDATE
 ),
 heartbeat AS (
@@ -101,7 +101,7 @@ WITH lock AS (
 fence AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     FOR UPDATE
 ),
 heartbeat AS (
@@ -161,7 +161,7 @@ WITH lock AS (
 fence AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     FOR UPDATE
 ),
 withdrawn AS (

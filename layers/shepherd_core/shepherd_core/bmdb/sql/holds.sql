@@ -213,7 +213,8 @@ GROUP BY location, reported, news;
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 wanted AS (
     SELECT :provider AS provider, g.location, clock_timestamp() AS held_at, NULL::timestamptz AS ended_at, g.reason

@@ -73,7 +73,7 @@ WITH lock AS (
 fence AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     FOR UPDATE
 ),
 machine AS (
@@ -104,7 +104,7 @@ WITH lock AS (
 fence AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     FOR UPDATE
 ),
 tagged AS (
@@ -162,7 +162,7 @@ WITH lock AS (
 fence AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     FOR UPDATE
 ),
 dropped AS (

@@ -35,7 +35,8 @@ ORDER BY g.machine_id, x.timestamp;
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 given AS (
     SELECT g.machine_id, g.rung, g.healthy_until, g.concludes
@@ -110,7 +111,7 @@ due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (

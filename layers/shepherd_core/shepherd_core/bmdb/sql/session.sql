@@ -1,6 +1,10 @@
 -- Sessions: open, keep alive, close. A session is alive while its deadline lies ahead of clock_timestamp();
 -- now() would be the start of the transaction, which may lie before the deadline long after it has passed. That it is
 -- dead is judged by statement_timestamp(), which is never later, and which an index can be searched by.
+--
+-- Every statement that writes for a session locks the session's row until it commits, and finds :fence in it. When an
+-- answer was lost, fence_session waits for that lock and changes the fence: what was sent has committed by then, or
+-- never will.
 
 -- name: open_session
 -- Open a session, and end the work of sessions that died: whoever comes next sweeps up. A dead session's row is
@@ -31,17 +35,26 @@ SELECT
 WHERE (SELECT max(version) FROM schema_migrations) = :schema_version
 RETURNING session_id;
 
+-- name: fence_session
+-- Wait until no statement of the session is about to commit (FOR UPDATE: the work of a claim refers to the row), and let
+-- none that was sent with a lower fence write any more. May run twice, and late: the fence only grows.
+WITH held AS (
+    SELECT session_id FROM sessions WHERE session_id = :session_id AND fence < :fence FOR UPDATE
+)
+UPDATE sessions SET fence = :fence WHERE session_id IN (SELECT session_id FROM held);
+
 -- name: poke_session
 -- Move the deadline ahead. No row: the session is dead and stays dead.
 UPDATE sessions
 SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
-WHERE session_id = :session_id AND deadline > clock_timestamp()
+WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
 RETURNING session_id;
 
 -- name: close_session
 -- End the session, cancel what it left, drop at most 100 dead sessions that hold nothing more (a minute after their
--- death, because a statement of theirs may still be under way), and tell how much is still due (counted to 1,000 at
--- most, so that looking costs the same in any fleet) and for how many seconds.
+-- death, and not while a statement of theirs is about to commit), and tell how much is still due (counted to 1,000 at
+-- most, so that looking costs the same in any fleet) and for how many seconds. Fails with a foreign key violation when
+-- work was committed while this waited, which it cannot see: then it is run again.
 WITH due AS (
     SELECT d.machine_id
     FROM machine_due d

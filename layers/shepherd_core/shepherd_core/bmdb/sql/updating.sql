@@ -61,7 +61,7 @@ WITH lock AS (
 fence AS (
     UPDATE sessions
     SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
-    WHERE session_id = :session_id AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
     RETURNING session_id
 ),
 written AS (

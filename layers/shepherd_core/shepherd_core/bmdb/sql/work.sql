@@ -1,19 +1,20 @@
 -- Work: claim, and the ways to end it. Every statement that ends work locks the due rows first, in the order of
--- the machine id (one lock order everywhere), then holds the session's row and checks its deadline, deletes the work rows
--- that are this session's, and does the rest for those that it deleted and no others. What comes back is what was
+-- the machine id (one lock order everywhere), then holds the session's row and checks its deadline and its fence (see
+-- session.sql), deletes the work rows that are this session's, and does the rest for those that it deleted and no others. What comes back is what was
 -- ended; what is missing there was lost.
 
 -- name: claim
 -- Take up to :limit due machines, longest waiting first. As many due rows are locked as are wanted (10 where none is),
 -- and judged by the tags: what is due in truth is claimed, what is not is moved to the moment at which it may be. Rows that another claim holds (SKIP LOCKED), or that changed since the tags were read (revision, of
 -- which the statement sees the older one when it reads the row without a lock), are left alone. A claimed row moves to
--- the session's deadline: should the session die, the machine falls due by itself. Where recovery is held back, machines
+-- the session's deadline: should the session die, the machine falls due by itself. Only a claim that takes something
+-- locks the session's row: one that finds nothing writes nothing. Where recovery is held back, machines
 -- are passed over and stay as due as they are, so that it can be seen how many they are. The inner limit is a constant,
 -- and the judgement LATERAL, so that the planner expects few rows in any fleet and never scans it.
 WITH session AS (
-    SELECT session_id, deadline
+    SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
 ),
 held AS (
     SELECT location
@@ -21,7 +22,7 @@ held AS (
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
 ),
 admitted AS (
-    SELECT session_id, deadline
+    SELECT session_id
     FROM session
     WHERE NOT EXISTS (
         SELECT 1
@@ -105,7 +106,7 @@ judged AS (
                     WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
                     ELSE :first_heartbeat_seconds::float8 * interval '1 second'
                 END,
-                coalesce(n.backoff_until, n.since),
+                n.backoff_until,
                 CASE
                     WHEN n.paused_until IS NULL THEN n.since
                     ELSE least(n.paused_until, statement_timestamp() + interval '10 minutes')
@@ -119,12 +120,25 @@ judged AS (
     ) AS n ON true
     WHERE l.overdue OR n.machine_id IS NOT NULL
 ),
-taken AS (
+chosen AS (
     SELECT machine_id, not_before, last_interval_seconds, overdue
     FROM judged
     WHERE process = :process AND ready_at <= statement_timestamp()
     ORDER BY not_before, machine_id
     LIMIT :limit
+),
+fence AS (
+    SELECT session_id, deadline
+    FROM sessions
+    WHERE session_id = :session_id
+        AND fence = :fence
+        AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM chosen)
+    FOR UPDATE
+),
+taken AS (
+    SELECT c.machine_id, c.not_before, c.last_interval_seconds, c.overdue, f.session_id, f.deadline
+    FROM chosen c CROSS JOIN fence f
 ),
 -- A first heartbeat ends the longer patience with a fresh agent and leaves the due row as it is, so that row waits no
 -- longer than an agent may be silent.
@@ -148,8 +162,7 @@ moved AS (
         recover_at = CASE WHEN x.overdue THEN x.not_before ELSE d.recover_at END,
         revision = d.revision + 1
     FROM (
-        SELECT t.machine_id, :process AS process, t.overdue, a.deadline AS not_before
-        FROM taken t CROSS JOIN admitted a
+        SELECT t.machine_id, :process AS process, t.overdue, t.deadline AS not_before FROM taken t
         UNION ALL
         SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM early e
     ) AS x
@@ -158,11 +171,11 @@ moved AS (
 ),
 locked AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT t.machine_id, :process, a.session_id FROM taken t CROSS JOIN admitted a
+    SELECT machine_id, :process, session_id FROM taken
 ),
 noted AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT t.machine_id, :process, 'Started', a.session_id FROM taken t CROSS JOIN admitted a
+    SELECT machine_id, :process, 'Started', session_id FROM taken
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
@@ -181,37 +194,42 @@ ORDER BY t.not_before, t.machine_id;
 -- name: start_work
 -- Take one named machine for a process that no loop schedules, due or not. No machine in the row: somebody works on it,
 -- or has just begun (revision). Fails with a unique violation when the machine already has such work.
-WITH session AS (
+WITH seen AS (
+    SELECT revision FROM machine_due WHERE machine_id = :machine_id
+),
+due AS (
+    SELECT revision FROM machine_due WHERE machine_id = :machine_id FOR UPDATE
+),
+session AS (
     SELECT session_id, deadline
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0
+        AND session_id = :session_id
+        AND fence = :fence
+        AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 admitted AS (
     SELECT session_id, deadline
     FROM session
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM work
-        WHERE machine_id = :machine_id
-            AND process <> :process
-            AND process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
-            AND :process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
-    )
-),
-due AS (
-    SELECT revision FROM machine_due WHERE machine_id = :machine_id
+    WHERE (SELECT revision FROM due) IS NOT DISTINCT FROM (SELECT revision FROM seen)
+        AND NOT EXISTS (
+            SELECT 1
+            FROM work
+            WHERE machine_id = :machine_id
+                AND process <> :process
+                AND process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+                AND :process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+        )
 ),
 moved AS (
     UPDATE machine_due
     SET not_before = (SELECT deadline FROM admitted), revision = revision + 1
-    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM admitted) AND revision = (SELECT revision FROM due)
-    RETURNING machine_id
+    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM admitted)
 ),
 locked AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT :machine_id::uuid, :process, session_id
-    FROM admitted
-    WHERE (SELECT count(*) FROM moved) = (SELECT count(*) FROM due)
+    SELECT :machine_id::uuid, :process, session_id FROM admitted
     RETURNING machine_id
 ),
 noted AS (
@@ -249,8 +267,7 @@ LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
 WHERE w.session_id = :session_id
     AND w.process = :process
-    AND NOT w.machine_id = ANY(:known::uuid[])
-ORDER BY w.machine_id;
+    AND NOT w.machine_id = ANY(:known::uuid[]);
 
 -- name: ended_unseen
 -- Which of the machines this session ended already, because the connection broke before the answer arrived: those
@@ -287,7 +304,7 @@ due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (
@@ -344,7 +361,7 @@ WITH due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (
@@ -417,7 +434,7 @@ WITH due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (
@@ -462,7 +479,7 @@ due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (
@@ -524,7 +541,7 @@ due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (
