@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb import due
 from shepherd_core.bmdb.connection import storable
 from shepherd_core.errors import SessionExpired, WorkConflict
 
@@ -94,18 +95,17 @@ def withdraw(session: Session, provider: str, machine_id: UUID) -> None:
 
 
 def _leave(session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object) -> dict[str, Any]:
-    """Run one of the statements between lock_due and rearm, and return its row."""
+    """Run one of the statements, with everybody else kept from the machine and its agent, and return its row."""
     connection = session.connection
 
     def unit() -> dict[str, Any]:
-        connection.run("lock_due", machine_ids=[machine_id])
+        connection.run("lock_agent", machine_id=machine_id)
         rows = connection.records(statement, **session.key, provider=provider, machine_id=machine_id, **parameters)
         if not rows:
             raise SessionExpired
-        connection.run("rearm", machine_ids=[machine_id])
         return rows[0]
 
-    return session.transact(unit)
+    return session.transact(lambda: due.change(connection, machine_id, unit))
 
 
 def _see(row: dict[str, Any], machine_id: UUID) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb import due
 from shepherd_core.errors import CommitUnknown, MachineUnknown
 from shepherd_core.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
 
@@ -102,7 +103,6 @@ def request(
     raw = OSInstallationRequest(generation=generation, metropolis=installation).SerializeToString()
 
     def unit() -> bool:
-        connection.run("lock_due", machine_ids=[machine_id])
         rows = connection.run(
             "request_installation",
             machine_id=machine_id,
@@ -112,15 +112,16 @@ def request(
             reported=seen.report and seen.report.generation,
             reported_result=seen.report and seen.report.result,
         )
-        if rows:
-            connection.run("rearm", machine_ids=[machine_id])
         return bool(rows)
 
+    def write() -> bool:
+        return connection.transact(lambda: due.change(connection, machine_id, unit))
+
     try:
-        written = connection.transact(unit)
+        written = write()
     except CommitUnknown:
         # Waits for the lost transaction to end. If that was committed, nothing is changed any more, and it is found.
-        written = connection.transact(unit) or _is_wanted(connection, machine_id, raw)
+        written = write() or _is_wanted(connection, machine_id, raw)
     return generation if written else None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb import due
 from shepherd_core.bmdb.connection import storable
 from shepherd_core.errors import SessionExpired
 from shepherd_core.machine import ProviderId, ProviderStatus
@@ -231,12 +232,10 @@ def take_back(session: Session, machine_id: UUID) -> None:
     """End that pause: the provider lists the machine again. May run twice."""
     connection = session.connection
 
-    def unit() -> None:
-        connection.run("lock_due", machine_ids=[machine_id])
-        connection.run("take_back", machine_id=machine_id)
-        connection.run("rearm", machine_ids=[machine_id])
+    def unit() -> bool:
+        return bool(connection.run("take_back", machine_id=machine_id))
 
-    connection.transact(unit)
+    connection.transact(lambda: due.change(connection, machine_id, unit))
 
 
 def fenced(session: Session, statement: str, **parameters: object) -> UUID:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb import due
 from shepherd_core.errors import MachineUnknown
 
 if TYPE_CHECKING:
@@ -149,13 +150,15 @@ def resume(connection: Connection, pause_id: UUID) -> bool:
     """End a pause; its machine is looked at again at once. False: there is no such pause. May run twice."""
 
     def unit() -> bool:
-        rows = connection.run("resume", pause_id=pause_id)
-        machine_ids = [row[0] for row in rows if row[0] is not None]
-        if machine_ids:
-            connection.run("rearm", machine_ids=machine_ids)
-        return bool(rows)
+        return bool(connection.run("resume", pause_id=pause_id))
 
-    return connection.transact(unit)
+    def ended() -> bool:
+        rows = connection.run("pause_of", pause_id=pause_id)
+        if not rows or rows[0][0] is None:  # of more than one machine: the claims leave their due rows as they are
+            return unit()
+        return due.change(connection, rows[0][0], unit)
+
+    return connection.transact(ended)
 
 
 def forget_host_key(connection: Connection, machine_id: UUID) -> bool:

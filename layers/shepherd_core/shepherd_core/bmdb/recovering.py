@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb import work
+from shepherd_core.bmdb import due, work
 from shepherd_core.bmdb.connection import storable
 from shepherd_core.errors import SessionExpired
 from shepherd_core.ladder import Line
@@ -98,14 +98,12 @@ def unquarantine(connection: Connection, machine_id: UUID, *, reason: str, grace
     """
 
     def unit() -> list[dict[str, Any]]:
-        connection.run("lock_due", machine_ids=[machine_id])
-        rows = connection.records(
+        connection.run("lock_agent", machine_id=machine_id)
+        return connection.records(
             "unquarantine", machine_id=machine_id, reason=storable(reason), grace_seconds=grace_seconds
         )
-        connection.run("rearm", machine_ids=[machine_id])
-        return rows
 
-    return next(iter(connection.transact(unit)), {})
+    return next(iter(connection.transact(lambda: due.change(connection, machine_id, unit))), {})
 
 
 def retry(
@@ -118,9 +116,6 @@ def retry(
     """
 
     def unit() -> list[dict[str, Any]]:
-        connection.run("lock_due", machine_ids=[machine_id])
-        rows = connection.records("retry", machine_id=machine_id, process=process, reason=storable(reason))
-        connection.run("rearm", machine_ids=[machine_id])
-        return rows
+        return connection.records("retry", machine_id=machine_id, process=process, reason=storable(reason))
 
-    return connection.transact(unit)
+    return connection.transact(lambda: due.change(connection, machine_id, unit))

@@ -17,8 +17,10 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 -- name: take_heartbeat
 -- The agent is alive, and what is wanted of it. Writes one row and no index entry, and leaves the due row alone (a claim
 -- compares). No row: the machine's agent has another key, or the machine none; the agent signed at another time than
--- now, or not later than what is on record; or the schema has another version. A recovery that commits while this
--- runs may leave the heartbeat behind: it counts for nothing, and the next agent start drops it.
+-- now, or not later than what is on record; or the schema has another version. It shares the agent's row, so that whoever
+-- ends the agent has done so before, and this finds none, or waits for this and sees it (lock_agent). A recovery waits too,
+-- but in one statement: the very first heartbeat of an agent beside it stays behind. That counts for nothing, and the next
+-- agent start, or the machine's departure, drops it.
 WITH heartbeat AS (
     INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
     SELECT a.machine_id, clock_timestamp(), :signed_at::bigint
@@ -27,6 +29,7 @@ WITH heartbeat AS (
         AND a.agent_public_key = :public_key
         AND abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at) <= :stale_seconds::float8 * 1000
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
+    FOR SHARE OF a
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded.agent_signed_at
     WHERE h.agent_signed_at < excluded.agent_signed_at
@@ -44,6 +47,11 @@ LEFT JOIN machine_os_installation_request q
         FROM machine_os_installation_report r
         WHERE r.machine_id = q.machine_id AND r.generation = q.generation
     );
+
+-- name: lock_agent
+-- Keep heartbeats out until this transaction ends, and wait for those that are under way, so that the next statement sees
+-- them. After lock_due.
+SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
 
 -- name: take_hardware_report
 -- What the machine consists of, and the sums that people ask for.

@@ -1,34 +1,10 @@
 -- Facts about machines outside of work, and what people ask about them.
 
--- name: rearm
--- Bring due rows up to date after the tags of these machines changed. Run it in the transaction that changed them,
--- after lock_due and as a statement of its own, so that it sees the change.
-INSERT INTO machine_due (machine_id, provider, process, not_before, recover_at)
-SELECT
-    machine_id,
-    provider,
-    process,
-    least(since, clock_timestamp()),
-    (SELECT clock_timestamp() FROM machine_wants w WHERE w.machine_id = machine_need.machine_id AND w.overdue)
-FROM machine_need
-WHERE machine_id = ANY(:machine_ids::uuid[])
-ON CONFLICT (machine_id) DO UPDATE
-SET
-    provider = excluded.provider,
-    process = excluded.process,
-    not_before = excluded.not_before,
-    recover_at = excluded.recover_at,
-    revision = machine_due.revision + 1;
-
--- name: lock_due
--- First statement of every transaction that changes tags which decide what a machine needs.
-SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE;
-
 -- name: record_heartbeat
--- The agent is alive. Writes one row and no index; the due row is not touched (a claim compares). No row: the BMDB
--- knows no started agent on that machine.
+-- The agent is alive, in whoever's name that is said; what agents sign comes by take_heartbeat. No row: the BMDB knows no
+-- started agent on that machine.
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
-SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id
+SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id FOR SHARE OF a
 ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at
 RETURNING machine_id;
 

@@ -16,9 +16,13 @@ FROM pauses
 WHERE expires_at IS NULL OR expires_at > clock_timestamp()
 ORDER BY created_at;
 
+-- name: pause_of
+-- What machine a pause is of, which it stays; null: of more than one.
+SELECT machine_id FROM pauses WHERE pause_id = :pause_id;
+
 -- name: resume
 -- End one pause.
-DELETE FROM pauses WHERE pause_id = :pause_id RETURNING machine_id;
+DELETE FROM pauses WHERE pause_id = :pause_id RETURNING pause_id;
 
 -- name: creation_paused
 -- Whether the Provisioner of this provider is on hold: a pause of everything, or of its provider, not of a process.

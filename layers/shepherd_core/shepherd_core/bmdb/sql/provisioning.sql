@@ -192,4 +192,4 @@ WHERE p.machine_id = :machine_id
 
 -- name: take_back
 -- The provider lists the machine again.
-DELETE FROM pauses WHERE machine_id = :machine_id AND owner = 'provisioner';
+DELETE FROM pauses WHERE machine_id = :machine_id AND owner = 'provisioner' RETURNING machine_id;

@@ -1,0 +1,61 @@
+-- The due index, machine_due, and the one order in which it and the facts behind it are written.
+--
+-- A machine's due row is the lock on the facts that decide what the machine needs. In READ COMMITTED a statement that
+-- waits for a row lock judges everything else by how it was before it waited. So whoever changes such a fact runs three
+-- statements in one transaction: lock_due, then the change, then rearm, which judges by what is there now (due.change does
+-- that). Locks are taken in this order: due rows by machine id, the provider's row, the session, then all other rows.
+--
+--   what is written                                           by                                     lock on the due row
+--   provided, due row (new machine)                           provide                                its own new row
+--   provided: address, location, status                       write_facts                            none (1)
+--   agent, heartbeat, awaited, rebooted, backoff, host key     finish_agent_start, finish_recovery    first CTE (2)
+--   backoff, work                                             finish, fail, cancel, close_session    first CTE (2)
+--   quarantine                                                quarantine                             first CTE (2)
+--   quarantine, agent, heartbeat, awaited, backoff             unquarantine                           due.change
+--   backoff                                                   retry                                  due.change
+--   installation request                                      request_installation                   due.change
+--   installation report                                       take_installation_report               due.change
+--   pause that ends                                           resume, take_back, withdraw_release    due.change
+--   pause that begins                                         pause, set_aside, ask_release          none (3)
+--   everything that goes with a machine                       depart                                 due.change
+--   work, due row                                             claim, start_work                      that row, and its revision (4)
+--   due row alone                                             look_at_silence                        that row, and its revision (4)
+--   work of dead sessions                                     open_session                           none (3)
+--   recovery holds                                            hold_recovery                          none (5)
+--   backoff of a step that was begun                          attempt_recovery                       none (3)
+--   heartbeat                                                 take_heartbeat, record_heartbeat       none (6)
+--
+-- (1) What is needed does not depend on them. The location decides which hold counts, as (5).
+-- (2) One statement, to save a round trip. It waits for the due row and goes on by its older view of the rest; but it needs
+-- no view: it writes what its work leaves behind, for the machines whose work row it deleted itself. What another may have
+-- changed while it waited makes the machine need nothing at all; then the row comes too early, and the claim sees that.
+-- (3) Holds the machine up, or ends what did at a date that the due row already has: the row may only come too early.
+-- (4) A row that is locked is passed over. One whose revision is not the one that was seen was changed in between.
+-- (5) While a hold is in force nobody claims; when it ends, silence is counted from its end, later than any row says.
+-- (6) The one write that every machine causes all the time. It makes the row come too early, never too late, because the
+-- machine is silent later than was thought; the claim compares. That it is not lost beside whoever ends the agent is seen
+-- to in agent.sql.
+
+-- name: lock_due
+-- First statement of every transaction that changes tags which decide what a machine needs.
+SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE;
+
+-- name: rearm
+-- Bring due rows up to date after the tags of these machines changed. Run it in the transaction that changed them,
+-- after lock_due and as a statement of its own, so that it sees the change.
+INSERT INTO machine_due (machine_id, provider, process, not_before, recover_at)
+SELECT
+    machine_id,
+    provider,
+    process,
+    least(since, clock_timestamp()),
+    (SELECT clock_timestamp() FROM machine_wants w WHERE w.machine_id = machine_need.machine_id AND w.overdue)
+FROM machine_need
+WHERE machine_id = ANY(:machine_ids::uuid[])
+ON CONFLICT (machine_id) DO UPDATE
+SET
+    provider = excluded.provider,
+    process = excluded.process,
+    not_before = excluded.not_before,
+    recover_at = excluded.recover_at,
+    revision = machine_due.revision + 1;
