@@ -45,9 +45,9 @@ class Inputs:
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 49
+    alarms: int = 50
     """Metrics that alarms look at: each is charged for."""
-    metrics: int = 31
+    metrics: int = 32
 
     # What happens.
     idle_seconds: float = 0.05

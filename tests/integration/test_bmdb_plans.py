@@ -117,6 +117,7 @@ LIMITS = {
     "close_session": 1_500,
     "look_at_silence": 35_000,
     "quarantine": 300,
+    "find_disagreements": 40_000,
     "forget_history": 4_000,
 }
 LIMIT = 150

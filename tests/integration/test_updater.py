@@ -142,7 +142,7 @@ def test_what_the_provider_says_goes_on_record_and_nothing_else_is_written(
     assert fleet.sql("SELECT 1 FROM sessions") == []
 
 
-def test_a_settled_fleet_costs_three_statements_and_no_call(fleet: Fleet, listed: Listed, run: Run) -> None:
+def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Nearly every minute of nearly every fleet."""
     plant(fleet, listed, 3)
     run(listed)
@@ -150,9 +150,15 @@ def test_a_settled_fleet_costs_three_statements_and_no_call(fleet: Fleet, listed
     for _ in range(3):
         fleet.pass_time(MINUTE)
         counts = run(listed, connection=connection)
-        assert counts == {Metric.UPDATED: 0, Metric.UNSETTLED: 0, Metric.MISSING: 0, Metric.INCOMPLETE: 0}
+        assert counts == {
+            Metric.UPDATED: 0,
+            Metric.UNSETTLED: 0,
+            Metric.MISSING: 0,
+            Metric.INCOMPLETE: 0,
+            Metric.REPAIRED: 0,
+        }
     assert listed.asked == 1
-    assert connection.ran == ["open_session", "look_for_updates", "close_session"] * 3
+    assert connection.ran == ["open_session", "find_disagreements", "look_for_updates", "close_session"] * 3
 
 
 def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, run: Run) -> None:
@@ -399,8 +405,8 @@ def test_a_pause_of_everything_or_of_the_provider_holds_it(
     """Whoever pauses a provider does not want it to be called; what the machines are can wait."""
     plant(fleet, listed, 1)
     pause = queries.pause(fleet.connection, owner="me", reason="maintenance", provider=provider)
-    assert run(listed) == {}
-    assert make(listed).plan(Deadline(SystemClock(), 60)) == {"changes": []}
+    assert run(listed) == {Metric.REPAIRED: 0}
+    assert make(listed).plan(Deadline(SystemClock(), 60)) == {"changes": [], "repairs": []}
     assert listed.asked == 0
     queries.resume(fleet.connection, pause)
     assert run(listed)[Metric.UPDATED] == 1
@@ -424,7 +430,7 @@ def test_a_plan_tells_the_changes_and_makes_none(
     machine_id, _ = plant(fleet, listed, 2)
     run(listed)
     listed.put(name_of(fleet, machine_id), location="fra")
-    assert make(listed).plan(Deadline(clock, 60)) == {"changes": []}
+    assert make(listed).plan(Deadline(clock, 60)) == {"changes": [], "repairs": []}
     assert listed.asked == 1
     fleet.pass_time(HOUR)
     before = rows(fleet)
@@ -435,7 +441,8 @@ def test_a_plan_tells_the_changes_and_makes_none(
                 "provider_id": name_of(fleet, machine_id),
                 "changed": {"location": ("ams", "fra")},
             }
-        ]
+        ],
+        "repairs": [],
     }
     assert rows(fleet) == before
 
@@ -460,7 +467,7 @@ def test_a_twin_leaves_without_asking_the_provider(fleet: Fleet, listed: Listed,
     twins: list[Counts] = []
     listed.meanwhile = lambda: twins.append(run(listed, connection=fleet.connect()))
     assert run(listed)[Metric.UPDATED] == 1
-    assert twins == [{}]
+    assert twins == [{Metric.REPAIRED: 0}]
     assert listed.asked == 1
 
 

@@ -73,6 +73,8 @@ class Metric(StrEnum):
     """Machines that were on record as neither up, nor missing, nor failed for good."""
     MISSING = "missing"
     """Machines that were put on record as missing, because the provider does not list them any more."""
+    REPAIRED = "repaired"
+    """Machines whose due row disagreed with the facts, and was mended; 0, unless something is broken."""
 
     @property
     def unit(self) -> str:

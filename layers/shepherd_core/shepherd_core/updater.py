@@ -1,4 +1,9 @@
-"""The Updater: keeps what the BMDB says of machines what their provider says."""
+"""
+The Updater: keeps what the BMDB says of machines what their provider says.
+
+In passing it sees to it that the due index says what the facts say, a stretch of
+machines at a time. It should never find anything.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb import updating
+from shepherd_core.bmdb import due, updating
 from shepherd_core.bmdb.session import Session
 from shepherd_core.comparison import YOUNG_SECONDS, in_use
 from shepherd_core.machine import ProviderStatus
@@ -58,16 +63,19 @@ class Updater:
     update_seconds: float
 
     def plan(self, deadline: Deadline) -> dict[str, object]:
-        """Return the ``changes`` that a pass would make now, and make none. Raises what ``run`` raises."""
+        """Return the ``changes`` and ``repairs`` that a pass would make; raises what ``run`` raises."""
+        wrong = due.disagreements(self.connection, self.provider.name)
+        repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
         outlook = updating.look(self.connection, self.provider.name, self.update_seconds)
         if not outlook.wanted or outlook.paused:
-            return {"changes": []}
+            return {"changes": [], "repairs": repairs}
         known = updating.known(self.connection, self.provider.name, everything=outlook.due)
-        return {"changes": [change.told for change in changes(self.provider.list_machines(deadline), known)]}
+        found = changes(self.provider.list_machines(deadline), known)
+        return {"changes": [change.told for change in found], "repairs": repairs}
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
-        Make one pass and return the counts; none if it was not to be made, which the log explains.
+        Make one pass and return the counts; only that of repairs if it was not to be made, which the log explains.
 
         Raises:
             ProviderError: the listing failed; nothing was done.
@@ -76,14 +84,15 @@ class Updater:
         name = self.provider.name
         session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)
         try:
+            repaired = {Metric.REPAIRED: self._repair()}
             outlook = updating.look(self.connection, name, self.update_seconds)
             counts: dict[Metric, float] = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
-            counts[Metric.UNSETTLED] = outlook.unsettled
+            counts |= {**repaired, Metric.UNSETTLED: outlook.unsettled}
             if not outlook.wanted:
                 return counts
             if outlook.paused or outlook.held or not updating.begin(session, name, outlook.holder):
                 telemetry.info("nothing is updated", reason=outlook.paused or "another Updater is at work")
-                return {}
+                return {**repaired}
             known = updating.known(self.connection, name, everything=outlook.due)
             found = changes(session.keep_alive(lambda: self.provider.list_machines(deadline)), known)
             while found and deadline.remaining() > 0:
@@ -97,3 +106,9 @@ class Updater:
             return {**counts, Metric.INCOMPLETE: min(1, len(found))}
         finally:
             session.close()
+
+    def _repair(self) -> int:
+        wrong = due.repair(self.connection, self.provider.name)
+        for machine_id, what in wrong.items():
+            telemetry.error("a due row disagreed with the facts, and was mended", machine_id=machine_id, wrong=what)
+        return len(wrong)

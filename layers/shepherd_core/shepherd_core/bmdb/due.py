@@ -9,10 +9,12 @@ why not; a list of all of them is there.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID, uuid4
+
+from shepherd_core.errors import CommitUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
@@ -32,3 +34,40 @@ def change(connection: Connection, machine_id: UUID, step: Callable[[], T]) -> T
     if result:
         connection.run("rearm", machine_ids=[machine_id])
     return result
+
+
+def disagreements(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
+    """
+    Return machines of *provider* whose due rows disagree with the facts, and how: none, unless something is broken.
+
+    Looks at 500 machines or so, those from the id *start* on, or from anywhere.
+    """
+    return _found(connection, provider, start=start or uuid4(), machine_ids=[])
+
+
+def repair(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
+    """
+    Mend what ``disagreements`` finds, and return what was wrong. May run twice, and needs no session.
+
+    Nothing is taken for wrong that somebody is just changing: it is judged again
+    when that is done.
+    """
+    suspects = list(disagreements(connection, provider, start))
+    wrong: dict[UUID, str] = {}
+
+    def unit() -> None:
+        connection.run("lock_due", machine_ids=suspects)
+        wrong.update(_found(connection, provider, start=None, machine_ids=suspects))
+        connection.run("drop_due", machine_ids=list(wrong))
+        connection.run("rearm", machine_ids=list(wrong))
+
+    if suspects:
+        try:
+            connection.transact(unit)
+        except CommitUnknown:
+            connection.transact(unit)
+    return wrong
+
+
+def _found(connection: Connection, provider: str, **where: object) -> dict[UUID, str]:
+    return {row[0]: row[1] for row in connection.run("find_disagreements", provider=provider, **where)}

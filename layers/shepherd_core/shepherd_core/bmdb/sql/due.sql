@@ -24,6 +24,7 @@
 --   recovery holds                                            hold_recovery                          none (5)
 --   backoff of a step that was begun                          attempt_recovery                       none (3)
 --   heartbeat                                                 take_heartbeat, record_heartbeat       none (6)
+--   due row that disagrees with the facts                     due.repair                             lock_due, judged again
 --
 -- (1) What is needed does not depend on them. The location decides which hold counts, as (5).
 -- (2) One statement, to save a round trip. It waits for the due row and goes on by its older view of the rest; but it needs
@@ -59,3 +60,74 @@ SET
     not_before = excluded.not_before,
     recover_at = excluded.recover_at,
     revision = machine_due.revision + 1;
+
+-- name: find_disagreements
+-- Machines of the provider whose due rows would have them found never, or too late, and what is wrong, in words. Of two
+-- stretches of 500 machines, those that are provided and those that are due, in the order of their ids, which are random,
+-- from the id :start on (so it is all of them in a fleet of up to 500, and costs the same in any); and of :machine_ids.
+-- A row may come too early, because a claim judges by the facts. No fault is: ten minutes, by which a claim puts off what
+-- is paused; the end of a backoff, and of the session that works on the machine; a day, which is as long as a setting may
+-- have an agent be silent; and a week, which is as long as one may have a machine come back. Each look is LATERAL, as in
+-- claim.
+WITH provided AS (
+    SELECT machine_id
+    FROM (
+        (SELECT machine_id FROM machine_provided WHERE machine_id >= :start::uuid ORDER BY machine_id LIMIT 500)
+        UNION ALL
+        (SELECT machine_id FROM machine_provided WHERE machine_id < :start::uuid ORDER BY machine_id LIMIT 500)
+    ) AS around
+    LIMIT 500
+),
+due AS (
+    SELECT machine_id
+    FROM (
+        (SELECT machine_id FROM machine_due WHERE machine_id >= :start::uuid ORDER BY machine_id LIMIT 500)
+        UNION ALL
+        (SELECT machine_id FROM machine_due WHERE machine_id < :start::uuid ORDER BY machine_id LIMIT 500)
+    ) AS around
+    LIMIT 500
+),
+looked AS (
+    SELECT machine_id FROM provided
+    UNION
+    SELECT machine_id FROM due
+    UNION
+    SELECT g.machine_id FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
+),
+judged AS (
+    SELECT
+        l.machine_id,
+        coalesce(p.provider, d.provider) AS provider,
+        CASE
+            WHEN p.machine_id IS NULL THEN 'it is due, and no provider has it'
+            WHEN d.machine_id IS NULL THEN 'it has no due row'
+            WHEN d.provider <> p.provider THEN 'it is due at provider ' || d.provider
+            WHEN n.process IS NOT NULL AND d.process IS NULL THEN 'it is due for nothing, and needs ' || n.process
+            WHEN d.process <> n.process THEN 'it is due for ' || d.process || ', and needs ' || n.process
+            WHEN n.process IS NOT NULL AND d.not_before > interval '10 minutes'
+                + greatest(statement_timestamp(), n.since, n.backoff_until, n.locked_until)
+                + CASE
+                    WHEN o.machine_id IS NOT NULL THEN interval '7 days'
+                    WHEN n.process = 'ShepherdRecovery' THEN interval '1 day'
+                    ELSE interval '0 days'
+                END
+                THEN 'it is due for ' || n.process || ' too late'
+            WHEN o.machine_id IS NOT NULL AND d.recover_at IS NULL
+                THEN 'it was told to come back, and nobody is to look whether it did'
+            WHEN d.recover_at > interval '10 minutes'
+                + greatest(statement_timestamp(), o.since, o.backoff_until, o.locked_until) + interval '7 days'
+                THEN 'it was told to come back, and somebody is to look too late whether it did'
+        END AS wrong
+    FROM looked l
+    LEFT JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = l.machine_id LIMIT 1) AS p ON true
+    LEFT JOIN LATERAL (SELECT * FROM machine_due WHERE machine_id = l.machine_id LIMIT 1) AS d ON true
+    LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n ON true
+    LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS o ON true
+)
+SELECT machine_id, wrong FROM judged WHERE provider = :provider AND wrong IS NOT NULL ORDER BY machine_id;
+
+-- name: drop_due
+-- Due rows of machines that no provider has: claims pass them over, and never move them.
+DELETE FROM machine_due d
+WHERE d.machine_id = ANY(:machine_ids::uuid[])
+    AND NOT EXISTS (SELECT 1 FROM machine_provided p WHERE p.machine_id = d.machine_id);
