@@ -203,7 +203,6 @@ def observed(connection: Connection, name: str, settings: Settings) -> tuple[dic
     """
     found = queries.show_machine(connection, queries.machine_named(connection, name))
     observer = Observer(queries.now(connection), settings, queries.pauses(connection))
-    del found["paused_until"]  # the pauses themselves say more
     found["being_worked_on"] = bool(found["work"])
     found["backing_off"] = found["backoff_until"] is not None and found["backoff_until"] > observer.now
     return found, observer
@@ -218,7 +217,8 @@ def fingerprint(host_key: str) -> str:
 
 def _with_state(machine: Mapping[str, Any], observer: Observer) -> dict[str, Any]:
     pauses = observer.pauses_of(machine)
-    return {**machine, "state": observer.state(machine), "paused": bool(pauses), "pauses": pauses}
+    told = {name: value for name, value in machine.items() if name != "pause_ids"}
+    return {**told, "state": observer.state(machine), "paused": bool(pauses), "pauses": pauses}
 
 
 def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any]]:

@@ -75,15 +75,8 @@ class Observer:
         return State.AGENT_STARTED if heartbeat is None else State.AGENT_RUNNING
 
     def pauses_of(self, machine: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return the pauses that keep loops away from the machine now."""
-        return [
-            pause
-            for pause in self.pauses
-            if all(
-                pause[scope] in (None, machine[fact])
-                for scope, fact in (("machine_id", "machine_id"), ("process", "needs"), ("provider", "provider"))
-            )
-        ]
+        """Return the pauses that keep loops away from the machine now, as the BMDB judged that."""
+        return [pause for pause in self.pauses if pause["pause_id"] in machine["pause_ids"]]
 
     def words(self, machine: Mapping[str, Any]) -> Text:
         """Return the state, and what holds the machine up, in words."""

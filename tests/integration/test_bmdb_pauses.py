@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.bmdb import provisioning, queries, work
+from shepherd_core.bmdb import eligibility, provisioning, queries, work
+from shepherd_core.bmdb.eligibility import Block
+from shepherd_core.bmdb.work import Silence
 from shepherd_core.machine import Process
 
 from tests.integration.fleet import PROVIDER, claimed, ids
@@ -13,6 +15,7 @@ from tests.integration.plain_eligibility import plainly_eligible
 
 if TYPE_CHECKING:
     from typing import Any
+    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
@@ -65,6 +68,82 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
     assert handed_out() == set(machines) - held_up
     assert queries.resume(fleet.connection, paused)
     assert handed_out() == held_up
+
+
+def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
+    """Return which machines each of those says to be paused that tell people of it; of the counts, as many names."""
+    silence = Silence(first_heartbeat_seconds=1800, silence_seconds=600)
+    names = {machine_id: name for name, machine_id in machines.items()}
+    listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
+    shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}
+    why = {
+        name
+        for name, each in machines.items()
+        if any(verdict.blocked_by is Block.PAUSED for verdict in eligibility.why(connection, each, silence)[0])
+    }
+    counted = sum(count["paused"] for count in queries.count_machines(connection, silence))
+    return [listed, shown, why, set(sorted(listed)[:counted])]
+
+
+@pytest.mark.parametrize("seconds", [None, 300, -1], ids=["for ever", "for a while", "over"])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
+    fleet: Fleet, scope: str, seconds: float | None
+) -> None:
+    """Whoever looks from the counts to the list, and from there to one machine, must not find several truths."""
+    machines = {
+        "start": fleet.provided_machine(),
+        "other start": fleet.provided_machine(),
+        "recovery": fleet.silent_machine(),
+        "elsewhere": fleet.provided_machine("equinix"),
+    }
+    chosen, held_up = SCOPES[scope]
+    if "machine_id" in chosen:
+        chosen = {**chosen, "machine_id": machines[chosen["machine_id"]]}
+    pause_id = queries.pause(fleet.connection, owner="me", reason="maintenance", seconds=seconds, **chosen)
+    wanted = held_up if seconds != -1 else set()
+    assert told_paused(fleet.connection, machines) == [wanted] * 4
+    assert queries.resume(fleet.connection, pause_id)
+    assert told_paused(fleet.connection, machines) == [set()] * 4
+
+
+@pytest.mark.parametrize(
+    ("chosen", "covered"),
+    [
+        ({}, {"quarantined", "intended", "awaited"}),
+        ({"provider": "equinix"}, {"intended"}),
+        ({"process": START}, {"awaited"}),
+        ({"process": RECOVER}, set()),
+    ],
+)
+def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
+    fleet: Fleet, chosen: dict[str, Any], covered: set[str]
+) -> None:
+    """A pause of everything covers them too; one of a process does not cover a machine that needs nothing of it."""
+    machines = {
+        "quarantined": fleet.silent_machine(),
+        "intended": fleet.bare_machine(),
+        "awaited": fleet.provided_machine(),
+    }
+    fleet.change(
+        machines["quarantined"], f"INSERT INTO machine_quarantine VALUES ('{machines['quarantined']}', now(), '?', '')"
+    )
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=machines["intended"])
+    fleet.change(machines["awaited"], f"INSERT INTO machine_awaited VALUES ('{machines['awaited']}', now(), now())")
+    queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
+    listed, shown, _, counted = told_paused(fleet.connection, machines)
+    assert listed == shown == counted == covered
+
+
+def test_all_pauses_that_cover_a_machine_are_told_oldest_first(fleet: Fleet) -> None:
+    """Ending one of them is not enough."""
+    machine_id = fleet.provided_machine()
+    made = [
+        queries.pause(fleet.connection, owner="me", reason="?", **chosen)
+        for chosen in ({"machine_id": machine_id}, {}, {"provider": PROVIDER}, {"process": START})
+    ]
+    (listed,) = queries.list_machines(fleet.connection)
+    assert listed["pause_ids"] == queries.show_machine(fleet.connection, machine_id)["pause_ids"] == made
 
 
 def test_a_pause_ends_by_itself(fleet: Fleet) -> None:

@@ -107,13 +107,14 @@ SMALL = {
     "work",
 }
 
-# A page of the list has a hundred machines; a closing session counts to 1,000. Where 1 % are due, the planner may read
-# them all before it sorts them. The Recoverer looks at up to 1,000 machines, at up to nine tables for each. It has two
-# windows: that of machines whose recovery is due, and that of those which did not come back after one. Quarantine reads
-# the history of its machines. A thousand rows of history are forgotten at a time.
+# A page of the list has a hundred machines, whose state and pauses are looked up apart; a closing session counts to
+# 1,000. Where 1 % are due, the planner may read them all before it sorts them. The Recoverer looks at up to 1,000
+# machines, at up to nine tables for each. It has two windows: that of machines whose recovery is due, and that of
+# those which did not come back after one. Quarantine reads the history of its machines. A thousand rows of history
+# are forgotten at a time.
 LIMITS = {
     "claim": 250,
-    "list_machines": 1_200,
+    "list_machines": 2_400,
     "close_session": 1_500,
     "look_at_silence": 35_000,
     "quarantine": 300,

@@ -68,17 +68,17 @@ def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, 
         "paused": fleet.provided_machine(),
         "in work": fleet.provided_machine(),
     }
-    queries.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
+    pause_id = queries.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
     queries.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
     work.start_work(session, Process.ACCESS, machines["in work"])
     rows = {machine["machine_id"]: machine for machine in queries.list_machines(connection)}
-    columns = ("provider", "process", "backing_off", "being_worked_on", "paused")
+    columns = ("provider", "process", "backing_off", "being_worked_on", "pause_ids")
     assert {name: tuple(rows[machine_id][column] for column in columns) for name, machine_id in machines.items()} == {
-        "bare": (None, None, None, False, False),
-        "silent": ("static", "ShepherdRecovery", None, False, False),
-        "failed": ("failing", START, True, False, False),
-        "paused": ("static", START, None, False, True),
-        "in work": ("static", START, None, True, False),
+        "bare": (None, None, None, False, []),
+        "silent": ("static", "ShepherdRecovery", None, False, []),
+        "failed": ("failing", START, True, False, []),
+        "paused": ("static", START, None, False, [pause_id]),
+        "in work": ("static", START, None, True, []),
     }
     assert [machine["machine_id"] for machine in queries.list_machines(connection, provider="failing")] == [failed]
 

@@ -41,6 +41,30 @@ def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fle
     assert counted.keys() == set(State) - {State.NOT_PROVIDED, State.FORGOTTEN, State.RELEASED}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "paused"),
+    [
+        (["--all"], 11),
+        (["--provider", "static"], 10),
+        (["--process", "ShepherdRecovery"], 6),
+        (["--process", "ShepherdAgentStart", "--provider", "static"], 2),
+        (["--machine", "machine-1"], 1),
+        (["--machine", "machine-1", "--process", "ShepherdRecovery"], 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_machines_that_are_paused_are_counted_as_the_list_tells_them(
+    shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int
+) -> None:
+    """A pause of everything that the counts left out looked like no pause at all."""
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
+    shepherdctl.read("pause", *arguments, "--reason", "maintenance")
+    listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list") if machine["paused"])
+    counted = {count["state"]: count["paused"] for count in shepherdctl.load("status")["machines"] if count["paused"]}
+    assert counted == listed
+    assert listed.total() == paused
+
+
 def test_a_line_for_each_provider_tells_the_states_and_what_is_held_up(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Columns of what does not occur only hide what does."""
     fleet.provided_machine("equinix")

@@ -41,7 +41,11 @@ def machine_named(connection: Connection, name: str) -> UUID:
 def list_machines(
     connection: Connection, *, provider: str | None = None, after: UUID | None = None, limit: int = 100
 ) -> list[dict[str, Any]]:
-    """Return a page of machines with their state, by id; pass the last one's id as *after* for the next page."""
+    """
+    Return a page of machines with their state, by id; pass the last one's id as *after* for the next page.
+
+    ``pause_ids`` are the pauses in force that keep loops away from a machine, its own and wider ones.
+    """
     return connection.records("list_machines", provider=provider, after=after, limit=limit)
 
 
@@ -51,7 +55,7 @@ def count_machines(connection: Connection, silence: Silence) -> list[dict[str, A
 
     Each has ``provider``, ``state`` (a value of the command line's ``State``),
     ``machines``, and of these ``being_worked_on``, ``backing_off`` and
-    ``paused``, which are those with a pause of their own.
+    ``paused``, which are those that a pause covers, their own or a wider one.
     """
     return connection.records(
         "count_machines",
@@ -63,6 +67,8 @@ def count_machines(connection: Connection, silence: Silence) -> list[dict[str, A
 def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
     """
     Return everything that is known about one machine; ``backoffs`` and ``work`` are lists of records.
+
+    ``pause_ids`` are as in ``list_machines``.
 
     Raises:
         MachineUnknown: the BMDB knows no such machine.

@@ -52,7 +52,12 @@ SELECT
     n.backoff_until > clock_timestamp() AS backing_off,
     n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
-    n.paused_until IS NOT NULL AS paused,
+    ARRAY(
+        SELECT x.pause_id
+        FROM machine_pauses x
+        WHERE x.machine_id = g.machine_id AND NOT x.overdue
+        ORDER BY x.created_at, x.pause_id
+    ) AS pause_ids,
     (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = g.machine_id) AS quarantined_at
 FROM page g
 LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = g.machine_id AND NOT overdue LIMIT 1) AS n ON true
@@ -63,6 +68,7 @@ ORDER BY g.machine_id;
 -- the command line. A machine that is not provided yet is counted at the provider that is to create it.
 WITH seen AS (
     SELECT
+        machine_id,
         provider,
         CASE
             WHEN quarantined THEN 'quarantined'
@@ -76,12 +82,11 @@ WITH seen AS (
             ELSE 'agent_started'
         END AS state,
         locked_until,
-        backoff_until,
-        paused_until
+        backoff_until
     FROM machine_next
     WHERE NOT overdue
     UNION ALL
-    SELECT provider, 'not_provided', NULL, NULL, NULL FROM machine_creation_intent
+    SELECT machine_id, provider, 'not_provided', NULL, NULL FROM machine_creation_intent
 )
 SELECT
     provider,
@@ -89,7 +94,7 @@ SELECT
     count(*) AS machines,
     count(locked_until) AS being_worked_on,
     count(*) FILTER (WHERE backoff_until > statement_timestamp()) AS backing_off,
-    count(paused_until) AS paused
+    count(*) FILTER (WHERE machine_id IN (SELECT machine_id FROM machine_pauses WHERE NOT overdue)) AS paused
 FROM seen
 GROUP BY provider, state
 ORDER BY provider, state;
@@ -126,7 +131,12 @@ SELECT
     n.since,
     n.backoff_until,
     n.locked_until,
-    n.paused_until,
+    ARRAY(
+        SELECT x.pause_id
+        FROM machine_pauses x
+        WHERE x.machine_id = m.machine_id AND NOT x.overdue
+        ORDER BY x.created_at, x.pause_id
+    ) AS pause_ids,
     w.awaited_until,
     z.quarantined_at,
     z.cause AS quarantine_cause,

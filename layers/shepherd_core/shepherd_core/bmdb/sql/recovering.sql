@@ -259,11 +259,8 @@ LEFT JOIN LATERAL (
 ) AS l ON true
 LEFT JOIN LATERAL (
     SELECT u.pause_id, u.owner, u.reason, u.expires_at
-    FROM pauses u
-    WHERE (u.machine_id IS NULL OR u.machine_id = m.machine_id)
-        AND (u.process IS NULL OR u.process = x.process)
-        AND (u.provider IS NULL OR u.provider = p.provider)
-        AND (u.expires_at IS NULL OR u.expires_at > clock_timestamp())
+    FROM machine_pauses u
+    WHERE u.machine_id = m.machine_id AND u.process = x.process
     ORDER BY coalesce(u.expires_at, 'infinity') DESC
     LIMIT 1
 ) AS y ON true
