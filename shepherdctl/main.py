@@ -5,11 +5,13 @@ Commands are functions of the modules beside this one; here they get their
 names. Exit status: 0 fine, 1 failed, 2 misused.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from shepherd_core.errors import ShepherdError
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl import (
     database,
@@ -39,6 +41,23 @@ class _Commands(TyperGroup):
                 raise
             complain(f"{error}\nThis may pass: try again." if error.retryable else str(error))
             raise typer.Exit(1) from error
+
+
+class _Command(TyperCommand):
+    """A command in which an option that takes one value may be given once: of two, the first would be dropped."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse *args*, and refuse those that name an option twice."""
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for option, times in Counter(given).items():
+            if times > 1 and isinstance(option, TyperOption) and not (option.multiple or option.is_flag):
+                message = f"{option.opts[0]} was given twice: it takes one value."
+                raise typer.BadParameter(message)
+        return super().parse_args(ctx, args)
+
+
+def _add(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
+    group.command(name, cls=_Command)(command)
 
 
 def _group(text: str) -> typer.Typer:
@@ -76,33 +95,33 @@ def _everywhere(
 
 
 db = _group("The schema of the BMDB.")
-db.command("migrate")(database.migrate)
-db.command("status")(database.status)
+_add(db, "migrate", database.migrate)
+_add(db, "status", database.status)
 app.add_typer(db, name="db")
 
 machine = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
-machine.command("list")(machines.list_machines)
-machine.command("show")(machines.show)
-machine.command("why")(recovering.why)
-machine.command("retry")(recovering.retry)
-machine.command("unquarantine")(recovering.unquarantine)
-machine.command("install")(installing.install)
-machine.command("forget-host-key")(machines.forget_host_key)
-machine.command("adopt")(resolving.adopt)
-machine.command("forget")(resolving.forget)
-machine.command("release")(resolving.release)
+_add(machine, "list", machines.list_machines)
+_add(machine, "show", machines.show)
+_add(machine, "why", recovering.why)
+_add(machine, "retry", recovering.retry)
+_add(machine, "unquarantine", recovering.unquarantine)
+_add(machine, "install", installing.install)
+_add(machine, "forget-host-key", machines.forget_host_key)
+_add(machine, "adopt", resolving.adopt)
+_add(machine, "forget", resolving.forget)
+_add(machine, "release", resolving.release)
 app.add_typer(machine, name="machine")
 
-app.command("status")(status.status)
-app.command("reconcile")(reconciling.reconcile)
-app.command("inventory")(inventory.inventory)
-app.command("history")(machines.history)
-app.command("pause")(pausing.pause)
-app.command("pauses")(pausing.pauses)
-app.command("resume")(pausing.resume)
-app.command("run")(loops.run)
-app.command("demo")(worlds.demo)
-app.command("simulate")(worlds.simulate)
+_add(app, "status", status.status)
+_add(app, "reconcile", reconciling.reconcile)
+_add(app, "inventory", inventory.inventory)
+_add(app, "history", machines.history)
+_add(app, "pause", pausing.pause)
+_add(app, "pauses", pausing.pauses)
+_add(app, "resume", pausing.resume)
+_add(app, "run", loops.run)
+_add(app, "demo", worlds.demo)
+_add(app, "simulate", worlds.simulate)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from shepherd_core.machine import Process
 
 from shepherdctl.database import bmdb
 from shepherdctl.machines import PROVIDERS
-from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
+from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
 from shepherdctl.times import duration, relative, span
 
 _OURS = ("provisioner", "release")
@@ -59,9 +59,13 @@ ProcessOption = Annotated[
 def pause(
     *,
     reason: ReasonOption,
-    machine: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="One machine: the beginning of its id, or its whole provider id."),
+    machines: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--machine",
+            metavar="ID",
+            help="One machine: the beginning of its id, or its whole provider id. May be given more than once.",
+        ),
     ] = None,
     process: ProcessOption = None,
     provider: Annotated[
@@ -85,46 +89,51 @@ def pause(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Put a machine, a process, a provider, any combination of them, or everything on hold.
+    Put machines, a process, a provider, any combination of them, or everything on hold.
 
     No loop takes on new work that a pause covers. Work that is under way goes
-    on. Creating machines stops with --all and with --provider alone.
+    on. Creating machines stops with --all and with --provider alone. Each
+    machine that is named gets a pause of its own, or none does.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
+      shepherdctl pause --machine 3f2a --machine 81fe --reason "rack 7 moves"
       shepherdctl pause --provider equinix --for 2h --reason "maintenance"
       shepherdctl pause --process ShepherdRecovery --reason "no reboots today"
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
-    if everything == any((machine, process, provider)):
+    if everything == any((machines, process, provider)):
         message = "say what to pause: --machine, --process, --provider or a combination of them, or else --all."
         raise typer.BadParameter(message)
+    scope: dict[str, Any] = {"process": Process(process) if process else None, "provider": provider}
     owner = owner or user()
     with bmdb() as connection:
-        machine_id = queries.machine_named(connection, machine) if machine else None
-        pause_id = queries.pause(
-            connection,
-            owner=owner,
-            reason=reason,
-            machine_id=machine_id,
-            process=Process(process) if process else None,
-            provider=provider,
-            seconds=seconds,
-        )
-    made = {
-        "pause_id": pause_id,
-        "machine_id": machine_id,
-        "process": process,
-        "provider": provider,
-        "owner": owner,
-        "reason": reason,
-        "seconds": seconds,
-    }
+        named = dict.fromkeys(queries.machine_named(connection, name) for name in machines or ())
+
+        def unit() -> list[dict[str, Any]]:
+            return [
+                {
+                    "pause_id": queries.pause(
+                        connection, owner=owner, reason=reason, machine_id=machine_id, seconds=seconds, **scope
+                    ),
+                    "machine_id": machine_id,
+                    **scope,
+                    "owner": owner,
+                    "reason": reason,
+                    "seconds": seconds,
+                }
+                for machine_id in named or (None,)
+            ]
+
+        made = connection.transact(unit)
     if output is Form.JSON:
         document(made)
         return
     ends = "until it is resumed" if seconds is None else f"for {span(seconds)}"
-    facts([("pause", pause_id), ("covers", _scope(made)), ("holds", ends)])
+    table(
+        [Column("PAUSE"), Column("COVERS", prose=True), Column("HOLDS")],
+        [(name, covered, ends) for name, covered, _ in _named(made)],
+    )
     note("work that is under way goes on")
 
 

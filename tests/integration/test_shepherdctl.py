@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.bmdb.migrate import migrations
 from shepherd_core.errors import MachineUnknown
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
 from shepherdctl.main import app
@@ -92,6 +92,27 @@ def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
     assert result.exit_code == 2
     assert "Usage:" in result.output
     assert not result.stdout or not arguments or arguments == "machine"
+
+
+def single_options(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the options of a command that take one value."""
+    command = get_command(app)
+    for word in words:
+        assert isinstance(command, TyperGroup)
+        command = command.commands[word]
+    for option in command.params:
+        if isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
+            yield option.opts[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "option"), [(words, option) for words in COMMANDS for option in single_options(words)], ids=str
+)
+def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words: tuple[str, ...], option: str) -> None:
+    """The first value would be dropped without a word, and its operator believe that it counts."""
+    result = CommandLine(None)(*words, option, "1", f"{option}=2" if option.startswith("--") else f"{option}2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{option} was given twice" in " ".join(without_styles(result.stderr).replace("│", " ").split())
 
 
 def test_a_failure_is_told_in_words_on_standard_error(fleet: Fleet) -> None:

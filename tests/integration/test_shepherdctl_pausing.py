@@ -48,10 +48,41 @@ def test_no_loop_takes_what_a_pause_covers_until_it_is_resumed(fleet: Fleet, arg
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
+def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
+    """The last one alone was, and its operator went to work on the others; one that is named twice is one machine."""
+    first, second, other = (fleet.provided_machine() for _ in range(3))
+    shepherdctl = CommandLine(fleet.settings)
+    named = ("--machine", "machine-1", "--machine", str(second), "--machine", str(first))
+    made = shepherdctl.load("pause", *named, "--process", "ShepherdAgentStart", *REASON)
+    assert [pause["machine_id"] for pause in made] == [str(first), str(second)]
+    assert {pause["pause_id"] for pause in made} == {pause["pause_id"] for pause in shepherdctl.load("pauses")}
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [other]
+
+
+def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet) -> None:
+    """Half of what was asked for is what nobody asked for; typed again, the first would have two pauses."""
+    fleet.provided_machine()
+    result = CommandLine(fleet.settings)("pause", "--machine", "machine-1", "--machine", "machine-2", *REASON)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'machine-2'" in result.stderr
+    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
+def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) -> None:
+    """A database that fails in the middle must not leave half of it behind."""
+    first, second = (own_fleet.provided_machine() for _ in range(2))
+    own_fleet.sql(f"ALTER TABLE pauses ADD CHECK (machine_id <> '{second}')")
+    result = CommandLine(own_fleet.settings)("pause", "--machine", str(first), "--machine", str(second), *REASON)
+    assert result.exit_code == 1
+    assert own_fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--reason", "x"],
+        ["--all", "--machine", "", "--reason", "x"],
+        ["--provider", "static", "--provider", "equinix", "--reason", "x"],
         ["--all"],
         ["--all", "--reason", " "],
         ["--all", "--provider", "static", "--reason", "x"],
@@ -75,7 +106,7 @@ def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
     """A maintenance is over at some time, and people forget."""
     machine_id = fleet.provided_machine()
     shepherdctl = CommandLine(fleet.settings)
-    made = shepherdctl.load("pause", "--all", "--for", "2h", "--owner", "carol", *REASON)
+    (made,) = shepherdctl.load("pause", "--all", "--for", "2h", "--owner", "carol", *REASON)
     assert (made["seconds"], made["owner"]) == (7200, "carol")
     (pause,) = shepherdctl.load("pauses")
     begun, ends = (datetime.fromisoformat(pause[name]) for name in ("created_at", "expires_at"))
