@@ -199,6 +199,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "grace_seconds": 1800,
         "cooldown_seconds": 600,
         "boot_seconds": 600,
+        "created": True,
         "rebooted": True,
         "rungs": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,

@@ -238,8 +238,11 @@ def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session
 
 def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Session) -> None:
     """The pause between two creations must hold from one invocation to the next."""
-    provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE)
+    provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE, created=True)
     fleet.pass_time(30)
+    provisioning.provide(
+        session, PROVIDER, intend(session, PROVIDER, None), replace(MACHINE, provider_id=ProviderId("taken over"))
+    )
     seconds = provisioning.take_lock(session, PROVIDER)
     assert seconds is not None
     assert 30 <= seconds < 60

@@ -12,7 +12,7 @@ import pytest
 from shepherd_core.bmdb import queries
 from shepherd_core.clock import Deadline
 from shepherd_core.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
-from shepherd_core.machine import Process
+from shepherd_core.machine import Availability, Machine, Process, ProviderId
 from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.providers.equinix_objects import token_tag
 from shepherd_core.provisioner import Pace, Provisioner
@@ -38,6 +38,7 @@ from tests.integration.provisioning import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
@@ -232,6 +233,38 @@ def test_creations_keep_their_distance_also_across_passes(
     run(edge, creation_seconds=500)
     assert 400 - WAIT_SECONDS < clock.slept[1] <= 400
     assert len(provided(fleet)) == 3
+
+
+def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet, run: Run, clock: ManualClock) -> None:
+    """Nothing is created at the provider, which the time between creations protects; twenty machines took 95 s."""
+    names = list("abcdefghijklmnopqrst")
+    counts = run(static(names), creation_seconds=5)
+    assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE]) == (20, 0)
+    assert clock.slept == []
+    assert fleet.sql("SELECT last_creation_at FROM provisioner_lock") == [[None]]
+    assert set(provided(fleet)) == set(names)
+
+
+def test_a_machine_that_is_taken_over_neither_waits_for_a_creation_nor_is_waited_for(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock
+) -> None:
+    """A provider may offer both; the time between two creations stays what it is."""
+    first, last = (Machine(provider_id=ProviderId(name), availability=Availability.POSSIBLY_USED) for name in "0~")
+
+    class Both(Edge):
+        def list_machines(self, deadline: Deadline) -> list[Machine]:
+            return [*super().list_machines(deadline), first, last]
+
+        def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+            return capacity if capacity in (first, last) else super().create_machine(capacity, token, deadline)
+
+    run(Both(edge), creation_seconds=500, max_machines=3, seconds=2000)
+    assert clock.slept == [500]
+    assert ("0" in provided(fleet), posts(api)) == (True, 2)
+    fleet.pass_time(100)
+    run(Both(edge), creation_seconds=500, seconds=2000)
+    assert [400 - WAIT_SECONDS < slept <= 400 for slept in clock.slept[1:]] == [True]
+    assert ("~" in provided(fleet), posts(api)) == (True, 3)
 
 
 def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:

@@ -123,7 +123,13 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
 
     max_machines: int = Field(50, ge=0, description="Machines to manage at most; 0: no limit.")
     chunk: Count = Field(20, description="Machines that one pass creates at most.")
-    creation_seconds: float = Field(5, ge=0, le=3_600, description="Seconds between two creations; 0: none.")
+    creation_seconds: float = Field(
+        5,
+        ge=0,
+        le=3_600,
+        description="Seconds between two creations at the provider; 0: none. "
+        "Machines that exist already are taken over without.",
+    )
     penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity that failed is left alone.")
     boot_seconds: float | None = Field(
         None,

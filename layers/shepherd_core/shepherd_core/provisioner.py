@@ -52,7 +52,7 @@ class Pace:
 
     session_seconds: float
     creation_seconds: float
-    """Between two creations, also across passes; 0: none."""
+    """Between two creations at the provider, also across passes; 0: none. To take over what exists needs no time."""
     penalty_seconds: float
     """For which capacity that failed is left alone."""
     boot_seconds: float | None = None
@@ -139,7 +139,7 @@ class Provisioner:
         for provided in plan.set_aside:
             provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
         for intent, machine in plan.adopt:
-            self._record(session, intent.machine_id, machine, Metric.ADOPTED, intent.age_seconds)
+            self._record(session, intent.machine_id, machine, Metric.ADOPTED, age_seconds=intent.age_seconds)
         for intent in plan.forget:
             self._forget(session, intent)
         for machine in plan.assimilate:
@@ -150,13 +150,14 @@ class Provisioner:
     def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
         next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds
         for creation in plan.create:
-            wait = max(0.0, next_at - self._clock.monotonic())
+            wait = 0.0 if creation.takes_over else max(0.0, next_at - self._clock.monotonic())
             if deadline.remaining() < wait + CREATE_SECONDS:
                 self._counts[Metric.INCOMPLETE] = 1
                 return
             if wait:
                 session.keep_alive(partial(self._clock.sleep, wait))
-            next_at = self._clock.monotonic() + self._pace.creation_seconds
+            if not creation.takes_over:
+                next_at = self._clock.monotonic() + self._pace.creation_seconds
             if not self._create(session, creation, deadline):
                 return
 
@@ -186,15 +187,23 @@ class Provisioner:
                 self._penalize(session, intent, error)
             self._counts[Metric.INCOMPLETE] = 1
             return False
-        self._record(session, intent.machine_id, machine, Metric.CREATED)
+        self._record(session, intent.machine_id, machine, Metric.CREATED, created=not creation.takes_over)
         return True
 
     def _record(
-        self, session: Session, machine_id: UUID, machine: Machine, metric: Metric, age_seconds: float = 0.0
+        self,
+        session: Session,
+        machine_id: UUID,
+        machine: Machine,
+        metric: Metric,
+        *,
+        created: bool = True,
+        age_seconds: float = 0.0,
     ) -> None:
         usual = self._pace.boot_seconds if self._pace.boot_seconds is not None else self._provider.boot_seconds
         boot_seconds = max(0.0, usual - age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
-        provisioning.provide(session, self._provider.name, machine_id, machine, boot_seconds=boot_seconds)
+        name = self._provider.name
+        provisioning.provide(session, name, machine_id, machine, created=created, boot_seconds=boot_seconds)
         self._recorded(machine_id, machine, metric)
 
     def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:

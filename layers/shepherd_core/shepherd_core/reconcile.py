@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.comparison import Kind, Look, refuse_duplicates
 from shepherd_core.errors import Discrepancy
+from shepherd_core.machine import INVALID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,11 @@ class Creation:
 
     capacity: Machine
     intent: Intent | None
+
+    @property
+    def takes_over(self) -> bool:
+        """Return whether the machine exists already, so that nothing is created at the provider."""
+        return self.capacity.provider_id != INVALID
 
 
 @dataclass(frozen=True, slots=True)

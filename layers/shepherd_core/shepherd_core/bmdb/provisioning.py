@@ -153,9 +153,19 @@ def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pau
         return None
 
 
-def provide(session: Session, provider: str, machine_id: UUID, machine: Machine, *, boot_seconds: float = 0.0) -> None:
+def provide(
+    session: Session,
+    provider: str,
+    machine_id: UUID,
+    machine: Machine,
+    *,
+    created: bool = False,
+    boot_seconds: float = 0.0,
+) -> None:
     """
     Record that *machine* exists at the provider: it is provided, and due for its agent, after *boot_seconds*.
+
+    If it was *created* for that, the time until the next creation counts from now.
 
     If the provider knows its SSH host key, that is pinned with it, so that even the first contact is verified.
 
@@ -175,6 +185,7 @@ def provide(session: Session, provider: str, machine_id: UUID, machine: Machine,
         provider_status=machine.status,
         capacity_id=machine.capacity_id,
         host_key=machine.host_key,
+        created=created,
         boot_seconds=boot_seconds,
     )
 

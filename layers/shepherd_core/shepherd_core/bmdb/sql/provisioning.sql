@@ -96,7 +96,8 @@ RETURNING machine_id;
 
 -- name: provide
 -- The machine exists at the provider: tag it, pin its host key if the provider knows it, drop its intent and any penalty
--- on its capacity, and make it due, but not before it can have booted. No row: the lock or the session is lost, and the
+-- on its capacity, and make it due, but not before it can have booted. created: the provider was made to create it, and
+-- the next creation waits for that. No row: the lock or the session is lost, and the
 -- intent is still there for a later pass.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
@@ -143,7 +144,7 @@ forgiven AS (
 counted AS (
     UPDATE provisioner_lock
     SET last_creation_at = clock_timestamp()
-    WHERE provider IN (SELECT provider FROM tagged)
+    WHERE :created::boolean AND provider IN (SELECT provider FROM tagged)
 )
 INSERT INTO machine_due (machine_id, provider, process, not_before)
 SELECT
