@@ -177,6 +177,8 @@ def _tell_steps(plan: Mapping[str, Any]) -> None:
     if not steps:
         note("there is nothing to do")
     note(f"{counted(plan['managed'], 'machine')} managed now")
+    if plan["waiting"]:
+        note(f"{counted(plan['waiting'], 'place')} at the provider unused: SHEPHERD_MAX_MACHINES is reached")
 
 
 def _merged(*records: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.text import Text
-from shepherd_core.bmdb import holds, queries
+from shepherd_core.bmdb import holds, provisioning, queries
 from shepherd_core.bmdb.work import Silence
 from shepherd_core.breaker import where
 from shepherd_core.config import load
@@ -18,12 +18,13 @@ from shepherdctl.times import relative, span
 
 def status(output: Output = Form.TABLE) -> None:
     """
-    Tell how many machines are in which state, and where the Recoverer holds back.
+    Tell how many machines are in which state, where the Recoverer holds back, and what waits for the limit of machines.
 
     It holds back where so many machines are silent at once that the fault is
     more likely ours than theirs, and reboots none there: the figures that decided
     it are told. Holds that ended within a day are told too, since silence is
-    counted from their end.
+    counted from their end. What waits for SHEPHERD_MAX_MACHINES is told as the
+    Provisioner saw it last.
 
     Examples:
       shepherdctl status
@@ -36,13 +37,15 @@ def status(output: Output = Form.TABLE) -> None:
         )
         counts = queries.count_machines(connection, silence)
         held = holds.holds(connection)
+        waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
         now = queries.now(connection)
     if output is Form.JSON:
-        document({"machines": counts, "holds": held, "pauses": len(paused)})
+        document({"machines": counts, "holds": held, "waiting": waiting, "pauses": len(paused)})
         return
     _count(counts)
     _tell(held, now)
+    _tell_waiting(waiting, now)
     if paused:
         note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
 
@@ -84,5 +87,21 @@ def _tell(held: Sequence[Mapping[str, Any]], now: datetime) -> None:
                 hold["reason"],
             )
             for hold in held
+        ],
+    )
+
+
+def _tell_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print where the limit of machines keeps places at the provider unused."""
+    table(
+        [Column("WAITING", number=True), Column("PROVIDER"), Column("BECAUSE", prose=True), Column("SEEN")],
+        [
+            (
+                one["waiting"],
+                one["provider"],
+                f"the limit of {counted(one['max_machines'], 'machine')} is reached",
+                relative(one["seen_at"], now),
+            )
+            for one in waiting
         ],
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core.bmdb import provisioning, queries, work
+from shepherd_core.bmdb.provisioning import Past
 from shepherd_core.errors import BmdbUnavailable, CommitUnknown
 from shepherd_core.machine import Process
 
@@ -204,7 +205,7 @@ def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
 ) -> None:
     """Taking it may run twice: who holds it is written in its row."""
     breaking.lose(lost, commit=True)
-    assert provisioning.take_lock(session, PROVIDER) == float("inf")
+    assert provisioning.take_lock(session, PROVIDER) == Past()
 
 
 @either

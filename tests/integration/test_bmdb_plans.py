@@ -200,6 +200,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "cooldown_seconds": 600,
         "boot_seconds": 600,
         "created": True,
+        "waiting": 1,
+        "max_machines": 50,
         "rebooted": True,
         "rungs": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,

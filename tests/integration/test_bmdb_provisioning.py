@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from shepherd_core.bmdb import provisioning, recovering
 from shepherd_core.bmdb.eligibility import Block, why
-from shepherd_core.bmdb.provisioning import Intent, Provided
+from shepherd_core.bmdb.provisioning import Intent, Past, Provided
 from shepherd_core.bmdb.work import Silence
 from shepherd_core.errors import SessionExpired, StatementFailed
 from shepherd_core.machine import Availability, Machine, Process, ProviderId, ProviderStatus
@@ -40,7 +40,7 @@ MACHINE = Machine(
 def session(fleet: Fleet) -> Session:
     """Return the session of the one Provisioner."""
     opened = fleet.open_session(connection=fleet.connect())
-    assert provisioning.take_lock(opened, PROVIDER) == float("inf")
+    assert provisioning.take_lock(opened, PROVIDER) == Past()
     return opened
 
 
@@ -155,7 +155,7 @@ def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     """Each has its own lock, and its own books."""
     other = fleet.open_session()
-    assert provisioning.take_lock(other, "equinix") == float("inf")
+    assert provisioning.take_lock(other, "equinix") == Past()
     machine_id = intend(session, PROVIDER, None)
     provisioning.provide(session, PROVIDER, machine_id, MACHINE)
     provisioning.penalize(session, PROVIDER, "rack 9", HOUR, "no power")
@@ -181,7 +181,7 @@ def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
     sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda session: provisioning.take_lock(session, "equinix"), sessions))
-    assert sorted(taken, key=str) == [None, None, None, float("inf")]
+    assert sorted(taken, key=str) == [None, None, None, Past()]
 
 
 def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) -> None:
@@ -243,9 +243,9 @@ def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Ses
     provisioning.provide(
         session, PROVIDER, intend(session, PROVIDER, None), replace(MACHINE, provider_id=ProviderId("taken over"))
     )
-    seconds = provisioning.take_lock(session, PROVIDER)
-    assert seconds is not None
-    assert 30 <= seconds < 60
+    past = provisioning.take_lock(session, PROVIDER)
+    assert past is not None
+    assert 30 <= past.idle_seconds < 60
 
 
 def test_penalized_capacity_is_left_alone_for_its_time(fleet: Fleet, session: Session) -> None:

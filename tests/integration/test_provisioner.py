@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core.bmdb import queries
+from shepherd_core.bmdb import provisioning, queries
 from shepherd_core.clock import Deadline
 from shepherd_core.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
 from shepherd_core.machine import Availability, Machine, Process, ProviderId
@@ -274,6 +274,51 @@ def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, cl
     run(edge, creation_seconds=500, max_machines=2)
     assert clock.slept == []
     assert len(provided(fleet)) == 2
+
+
+def test_what_waits_for_the_limit_is_told(
+    fleet: Fleet, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its fleet stopped growing, and nobody was told that a setting of theirs is why."""
+    assert run(edge, max_machines=2)[Metric.WAITING] == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "the limit of machines is reached" in line)
+    told = json.loads(line)
+    assert (told["level"], told["waiting"], told["max_machines"]) == ("INFO", 1, 2)
+    (seen,) = provisioning.waiting(fleet.connection)
+    assert (seen["provider"], seen["waiting"], seen["max_machines"]) == ("equinix", 1, 2)
+    assert run(edge, max_machines=3)[Metric.WAITING] == 0
+    assert provisioning.waiting(fleet.connection) == []
+    assert "the limit" not in capsys.readouterr().out
+
+
+def test_what_waits_for_the_limit_is_written_when_it_changes_and_now_and_then(
+    fleet: Fleet, edge: Edge, run: Run
+) -> None:
+    """Those who look must see how old it is; a tick that finds what the last one found writes nothing."""
+
+    def age() -> float:
+        seconds = fleet.sql("SELECT extract(epoch FROM clock_timestamp() - waiting_seen_at) FROM provisioner_lock")[0][
+            0
+        ]
+        return float("inf") if seconds is None else float(seconds)
+
+    run(edge, max_machines=2)
+    fleet.pass_time(200)
+    run(edge, max_machines=2)
+    assert age() >= 200, "nothing changed"
+    fleet.pass_time(200)
+    run(edge, max_machines=2)
+    assert age() < 200, "it was old"
+    run(edge)
+    fleet.pass_time(400)
+    run(edge)
+    assert age() >= 400, "where nothing waits, nothing is to be kept fresh"
+
+
+def test_where_nothing_ever_waited_nothing_is_written(fleet: Fleet, edge: Edge, run: Run) -> None:
+    """Which is most fleets."""
+    run(edge)
+    assert fleet.sql("SELECT waiting, waiting_seen_at FROM provisioner_lock") == [[0, None]]
 
 
 def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:

@@ -105,6 +105,22 @@ def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
     assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
 
 
+def test_what_waits_for_the_limit_of_machines_is_told_with_its_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """A fleet that does not grow any more is looked at here first; what nobody saw for a day is no news."""
+    fleet.sql(
+        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
+        "('equinix', 20, 50, now() - interval '3 minutes'), ('static', 0, 50, now()), "
+        "('ec2', 7, 50, now() - interval '25 hours')"
+    )
+    lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
+    assert lines == [
+        "WAITING PROVIDER BECAUSE SEEN",
+        "20 equinix the limit of 50 machines is reached 3 min ago",
+    ]
+    (told,) = shepherdctl.load("status")["waiting"]
+    assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
+
+
 def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
     """Not even the head of a table, and no failure."""
     result = CommandLine(fleet.settings)("status")

@@ -418,6 +418,35 @@ def test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit() -> None:
     assert found.forget == ()
 
 
+@pytest.mark.parametrize(
+    ("max_machines", "chunk", "waiting"),
+    [
+        (0, 20, 0),  # no limit
+        (0, 3, 0),  # what the next pass does waits for no limit
+        (13, 20, 0),
+        (12, 20, 1),
+        (12, 3, 1),
+        (5, 20, 8),
+        (3, 20, 9),  # the limit was lowered: what was begun waits too
+    ],
+)
+def test_what_the_limit_keeps_out_is_counted(max_machines: int, chunk: int, waiting: int) -> None:
+    """A fleet that stops growing looks like one that has nothing to grow on: nobody was told."""
+    ledger = Ledger(
+        provided=tuple(known(f"m{each}", each) for each in range(3)),
+        intents=(Intent(uuid(100), "r0"), Intent(uuid(101), "elsewhere")),
+    )
+    listing = (*CAPACITY, capacity("broken", failed=True), *(in_use(each.provider_id) for each in ledger.provided))
+    assert plan(*listing, ledger=ledger, max_machines=max_machines, chunk=chunk).waiting == waiting
+
+
+def test_machines_that_would_be_assimilated_wait_for_the_limit_as_well() -> None:
+    """Where that is switched off they are differences, and the limit does not matter to them."""
+    listing = in_use("a"), in_use("b"), in_use("c"), capacity("r")
+    assert plan(*listing, assimilate=True, max_machines=2).waiting == 2
+    assert plan(*listing, assimilate=False, max_machines=1).waiting == 0
+
+
 def test_capacity_is_used_in_the_order_of_its_names() -> None:
     """So that the next pass, and a dry run, choose the same."""
     listing = capacity("c"), entry("b"), capacity("a")
@@ -506,6 +535,20 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
         assert not found.create or taken + len(found.create) <= limits.max_machines
         assert not found.assimilate or taken <= limits.max_machines
         assert not fresh or found.managed + fresh <= limits.max_machines
+
+
+@given(listing=_listings, ledger=_ledgers, limits=_limits)
+def test_what_waits_is_what_a_plan_without_the_limit_would_add(
+    listing: list[Machine], ledger: Ledger, limits: Limits
+) -> None:
+    """No more and no less; what the chunk leaves for the next pass does not wait for the limit."""
+    limited, free = (
+        reconcile(listing, ledger, replace(limits, max_machines=limit, chunk=1000))
+        for limit in (limits.max_machines, 0)
+    )
+    added, wanted = (len(found.assimilate) + len(found.create) for found in (limited, free))
+    assert limited.waiting == wanted - added
+    assert reconcile(listing, ledger, limits).waiting == limited.waiting
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)

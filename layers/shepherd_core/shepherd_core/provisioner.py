@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.provisioning import Intent
+    from shepherd_core.bmdb.provisioning import Intent, Past
     from shepherd_core.clock import Clock, Deadline
     from shepherd_core.machine import Machine
     from shepherd_core.provider import Provider
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 CREATE_SECONDS = 60.0
 """What one creation at the provider may take."""
+
+REMIND_SECONDS = 300.0
+"""So old may be what is on record about the limit, if nothing changes: a pass that finds it fresh writes nothing."""
 
 REFUSALS = 3
 """So many refused creations end a pass: it is hardly the capacity that is to blame."""
@@ -95,8 +98,8 @@ class Provisioner:
             self._connection, self._clock, f"Provisioner/{name}", runtime_info, self._pace.session_seconds
         )
         try:
-            idle_seconds = provisioning.take_lock(session, name)
-            if idle_seconds is None:
+            past = provisioning.take_lock(session, name)
+            if past is None:
                 telemetry.info("another Provisioner is at work")
                 return {}
             if reason := provisioning.paused(self._connection, name):
@@ -104,12 +107,13 @@ class Provisioner:
                 return {}
             plan = self._read(session, deadline)
             self._settle_differences(plan, session)
-            self._create_machines(plan, session, deadline, idle_seconds)
+            self._tell_waiting(plan, session, past)
+            self._create_machines(plan, session, deadline, past.idle_seconds)
         finally:
             session.close()
         counted = (
             Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED, Metric.PENALIZED,
-            Metric.MANAGED, Metric.DISCREPANCY, Metric.INCOMPLETE,
+            Metric.MANAGED, Metric.WAITING, Metric.DISCREPANCY, Metric.INCOMPLETE,
         )  # fmt: skip
         return {metric: self._counts[metric] for metric in counted}
 
@@ -146,6 +150,15 @@ class Provisioner:
             machine_id = provisioning.take_in(session, self._provider.name, machine)
             if machine_id is not None:
                 self._recorded(machine_id, machine, Metric.ASSIMILATED)
+
+    def _tell_waiting(self, plan: Plan, session: Session, past: Past) -> None:
+        """Say what the limit keeps out; on record for ``shepherdctl status`` when it changes, and now and then."""
+        self._counts[Metric.WAITING] = plan.waiting
+        limit = self._limits.max_machines
+        if plan.waiting:
+            telemetry.info("the limit of machines is reached", waiting=plan.waiting, max_machines=limit)
+        if plan.waiting != past.waiting or (plan.waiting and past.waiting_seconds > REMIND_SECONDS):
+            provisioning.note_waiting(session, self._provider.name, plan.waiting, limit)
 
     def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
         next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds

@@ -66,6 +66,8 @@ class Plan:
     create: tuple[Creation, ...] = ()
     managed: int = 0
     """Machines that count towards the limit before anything is created."""
+    waiting: int = 0
+    """Places at the provider, and machines to take in or to create again, that the limit of machines keeps out."""
     differences: tuple[str, ...] = ()
     """One line for each machine about which the two sides disagree; nothing but ``set_aside`` is done about it."""
 
@@ -125,7 +127,9 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
     resume, forget = _unfinished(unclaimed, unused, occupied, ledger, limits)
     managed = settled + len(ledger.intents) - len(adopt) - len(forget)
-    create = resume[: _room(limits, settled)] + _fresh(unused, ledger)[: _room(limits, managed)]
+    fresh = _fresh(unused, ledger)
+    create = resume[: _room(limits, settled)] + fresh[: _room(limits, managed)]
+    wanted = len(resume) + len(fresh) + (len(unknown) if limits.assimilate else 0)
     return Plan(
         depart=tuple(sorted(depart, key=attrgetter("provider_id"))),
         take_back=tuple(sorted(take_back, key=attrgetter("provider_id"))),
@@ -135,6 +139,7 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         assimilate=tuple(assimilate),
         create=tuple(create[: limits.chunk]),
         managed=managed,
+        waiting=wanted - len(create) - len(assimilate),
         differences=tuple(sorted(differences)),
     )
 

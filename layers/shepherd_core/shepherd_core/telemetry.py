@@ -67,6 +67,8 @@ class Metric(StrEnum):
     """Capacity that failed and is left alone for a while."""
     MANAGED = "managed"
     """Machines of this provider in the BMDB."""
+    WAITING = "waiting_for_limit"
+    """Places at the provider that stay unused because so many machines are managed as may be."""
     UPDATED = "updated"
     """Machines of which something else was put on record, because the provider says so."""
     UNSETTLED = "unsettled"

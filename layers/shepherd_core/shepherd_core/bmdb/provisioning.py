@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb import due
 from shepherd_core.bmdb.connection import storable
@@ -84,15 +84,26 @@ class Ledger:
         return {provided.provider_id: provided for provided in self.provided}
 
 
-def take_lock(session: Session, provider: str) -> float | None:
-    """
-    Become the one Provisioner of *provider* until the session ends, and return since when nothing was created.
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What earlier passes left behind, as whoever takes the lock finds it; an age is infinite if there was nothing."""
 
-    That is seconds since the last creation, infinite if there was none. None:
-    another live session is the one. May run twice.
+    idle_seconds: float = float("inf")
+    """Since the last creation."""
+    waiting: int = 0
+    """Places that waited for the limit of machines."""
+    waiting_seconds: float = float("inf")
+    """Since that was put on record."""
+
+
+def take_lock(session: Session, provider: str) -> Past | None:
+    """
+    Become the one Provisioner of *provider* until the session ends, and return what the last one left behind.
+
+    None: another live session is the one. May run twice.
     """
 
-    def unit() -> float | None:
+    def unit() -> Past | None:
         connection = session.connection
         held = connection.run("held_lock", provider=provider)
         if not held:
@@ -101,8 +112,8 @@ def take_lock(session: Session, provider: str) -> float | None:
         holder = held[0][0]
         if holder not in (None, session.session_id) and connection.run("living_session", session_id=holder):
             return None
-        seconds = connection.run("take_lock", provider=provider, session_id=session.session_id)[0][0]
-        return float("inf") if seconds is None else float(seconds)
+        idle, waiting, seen = connection.run("take_lock", provider=provider, session_id=session.session_id)[0]
+        return Past(float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen)
 
     return session.transact(unit)
 
@@ -133,6 +144,22 @@ def paused(connection: Connection, provider: str) -> str | None:
     """Return by whom and why the Provisioner of *provider* is on hold; None: it is not."""
     rows = connection.run("creation_paused", provider=provider)
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
+
+
+def note_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
+    """Put on record, for people, how many places at *provider* wait for the limit of *max_machines*. May run twice."""
+    session.connection.run(
+        "note_waiting", session_id=session.session_id, provider=provider, waiting=waiting, max_machines=max_machines
+    )
+
+
+def waiting(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return where places wait for the limit of machines, by provider, as the Provisioner saw it within a day.
+
+    Each record has ``provider``, ``waiting``, ``max_machines`` and ``seen_at``.
+    """
+    return connection.records("waiting")
 
 
 def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pauses: bool = True) -> UUID | None:

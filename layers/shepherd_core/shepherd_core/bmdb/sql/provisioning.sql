@@ -17,11 +17,28 @@ WHERE session_id = :session_id AND deadline > clock_timestamp()
 FOR UPDATE;
 
 -- name: take_lock
--- Make the lock ours, and tell how many seconds ago the last machine was created (null: never).
+-- Make the lock ours, and tell how many seconds ago the last machine was created (null: never), how many places an earlier
+-- pass saw waiting for the limit of machines, and how many seconds ago (null: never).
 UPDATE provisioner_lock
 SET session_id = :session_id
 WHERE provider = :provider
-RETURNING extract(epoch FROM clock_timestamp() - last_creation_at)::float8;
+RETURNING
+    extract(epoch FROM clock_timestamp() - last_creation_at)::float8,
+    waiting,
+    extract(epoch FROM clock_timestamp() - waiting_seen_at)::float8;
+
+-- name: note_waiting
+-- Keep, for people, how many places wait for the limit of machines; by who has the lock.
+UPDATE provisioner_lock
+SET waiting = :waiting, max_machines = :max_machines, waiting_seen_at = clock_timestamp()
+WHERE provider = :provider AND session_id = :session_id;
+
+-- name: waiting
+-- Where places wait for the limit of machines, as the Provisioner saw it within a day.
+SELECT provider, waiting, max_machines, waiting_seen_at AS seen_at
+FROM provisioner_lock
+WHERE waiting > 0 AND waiting_seen_at > clock_timestamp() - interval '1 day'
+ORDER BY provider;
 
 -- name: provided
 -- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
