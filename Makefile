@@ -3,6 +3,7 @@
 #
 # `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
+# `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
 # `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it:
 # all) and EVENT=FILE for events/FUNCTION.json, `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help),
 # `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
@@ -52,6 +53,10 @@ test: .venv/.ready .venv-sam/.ready ## run all tests
 .PHONY: chaos
 chaos: .venv/.ready ## kill and interleave everything at each of its outside effects, and see what becomes of the world
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
+
+.PHONY: mutants
+mutants: .venv/.ready ## make a sample of small changes to the core, one at a time, and see whether the tests notice each
+	@$(BIN)/python -m tests.mutants $(MUTANTS_FLAGS)
 
 # Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
 .PHONY: build

@@ -18,8 +18,12 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import shepherd_core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(shepherd_core.__path__[0])
@@ -275,28 +279,27 @@ class Outcome:
 
 def run(plant: Plant, folder: Path, check: str | None = None) -> Outcome:
     """Plant the bug in a copy of the package in *folder*, and run the check, its own or another, on that."""
-    copy = folder / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # those are just being written
-    for edit in plant.edits:
-        edit.apply(copy)
     check = check or plant.check
     profile = ["--hypothesis-profile=planted"] if check == SEARCH else []
+
+    def sow(package: Path) -> None:
+        for edit in plant.edits:
+            edit.apply(package)
+
+    return run_in_copy(folder, sow, "-x", *profile, check)
+
+
+def run_in_copy(
+    folder: Path, change: Callable[[Path], None], *arguments: str, environment: dict[str, str] | None = None
+) -> Outcome:
+    """Make a change in a copy of the package in *folder*, and run pytest on that copy."""
+    copy = folder / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # those are just being written
+    change(copy)
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "--tb=short",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            *profile,
-            check,
-        ],
+        [sys.executable, "-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder), "CI": "1"},
+        env={**os.environ, "PYTHONPATH": str(folder), "CI": "1", **(environment or {})},
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,

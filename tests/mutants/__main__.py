@@ -1,0 +1,102 @@
+"""
+How many small changes to the product do the tests notice? ``make mutants``.
+
+    python -m tests.mutants [--size N] [--seed N] [--only GLOB]... [--at-once N]
+
+Draws mutants of the core package, Python and SQL, and runs for each the tests
+that reach it, the quickest first, until one fails. What hangs is noticed, too.
+Those that are known to be equivalent (equivalent.toml) are left out of the
+count. Prints each survivor as a diff, and returns 0 if the goal is met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from random import SystemRandom
+from tempfile import TemporaryDirectory
+
+from tests.chaos.planted import run_in_copy
+from tests.mutants.mutant import Mutant, drawn, equivalent
+from tests.mutants.plugin import TOO_LONG
+from tests.mutants.reach import PLUGIN, Trial, ordered, reaching, recorded
+
+GOAL = 0.95
+SIZE = 40
+SECONDS = 120.0
+"""Of tests for one mutant; as many as fit in, the quickest first."""
+ALL_PASSED, NONE_RUN = 0, 5
+"""What pytest returns."""
+
+
+def verdict(mutant: Mutant, tests: list[Trial]) -> tuple[str, str]:
+    """Return what became of a mutant, and by which test or of how many."""
+    order = ordered(reaching(mutant, tests), SECONDS)
+    if not order:
+        return "survived", "no test reaches it"
+    with TemporaryDirectory() as folder:
+        chosen = Path(folder) / "order.json"
+        chosen.write_text(json.dumps(order))
+        files = dict.fromkeys(name.partition("::")[0] for name in order)
+        outcome = run_in_copy(
+            Path(folder), mutant.apply, "-x", *PLUGIN, *files, environment={"MUTANTS_ORDER": str(chosen)}
+        )
+    if outcome.status in {ALL_PASSED, NONE_RUN}:
+        return "survived", f"{len(order)} tests"
+    failed = [line.split()[1] for line in outcome.output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return "hung" if outcome.status == TOO_LONG else "killed", " ".join(failed[:1])
+
+
+def main() -> int:
+    """Print what became of each mutant, the survivors, and the rate."""
+    parser = argparse.ArgumentParser(prog="tests.mutants", description="See whether the tests notice small changes.")
+    parser.add_argument("--size", type=int, default=SIZE, help=f"how many mutants; {SIZE} if not given")
+    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="else any; it is printed")
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        help="of these files, as bmdb/sql/*; else of all",
+    )
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="else as many as there are processors")
+    arguments = parser.parse_args()
+    tests = recorded(arguments.at_once, _tell)
+    sample = drawn(arguments.seed, lambda file: any(fnmatch(file, each) for each in arguments.only or ["*"]))[
+        : arguments.size
+    ]
+    _tell(f"{len(sample)} mutants, seed {arguments.seed}")
+    counts: Counter[str] = Counter()
+    survivors = []
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        verdicts = pool.map(
+            lambda each: ("equivalent", "") if each.name in equivalent() else verdict(each, tests), sample
+        )
+        for mutant, (what, why) in zip(sample, verdicts, strict=True):
+            counts[what] += 1
+            _tell(f"{what:<10} {mutant.file}:{mutant.line} {why}")
+            if what == "survived":
+                survivors.append((mutant, why))
+    for mutant, why in survivors:
+        _tell(f"\nsurvived {why}: {mutant.file}:{mutant.line} {mutant.place}\n{mutant.diff}")
+    noticed = counts["killed"] + counts["hung"]
+    rate = noticed / max(1, noticed + counts["survived"])
+    _tell(
+        f"\n{len(sample)} mutants, seed {arguments.seed}: {noticed} killed ({counts['hung']} of them hung), "
+        f"{counts['equivalent']} equivalent, {counts['survived']} survived; {rate:.1%} killed, the goal is {GOAL:.0%}"
+    )
+    return 0 if rate >= GOAL else 1
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""One small change to the product, which the tests should notice; which there are, and which nobody can notice."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos.planted import PACKAGE
+from tests.mutants import in_python, in_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+CONTEXT_LINES = 2
+
+
+@cache
+def source(file: str) -> str:
+    """Return the text of a file of the package."""
+    return (PACKAGE / file).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one stretch of text."""
+
+    file: str
+    """In the package."""
+    place: str
+    """The function or the SQL statement that it changes, by name; empty: neither."""
+    start: int
+    end: int
+    new: str
+
+    @property
+    def line(self) -> int:
+        """Return the number of the line in which the change begins."""
+        return source(self.file).count("\n", 0, self.start) + 1
+
+    @property
+    def changed(self) -> str:
+        """Return the text of the file with the change in it."""
+        text = source(self.file)
+        return text[: self.start] + self.new + text[self.end :]
+
+    @property
+    def name(self) -> tuple[str, str, str, str]:
+        """Return what tells this mutant from others: file, place, and its lines before and after the change."""
+        before = self._lines(source(self.file), self.end)
+        return self.file, self.place, before, self._lines(self.changed, self.start + len(self.new))
+
+    @property
+    def diff(self) -> str:
+        """Return the change for people."""
+        lines = difflib.unified_diff(source(self.file).splitlines(), self.changed.splitlines(), n=CONTEXT_LINES)
+        return "\n".join(list(lines)[2:])
+
+    def apply(self, package: Path) -> None:
+        """Make the change in a copy of the package."""
+        (package / self.file).write_text(self.changed, encoding="utf-8")
+
+    def _lines(self, text: str, end: int) -> str:
+        return " ".join(text[text.rfind("\n", 0, self.start) + 1 : text.index("\n", end)].split())
+
+
+def files() -> list[str]:
+    """Return the files that have mutants: all of the package but what is generated, and what is a migration."""
+    found = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("bmdb/sql/*.sql")]
+    return sorted(str(path.relative_to(PACKAGE)) for path in found if "pb" not in path.parts)
+
+
+@cache
+def mutants_of(file: str) -> tuple[Mutant, ...]:
+    """Return all mutants of a file."""
+    changes = (in_sql if file.endswith(".sql") else in_python).changes(source(file))
+    return tuple(Mutant(file, *change) for change in changes)
+
+
+def drawn(seed: int, wanted: Callable[[str], bool]) -> list[Mutant]:
+    """
+    Return all mutants of the wanted files, in an order that the seed decides.
+
+    Each mutant's place in it is decided by its own text, so that a change
+    elsewhere draws no others.
+    """
+    ranked: list[tuple[str, Mutant]] = []
+    for file in filter(wanted, files()):
+        same: Counter[tuple[str, ...]] = Counter()
+        for mutant in mutants_of(file):
+            same[mutant.name] += 1
+            text = repr((seed, same[mutant.name], mutant.name))
+            ranked.append((hashlib.sha256(text.encode()).hexdigest(), mutant))
+    return [mutant for _, mutant in sorted(ranked, key=lambda pair: pair[0])]
+
+
+@cache
+def equivalent() -> dict[tuple[str, str, str, str], str]:
+    """Return the names of the mutants that nobody can tell from the product, each with the reason."""
+    entries = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
+    names = {(e["file"], e["place"], e["before"], e["after"]): e["reason"] for e in entries}
+    assert len(names) == len(entries), "an equivalent mutant is listed twice"
+    return names

@@ -1,0 +1,158 @@
+"""
+Which tests reach what: for each mutant the tests that can notice it.
+
+Every test file runs once on a copy of the package in which each function, and
+each SQL statement that is run, tells its name; what its tests reached is kept
+in build/ until the file changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from tests.chaos.planted import ROOT, run_in_copy
+from tests.mutants.in_python import functions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.mutants.mutant import Mutant
+
+RECORDS = ROOT / "build" / "mutants"
+TESTS = ("tests/unit/test_*.py", "tests/integration/test_*.py")
+UNASKED = {"test_planted_bugs.py", "test_mutants.py"}
+"""They change the package themselves."""
+PLUGIN = ("-p", "tests.mutants.plugin")
+
+_TELL = """
+import builtins as _builtins, os as _os, pathlib as _pathlib
+
+def _reached(place):
+    if place not in _reached.seen:
+        _reached.seen.add(place)
+        to = _os.open(_reached.file, _os.O_WRONLY | _os.O_APPEND | _os.O_CREAT)
+        _os.write(to, (place + chr(10)).encode())
+        _os.close(to)
+
+_reached.seen, _reached.file = set(), _pathlib.Path(__file__).with_name("reached.txt")
+_builtins._reached = _reached
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A test, and what is known of it."""
+
+    name: str
+    seconds: float
+    reached: frozenset[str]
+
+    @property
+    def file(self) -> str:
+        """Return the file that it is in."""
+        return self.name.partition("::")[0]
+
+
+def talkative(package: Path) -> None:
+    """Let every function of a copy of the package tell that it was reached, and every statement that it was run."""
+    for path in package.rglob("*.py"):
+        file = str(path.relative_to(package))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for name, function in functions(tree):
+            at = 1 if ast.get_docstring(function) is not None else 0
+            told = f"_reached({f'{file}:{name}'!r})"
+            if (file, name) == ("bmdb/connection.py", "Connection._send"):
+                told += "; _reached('sql:' + name)"
+            function.body[at:at] = ast.parse(told).body
+        text = ast.unparse(tree)
+        path.write_text(text + _TELL if file == "__init__.py" else text, encoding="utf-8")
+
+
+def recorded(at_once: int, tell: Callable[[str], None]) -> list[Trial]:
+    """Return all tests; those of files that changed since are recorded again, *at_once* of the files."""
+    files = [path for pattern in TESTS for path in sorted(ROOT.glob(pattern)) if path.name not in UNASKED]
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    missing = [file for file in files if not _kept(file).exists()]
+    if missing:
+        tell(f"recording what the tests of {len(missing)} files reach, once")
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(_keep, missing))
+    return [trial for file in files for trial in trials(_kept(file).read_text())]
+
+
+def _kept(file: Path) -> Path:
+    return RECORDS / f"{_stem(file)}-{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}.json"
+
+
+def _stem(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def _keep(file: Path) -> None:
+    text = record(str(file.relative_to(ROOT)))
+    for old in RECORDS.glob(f"{_stem(file)}-????????????.json"):
+        old.unlink()
+    _kept(file).write_text(text)
+
+
+def record(tests: str) -> str:
+    """Run tests on a copy that tells what they reach, and return that as JSON."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "record.json"
+        done = run_in_copy(Path(folder), talkative, *PLUGIN, tests, environment={"MUTANTS_RECORD": str(file)})
+        assert file.exists(), done.output
+        return file.read_text()
+
+
+def trials(text: str) -> list[Trial]:
+    """Return the tests of such a record."""
+    found = json.loads(text)
+    shared = found["shared"]
+    return [Trial(name, seconds, frozenset([*reached, *shared])) for name, (seconds, reached) in found["tests"].items()]
+
+
+def reaching(mutant: Mutant, tests: Iterable[Trial]) -> list[Trial]:
+    """
+    Return the tests that can notice the mutant.
+
+    Those that reach its function or run its statement, or are named after the
+    statement; of what is in neither, such as a constant, those that reach any
+    function of the module, or import it.
+    """
+    if mutant.file.endswith(".sql"):
+        place = f"sql:{mutant.place}"
+        return [test for test in tests if place in test.reached or f"[{mutant.place}]" in test.name]
+    place = f"{mutant.file}:{mutant.place}"
+    found = [test for test in tests if place in test.reached] if mutant.place else []
+    if found:
+        return found
+    import_of = re.compile(rf"^ *(from|import) .*\b{Path(mutant.file).stem}\b", re.MULTILINE)
+    files = {test.file for test in tests}
+    importing = {file for file in files if import_of.search((ROOT / file).read_text(encoding="utf-8"))}
+    return [
+        test
+        for test in tests
+        if test.file in importing or any(each.startswith(f"{mutant.file}:") for each in test.reached)
+    ]
+
+
+def ordered(tests: Iterable[Trial], seconds: float) -> dict[str, float]:
+    """Return which to run, the quickest file first, with what each takes: as many as *seconds* allow, one at least."""
+    by_file: dict[str, list[Trial]] = {}
+    for test in tests:
+        by_file.setdefault(test.file, []).append(test)
+    order = sorted(by_file.values(), key=lambda group: ("/unit/" not in group[0].name, sum(t.seconds for t in group)))
+    chosen: dict[str, float] = {}
+    for group in order:
+        for test in sorted(group, key=lambda test: test.seconds):
+            if not chosen or sum(chosen.values()) + test.seconds <= seconds:
+                chosen[test.name] = test.seconds
+    return chosen
