@@ -15,11 +15,12 @@ LOCK = re.compile(r"(?<=\s)FOR (?:NO KEY )?(?:UPDATE|SHARE)(?: OF \w+)?( SKIP LO
 SWAPS = {
     "+": "-", "-": "+", "AND": "OR", "OR": "AND", "true": "false",
     "false": "true", "greatest": "least", "least": "greatest", "min": "max", "max": "min", "DESC": "ASC",
-    "clock_timestamp": "statement_timestamp", "statement_timestamp": "clock_timestamp",
 }  # fmt: skip
 COMPARISONS = {"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<=")}
 """The same with the limit or without it; and the other way round, for moments, which are never the same twice."""
 CLOCKS = {"clock_timestamp", "statement_timestamp"}
+WRITES = {"INSERT", "UPDATE", "DELETE", "SHARE"}
+"""Words of statements that may wait for a lock; in others both clocks tell the same."""
 DROPPED = {"DISTINCT", "LEFT", "NOT"}
 CONDITIONS = {"WHERE", "HAVING", "ON", "WHEN", "AND", "OR"}
 """After these stands a condition."""
@@ -62,7 +63,10 @@ def _tokens(text: str, start: int, end: int) -> list[_Token]:
 
 
 def _changes(tokens: list[_Token]) -> Iterator[tuple[int, int, str]]:
+    waits = not WRITES.isdisjoint(token.text for token in tokens)
     for index, token in enumerate(tokens):
+        if token.text in CLOCKS and waits:
+            yield token.start, token.end, min(CLOCKS - {token.text})
         yield from _word(token, tokens[index - 1].text if index else "", tokens[index + 1 :])
         if token.text in CONDITIONS and not _is_between(tokens, index):
             yield from _conditions(tokens, index)

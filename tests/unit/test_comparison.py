@@ -93,6 +93,10 @@ CASES: dict[str, tuple[Look, Kind | None]] = {
     "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), Kind.STRANDED),
     "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), Kind.STRANDED),
     "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
+    "its release was accepted, and its listing may lag as long": (
+        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG_SECONDS),)),
+        None,
+    ),
     "its release was accepted long ago": (
         look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG_SECONDS + 1),)),
         Kind.STRANDED,
