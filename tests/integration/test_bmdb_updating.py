@@ -192,6 +192,7 @@ def test_what_is_written_is_a_sign_of_life(fleet: Fleet, holder: Session) -> Non
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '1 minute'")
     assert updating.write(holder, PROVIDER, [change]) == [change]
     assert fleet.sql("SELECT deadline > clock_timestamp() + interval '50 minutes' FROM sessions") == [[True]]
+    assert fleet.sql("SELECT deadline <= clock_timestamp() + interval '1 hour' FROM sessions") == [[True]]
     assert location(fleet, change.known.machine_id) == "fra"
 
 
@@ -209,7 +210,25 @@ def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> N
     assert fleet.sql("SELECT listed_at = began_at FROM provider_listings") == [[True]]
 
 
+def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, holder: Session) -> None:
+    """Whoever takes the place of a dead one asks for a listing of its own."""
+    fleet.pass_time(HOUR)
+    heir = fleet.open_session()
+    assert updating.begin(heir, PROVIDER, holder.session_id)
+    updating.end(heir, PROVIDER)
+    assert fleet.sql("SELECT listed_at > clock_timestamp() - interval '10 minutes' FROM provider_listings") == [[True]]
+
+
 # --- what it reads ---
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: bool) -> None:
+    """They would be missing in every listing of this one."""
+    machine_id = fleet.provided_machine()
+    fleet.provided_machine("equinix")
+    known = updating.known(fleet.connection, PROVIDER, everything=everything)
+    assert [each.machine_id for each in known] == [machine_id]
 
 
 @pytest.fixture(scope="module")

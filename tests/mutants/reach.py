@@ -80,12 +80,13 @@ def recorded(at_once: int, tell: Callable[[str], None]) -> list[Trial]:
     """Return all tests; those of files that changed since are recorded again, *at_once* of the files."""
     files = [path for pattern in TESTS for path in sorted(ROOT.glob(pattern)) if path.name not in UNASKED]
     RECORDS.mkdir(parents=True, exist_ok=True)
-    missing = [file for file in files if not _kept(file).exists()]
+    kept = {file: _kept(file) for file in files}  # of now: somebody may work on a test meanwhile
+    missing = [file for file in files if not kept[file].exists()]
     if missing:
         tell(f"recording what the tests of {len(missing)} files reach, once")
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(_keep, missing))
-    return [trial for file in files for trial in trials(_kept(file).read_text())]
+        list(pool.map(lambda file: _keep(file, kept[file]), missing))
+    return [trial for file in files for trial in trials(kept[file].read_text())]
 
 
 def _kept(file: Path) -> Path:
@@ -96,11 +97,11 @@ def _stem(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
-def _keep(file: Path) -> None:
+def _keep(file: Path, to: Path) -> None:
     text = record(str(file.relative_to(ROOT)))
     for old in RECORDS.glob(f"{_stem(file)}-????????????.json"):
         old.unlink()
-    _kept(file).write_text(text)
+    to.write_text(text)
 
 
 def record(tests: str) -> str:

@@ -91,6 +91,10 @@ CASES: dict[str, tuple[Look, Kind | None]] = {
     "on both sides, assimilated with a foreign token": (look(listed(token=9), provided=(known(),)), None),
     "given up by the provider": (look(listed(failed=True), provided=(known(),)), Kind.STRANDED),
     "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), Kind.STRANDED),
+    "given up by the provider and listed as gone": (
+        look(listed(status=MISSING), provided=(known(status=FAILED),)),
+        Kind.VANISHED,
+    ),
     "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), Kind.STRANDED),
     "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
     "its release was accepted, and its listing may lag as long": (
@@ -146,6 +150,14 @@ def test_what_protects_a_machine_is_told() -> None:
     assert seen.differences[ProviderId("a")].words.endswith("but its agent reported 12 s ago")
 
 
+def test_what_the_provider_gave_up_on_is_told_from_what_is_to_be_released() -> None:
+    """Both are stranded; an operator does something else about each."""
+    given_up = look(listed(failed=True), provided=(known(),)).differences[ProviderId("a")]
+    asked_for = look(listed(), provided=(known(asked_seconds=1),)).differences[ProviderId("a")]
+    assert given_up.words.endswith("is one that the provider gave up on")
+    assert asked_for.words.endswith("whether the provider heard of it is not on record")
+
+
 GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
 
 
@@ -158,12 +170,24 @@ GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
         (GONE, look(provided=(known(heartbeat_seconds=1),)), [(Kind.DISPUTED, False)]),
         (look(listed(token=7), intents=(Intent(uuid(7), None),)), look(listed(token=7)), [(Kind.FOREIGN, False)]),
         (THERE, THERE, []),
+        (
+            look(provided=(known(heartbeat_seconds=1),)),
+            look(provided=(known(heartbeat_seconds=61),)),
+            [(Kind.DISPUTED, True)],
+        ),
     ],
-    ids=["same", "went away", "came", "other class", "other machine", "none"],
+    ids=["same", "went away", "came", "other class", "other machine", "none", "same, a minute later"],
 )
 def test_two_looks_agree_on_what_they_see_alike(first: Look, second: Look, found: list[tuple[Kind, bool]]) -> None:
     """One listing may be wrong in passing, and what follows from it may be for good."""
     assert [(difference.kind, both) for difference, both in agreed(first, second)] == found
+
+
+def test_a_machine_is_found_by_its_id() -> None:
+    """What is done about one of many is done to that one."""
+    seen = look(provided=(known("a", 1), known("b", 2)))
+    assert seen.machine(uuid(2)) == known("b", 2)
+    assert seen.machine(uuid(3)) is None
 
 
 # --- whatever comes ---
