@@ -47,7 +47,7 @@ class Inputs:
     initializer_memory_gb: float = 1.0
     alarms: int = 50
     """Metrics that alarms look at: each is charged for."""
-    metrics: int = 32
+    metrics: int = 33
 
     # What happens.
     idle_seconds: float = 0.05
