@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.bmdb.provisioning import Departed, Intent, Ledger, Provided
-from shepherd_core.comparison import FRESH_SECONDS, YOUNG_SECONDS, Kind, Look, agreed, compare
+from shepherd_core.comparison import Kind, Look, agreed, compare
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.reconcile import Creation, Limits, reconcile
 
+YOUNG, FRESH = 600, 3600
+"""Seconds; not those of the code, which must not change unnoticed."""
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 LIMITS = Limits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
 
@@ -98,11 +100,11 @@ CASES: dict[str, tuple[Look, Kind | None]] = {
     "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), Kind.STRANDED),
     "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
     "its release was accepted, and its listing may lag as long": (
-        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG_SECONDS),)),
+        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
         None,
     ),
     "its release was accepted long ago": (
-        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG_SECONDS + 1),)),
+        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
         Kind.STRANDED,
     ),
     "released and gone": (look(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
@@ -112,14 +114,14 @@ CASES: dict[str, tuple[Look, Kind | None]] = {
     ),
     "asked for, not accepted, and gone": (look(provided=(known(asked_seconds=1),)), Kind.VANISHED),
     "gone": (look(provided=(known(),)), Kind.VANISHED),
-    "young": (look(provided=(known(age_seconds=YOUNG_SECONDS),)), None),
+    "young": (look(provided=(known(age_seconds=YOUNG),)), None),
     "young and listed as gone": (look(listed(status=MISSING), provided=(known(age_seconds=1),)), Kind.VANISHED),
     "listed as unused": (
         look(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
         Kind.VANISHED,
     ),
-    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH_SECONDS),)), Kind.DISPUTED),
-    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH_SECONDS + 1),)), Kind.VANISHED),
+    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH),)), Kind.DISPUTED),
+    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), Kind.VANISHED),
     "listed as gone, and its agent reports": (
         look(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
         Kind.DISPUTED,
@@ -181,6 +183,13 @@ GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
 def test_two_looks_agree_on_what_they_see_alike(first: Look, second: Look, found: list[tuple[Kind, bool]]) -> None:
     """One listing may be wrong in passing, and what follows from it may be for good."""
     assert [(difference.kind, both) for difference, both in agreed(first, second)] == found
+
+
+def test_differences_are_told_in_one_order() -> None:
+    """Whoever looks again wants to find them where they were."""
+    names = list("hcagbedf")
+    seen = look(*map(listed, names))
+    assert [difference.provider_id for difference, _ in agreed(seen, look())] == sorted(names)
 
 
 def test_a_machine_is_found_by_its_id() -> None:
@@ -249,7 +258,7 @@ def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger:
         absent = not seen.has(provided.provider_id)
         # What is missing without an explanation is named; what is there, and well, is not.
         explained = provided.released_seconds is not None or (
-            provided.age_seconds <= YOUNG_SECONDS and provided.provider_id not in seen.used
+            provided.age_seconds <= YOUNG and provided.provider_id not in seen.used
         )
         if absent and not explained:
             assert difference is not None
@@ -296,15 +305,15 @@ def plainly_known(row: Provided, machine: Machine | None) -> Kind | None:
     """Return the class of the difference about a machine of the BMDB."""
     if machine is not None and machine.status is not MISSING:
         if row.released_seconds is not None:
-            return Kind.STRANDED if row.released_seconds > YOUNG_SECONDS else None
+            return Kind.STRANDED if row.released_seconds > YOUNG else None
         return Kind.STRANDED if row.asked_seconds is not None or machine.failed else None
     if row.released_seconds is not None:
         return None
     if machine is None and row.status is FAILED:
         return Kind.STRANDED
-    if machine is None and row.age_seconds <= YOUNG_SECONDS:
+    if machine is None and row.age_seconds <= YOUNG:
         return None
-    reports = row.heartbeat_seconds is not None and row.heartbeat_seconds <= FRESH_SECONDS
+    reports = row.heartbeat_seconds is not None and row.heartbeat_seconds <= FRESH
     return Kind.DISPUTED if reports else Kind.VANISHED
 
 
