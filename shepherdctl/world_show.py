@@ -26,7 +26,7 @@ _ROWS = 20
 _LINES = 8
 _TOLD = ("created", "adopted", "forgotten", "finished", "failed", "canceled", "disputed")
 _NO_SSH = "(no SSH before a machine has booted: it backs off and is tried again)"
-_STYLES = {"agent running": "green", "agent silent": "red", "left alone for now": "yellow", "being worked on": "cyan"}
+_STYLES = {"agent running": "green", "agent unhealthy": "red", "backing off": "yellow", "being worked on": "cyan"}
 
 
 @dataclass

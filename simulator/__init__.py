@@ -1,1 +1,1 @@
-"""A world to run Shepherd in: a provider, machines, agents, schedules. Never deployed."""
+"""A simulated environment to run Shepherd in: a provider, machines, agents, schedules. Never deployed."""

@@ -1,4 +1,4 @@
-"""A certificate authority of the simulated world, and a certificate that it signed for a server."""
+"""A simulated certificate authority, and a server certificate that it signed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SIGNS_CERTIFICATES = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""What the key of an authority is for."""
+"""The key usage of an authority."""
 
 
 def make(address: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """Return what a server at *address*, an IP address, needs for TLS, and the PEM file that its clients must trust."""
+    """Return the TLS context of a server at *address*, an IP address, and the PEM file of the CA that signed it."""
     authority_key, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
     authority = (

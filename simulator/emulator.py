@@ -1,9 +1,9 @@
 """
-The functions under AWS's own runtime interface emulator: real bootstrap, real context, enforced timeout, no Docker.
+The functions under AWS's runtime interface emulator: real bootstrap, real context, enforced timeout, no Docker.
 
-The emulator is a program in the wheel of the SAM command line, and plays the
-Lambda service; the bootstrap is ``awslambdaric``, which Lambda's images for
-Python start as well. It runs with this Python and what is installed for it.
+The emulator is a program in the wheel of the SAM command line and stands for
+the Lambda service; the bootstrap is ``awslambdaric``, as in Lambda's images
+for Python. It runs with this Python and its installed packages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any
 
 from simulator.lambda_service import ROOT, Invocation
+from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from simulator.lambda_service import FunctionConfig
 
@@ -35,15 +35,15 @@ _INVOCATIONS = "/2015-03-31/functions/function/invocations"
 _ATTEMPTS = 3
 _START_SECONDS = 10
 _KILL_SECONDS = 10
-"""How much later than the timeout an answer may come."""
+"""How long after the timeout an answer may come."""
 
 
-class Emulator:
-    """The functions by name, with one warm environment each. Safe to use from any thread."""
+class Emulator(Closeable):
+    """Invokes functions by name, with one warm environment each. Safe to use from any thread."""
 
     def __init__(self, functions: Mapping[str, FunctionConfig], log: Path) -> None:
         """
-        Prepare to run *functions*; all output of all of them goes to the file *log*.
+        Prepare to run *functions*; all their output goes to the file *log*.
 
         Raises:
             FileNotFoundError: the emulator is not installed.
@@ -54,22 +54,14 @@ class Emulator:
         self._locks = {name: threading.Lock() for name in functions}
         self._environments: dict[str, _Environment] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Kill every environment, at work or not."""
+        """Kill every environment, busy or not."""
         for environment in self._environments.values():
             environment.kill()
         self._log.close()
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
-        """Hand *event* to the function and return what came of it; throttled while the function is at work."""
+        """Invoke a function with *event* and return the outcome; throttled while the function is busy."""
         lock, config, began = self._locks[name], self._functions[name], time.monotonic()
         if not lock.acquire(blocking=False):
             return Invocation(name, 0.0, throttled=True)
@@ -79,11 +71,11 @@ class Emulator:
             answer = self._environments[name].post(event, config.timeout_seconds + _KILL_SECONDS)
         finally:
             lock.release()
-        return _invocation(name, time.monotonic() - began, answer)
+        return Invocation.answered(name, time.monotonic() - began, answer.decode(errors="replace"))
 
 
 class _Environment:
-    """A process of the emulator, which starts the function's own process anew whenever it had to kill it."""
+    """A process of the emulator, which restarts the process of the function after it had to kill it."""
 
     def __init__(self, program: Path, name: str, config: FunctionConfig, log: IO[bytes]) -> None:
         emulator, runtime = _free_ports()
@@ -114,7 +106,7 @@ class _Environment:
         )
 
     def answers(self) -> bool:
-        """Return whether the emulator takes events, as soon as it does; False: it ended instead."""
+        """Wait until the emulator accepts events; return False if it has exited instead."""
         end = time.monotonic() + _START_SECONDS
         while self._process.poll() is None:
             with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self._port)):
@@ -133,7 +125,7 @@ class _Environment:
             connection.close()
 
     def kill(self) -> None:
-        """Kill all of it without a word: the emulator last, but stopped, so that neither tells of the other's end."""
+        """Kill all of it; the emulator is stopped first and killed last, so that neither logs the end of the other."""
         self._process.send_signal(signal.SIGSTOP)
         for entry in os.scandir("/proc"):
             with suppress(ValueError, ProcessLookupError):  # no process, or none any more
@@ -149,18 +141,8 @@ def _started(program: Path, name: str, config: FunctionConfig, log: IO[bytes]) -
         environment = _Environment(program, name, config, log)
         if environment.answers():
             return environment
-        environment.kill()  # somebody else took one of its ports before it could
+        environment.kill()  # another process took one of its ports
     raise RuntimeError(f"the emulator does not start: see {log.name}")
-
-
-def _invocation(name: str, seconds: float, answer: bytes) -> Invocation:
-    try:
-        result = json.loads(answer)
-    except ValueError:
-        return Invocation(name, seconds, error=answer.decode(errors="replace"))  # "Task timed out after …"
-    if "errorType" in result:
-        return Invocation(name, seconds, error=f"{result['errorType']}: {result['errorMessage']}")
-    return Invocation(name, seconds, result)
 
 
 def _program() -> Path:

@@ -1,4 +1,4 @@
-"""What the simulated Equinix API does later: one thread that acts when the time has come."""
+"""The timers of a simulated API: one thread runs what is due."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _log = logging.getLogger(__name__)
 
 
 class Agenda:
-    """Runs actions one after the other, each not before its time; of equal times, the first entered first."""
+    """Runs actions one at a time, each at its time; actions of the same time in the order of entry."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
-        """What the actions raised."""
+        """Exceptions that actions raised."""
         self._changed = threading.Condition()
         self._entries: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="equinix-agenda", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="simulated-api-timers", daemon=True)
 
     def start(self) -> None:
-        """Begin to act."""
+        """Begin to run actions."""
         self._thread.start()
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ class Agenda:
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish the action at hand and forget the others."""
+        """Finish the action that is running and drop the others."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -49,8 +49,8 @@ class Agenda:
         while (action := self._next()) is not None:
             try:
                 action()
-            except Exception as error:  # noqa: BLE001 - the world goes on; its maker asks for the errors
-                _log.exception("the simulated Equinix API could not change a device")
+            except Exception as error:  # noqa: BLE001 - kept in ``errors``, which the environment checks at the end
+                _log.exception("a delayed action of a simulated API failed")
                 self.errors.append(error)
 
     def _next(self) -> Callable[[], object] | None:

@@ -1,4 +1,4 @@
-"""How the simulated Equinix API answers: links between objects, includes and excludes, pages of a listing."""
+"""The answers of the simulated Equinix API: links between objects, includes and excludes, pages of a listing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_PER_PAGE = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One call of the API; *path* is below the base URL."""
+    """A call of the API; *path* is below the base URL."""
 
     method: str
     path: str
@@ -28,11 +28,11 @@ class Request:
     body: object = None
     per_page_cap: int = 100
     hidden: int = 0
-    """How many entries at the start of a listing are missing."""
+    """The number of entries that are missing at the start of a listing."""
 
 
 class Link(NamedTuple):
-    """A nested object: shown as ``{href}`` alone unless it is asked for, or *shown* and not declined."""
+    """A nested object: ``{href}`` alone, unless it is included, or *shown* by default and not excluded."""
 
     href: str
     body: Callable[[], Json]
@@ -40,7 +40,7 @@ class Link(NamedTuple):
 
 
 def one(body: Json, request: Request) -> Json:
-    """Return one object as *request* wants to see it."""
+    """Return one object with the includes and excludes of *request*."""
     return present(body, _names(request, "include"), _names(request, "exclude"))
 
 
@@ -56,22 +56,22 @@ def listing(collection: str, items: Sequence[T], body: Callable[[T], Json], requ
 
 
 def present(body: Json, include: frozenset[str], exclude: frozenset[str]) -> Json:
-    """Return *body* with its links as the dotted names ask for them; excluded plain fields are left out."""
+    """Return *body* with its links expanded as the dotted names say, and without excluded plain fields."""
     result: Json = {}
     for name, value in body.items():
-        wanted = name in include or any(item.startswith(f"{name}.") for item in include)
+        included = name in include or any(item.startswith(f"{name}.") for item in include)
         below = (_below(name, include), _below(name, exclude))
         if isinstance(value, Link):
-            result[name] = _expand(value, wanted=wanted, declined=name in exclude, below=below)
+            result[name] = _expand(value, included=included, excluded=name in exclude, below=below)
         elif isinstance(value, list) and value and isinstance(value[0], Link):
-            result[name] = [_expand(item, wanted=wanted, declined=name in exclude, below=below) for item in value]
+            result[name] = [_expand(item, included=included, excluded=name in exclude, below=below) for item in value]
         elif name not in exclude:
             result[name] = value
     return result
 
 
-def _expand(link: Link, *, wanted: bool, declined: bool, below: tuple[frozenset[str], frozenset[str]]) -> Json:
-    if declined or not (wanted or link.shown):
+def _expand(link: Link, *, included: bool, excluded: bool, below: tuple[frozenset[str], frozenset[str]]) -> Json:
+    if excluded or not (included or link.shown):
         return {"href": link.href}
     return present(link.body(), *below)
 
@@ -89,8 +89,8 @@ def page(items: Sequence[T], request: Request) -> tuple[Sequence[T], Json]:
     """
     Return the page of *items* that *request* asks for, and its ``meta``.
 
-    The hrefs in ``meta`` carry the page alone: a client must send its other
-    parameters again, as the vendor's own client does.
+    The hrefs in ``meta`` hold the page number alone: a client must send its
+    other parameters again, as the vendor's own client does.
 
     Raises:
         Refused: ``page`` or ``per_page`` is out of range.

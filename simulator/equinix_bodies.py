@@ -1,4 +1,4 @@
-"""What the simulated Equinix API accepts as request bodies."""
+"""The request bodies that the simulated Equinix API accepts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ OPERATING_SYSTEMS = (
     *("alma_9", "centos_9", "custom_ipxe", "debian_11", "debian_12", "nixos_24_05", "rocky_9"),
     *("ubuntu_20_04", "ubuntu_22_04", "ubuntu_24_04"),
 )
-"""The slugs that a device can be created with."""
+"""The slugs of the operating systems that a device can have."""
 
 
 class Body(BaseModel):
-    """A request body: what is not known is ignored, what is known must have the right type."""
+    """A request body: unknown fields are ignored, known fields must have the right type."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
 class DeviceChange(Body):
-    """What of a device can be changed."""
+    """A change of a device."""
 
     hostname: Hostname | None = None
     tags: list[str] | None = None
@@ -39,7 +39,7 @@ class DeviceChange(Body):
     network_frozen: bool | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return what was given and has no meaning to the simulator."""
+        """Return the given fields that have no meaning to the simulator."""
         return self.model_dump(exclude_unset=True, include=_SETTINGS)
 
 
@@ -47,7 +47,7 @@ _SETTINGS = set(DeviceChange.model_fields) - {"hostname", "tags", "locked"}
 
 
 class InlineKey(Body):
-    """An SSH key given with a device."""
+    """An SSH key in the request for a device."""
 
     label: str = "inline"
     key: str
@@ -68,7 +68,7 @@ class DeviceWanted(DeviceChange):
 
 
 class Action(Body):
-    """Something to do with a device."""
+    """An action on a device."""
 
     type: Literal["power_on", "power_off", "reboot", "rescue", "reinstall"]
     operating_system: str | None = None
@@ -79,7 +79,7 @@ class Action(Body):
 
 
 class Move(Body):
-    """Where a reservation is to go."""
+    """The project that a reservation moves to."""
 
     project_id: str
 
@@ -93,7 +93,7 @@ class KeyWanted(Body):
 
 
 class KeyChange(Body):
-    """What of an SSH key can be changed."""
+    """A change of an SSH key."""
 
     label: Annotated[str, Field(min_length=1)] | None = None
     key: str | None = None
@@ -108,7 +108,7 @@ def read(kind: type[B], body: object) -> B:
     Return *body* as a *kind*.
 
     Raises:
-        Refused: it does not fit; names every field at fault.
+        Refused: it does not fit; names every wrong field.
     """
     try:
         return kind.model_validate(body)
@@ -119,10 +119,10 @@ def read(kind: type[B], body: object) -> B:
 
 def check_key(text: str) -> None:
     """
-    Return if *text* is an SSH public key.
+    Check that *text* is an SSH public key.
 
     Raises:
-        Refused: it is not.
+        Refused: it is not one.
     """
     if fingerprint(text) is None:
         raise Refused(422, "key: is not an SSH public key")
@@ -130,10 +130,10 @@ def check_key(text: str) -> None:
 
 def check_operating_system(slug: str) -> None:
     """
-    Return if there is such an operating system.
+    Check that there is an operating system with this slug.
 
     Raises:
-        Refused: there is not.
+        Refused: there is none.
     """
     if slug not in OPERATING_SYSTEMS:
         raise Refused(422, f"operating_system: {slug!r} is not a valid operating system")

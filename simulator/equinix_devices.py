@@ -17,7 +17,7 @@ _SORTABLE = ("id", "hostname", "state", "created_at", "updated_at")
 
 
 def list_devices(state: EquinixState, request: Request, project_id: str) -> tuple[int, Json]:
-    """GET /projects/{id}/devices: the newest first, unless sorted."""
+    """GET /projects/{id}/devices: newest first, unless sorted."""
     state.project(project_id)
     found = [
         device
@@ -56,7 +56,7 @@ def delete_device(state: EquinixState, _request: Request, device_id: str) -> tup
 
 
 def act(state: EquinixState, request: Request, device_id: str) -> tuple[int, None]:
-    """POST /devices/{id}/actions: accepted at once, done later."""
+    """POST /devices/{id}/actions: accepted at once, carried out later."""
     device = state.device(device_id)
     action = bodies.read(bodies.Action, request.body)
     if action.operating_system is not None:
@@ -101,7 +101,7 @@ def _reservation(
     Return the reservation to use, None for a device on demand.
 
     Raises:
-        Refused: it is not there, not free, or elsewhere or of another plan than wanted.
+        Refused: it does not exist, is not free, or has another place or plan than the request.
     """
     if wanted.hardware_reservation_id is None:
         return None
@@ -122,7 +122,7 @@ def _reservation(
 def _objections(
     state: EquinixState, reservation: Reservation, plan: str, metros: list[str], facilities: list[str]
 ) -> list[str]:
-    """Return why a device cannot be created on a reservation."""
+    """Return the reasons why a device cannot be created on a reservation."""
     name = f"hardware_reservation_id: hardware reservation {reservation.id}"
     objections = []
     if state.occupant(reservation.id) is not None:

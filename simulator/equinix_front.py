@@ -1,9 +1,8 @@
-"""What happens to a request of the simulated Equinix API around its operation: limits, keys, its own faults."""
+"""The middleware of the simulated Equinix API: rate limit, API key, and the faults that only this API has."""
 
 from __future__ import annotations
 
 import hmac
-import json
 import logging
 import time
 from dataclasses import replace
@@ -18,7 +17,7 @@ from simulator.http_server import Reply
 
 if TYPE_CHECKING:
     from simulator.equinix_answers import Json
-    from simulator.equinix_state import EquinixState
+    from simulator.equinix_state import EquinixOptions, EquinixState
     from simulator.http_server import HttpRequest
 
 _log = logging.getLogger(__name__)
@@ -28,43 +27,31 @@ _WINDOW_SECONDS = 60
 class EquinixFront(Front):
     """Turns requests into replies. Safe to use from any thread."""
 
-    def __init__(
-        self,
-        state: EquinixState,
-        script: faults.FaultScript,
-        *,
-        api_key: str,
-        per_page_cap: int,
-        calls_per_minute: int,
-    ) -> None:
+    def __init__(self, state: EquinixState, script: faults.FaultScript, api_key: str, options: EquinixOptions) -> None:
         super().__init__(script)
         self._state = state
         self._api_key = api_key
-        self._per_page_cap = per_page_cap
-        self._calls_per_minute = calls_per_minute
+        self._per_page_cap = options.per_page_cap
+        self._calls_per_minute = options.calls_per_minute
         self._window = (time.monotonic(), 0)
 
     def reply(self, http: HttpRequest) -> Reply | None:
         """Return the reply to a request, None to close the connection without one."""
         request, token = self._read(http), http.headers.get("X-Auth-Token")
         called = template(request.method, request.path)
-        return self.pass_on(request.method, request.path, called, lambda fault: self._bent(request, token, fault))
+        return self.pass_on(request.method, request.path, called, lambda fault: self._with_fault(request, token, fault))
 
     def _read(self, http: HttpRequest) -> Request:
-        try:
-            body = json.loads(http.content) if http.content else None
-        except ValueError:
-            body = http.content
         return Request(
             method=http.method,
             path=http.path.removeprefix(BASE) if http.path.startswith(f"{BASE}/") else f"/..{http.path}",
             query=dict(http.query),
-            body=body,
+            body=http.body,
             per_page_cap=self._per_page_cap,
         )
 
-    def _bent(self, request: Request, token: str | None, fault: faults.Rule | None) -> Reply:
-        """Carry the request out, and return the answer as *fault* bends it."""
+    def _with_fault(self, request: Request, token: str | None, fault: faults.Rule | None) -> Reply:
+        """Carry out the request and return the answer, changed by *fault*."""
         if isinstance(fault, faults.CreateLate):
             self._state.agenda.after(fault.seconds, lambda: self._real(request, token))
             return Reply(status=fault.status)
@@ -76,10 +63,10 @@ class EquinixFront(Front):
             page = max(1, reply.body["meta"]["current_page"] - 1)
             before = self._real(replace(request, query={**request.query, "page": str(page)}), token)
             return replace(reply, body={**before.body, "meta": reply.body["meta"]})
-        return replace(reply, body=_bent(reply.body, fault))
+        return replace(reply, body=_changed(reply.body, fault))
 
     def _real(self, request: Request, token: str | None) -> Reply:
-        """Carry the request out, and return the answer that the API would give."""
+        """Carry out the request and return the answer of the API without faults."""
         headers, retry_after = self._rate()
         if retry_after:
             headers["Retry-After"] = str(retry_after)
@@ -90,14 +77,14 @@ class EquinixFront(Front):
             status, body = perform(self._state, request)
         except Refused as refusal:
             return Reply(status=refusal.status, body={"errors": list(refusal.messages)}, headers=headers)
-        except Exception as error:  # noqa: BLE001 - the client gets 500, the world's maker asks for the errors
+        except Exception as error:  # noqa: BLE001 - the client gets 500; ``errors`` keeps it
             _log.exception("the simulated Equinix API cannot answer %s %s", request.method, request.path)
             self.errors.append(error)
             return Reply(status=500, body={"error": "Internal server error"}, headers=headers)
         return Reply(status=status, body=body, headers=headers)
 
     def _rate(self) -> tuple[dict[str, str], int]:
-        """Count a call against the rate limit; return the headers that tell, and the seconds to wait if exceeded."""
+        """Count a call; return the headers about the rate limit, and the seconds to wait, 0 if it is not exceeded."""
         with self._lock:
             began, count = self._window
             if time.monotonic() >= began + _WINDOW_SECONDS:
@@ -112,8 +99,8 @@ class EquinixFront(Front):
         return headers, int(left) + 1 if count >= self._calls_per_minute else 0
 
 
-def _bent(body: Json, fault: faults.Rule | None) -> Json:
-    """Return the body of an answer as *fault* bends it."""
+def _changed(body: Json, fault: faults.Rule | None) -> Json:
+    """Return the body of an answer, changed by *fault*."""
     match fault:
         case faults.EmptyPage():
             return {name: [] if isinstance(value, list) and "meta" in body else value for name, value in body.items()}

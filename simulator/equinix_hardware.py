@@ -1,4 +1,4 @@
-"""What stands behind the devices of the simulated Equinix API: machines that can be racked and switched."""
+"""The hardware behind a simulated provider: machines that can be racked and switched."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import ipaddress
 import threading
 from typing import Protocol
 
-_FIRST_ADDRESS = ipaddress.IPv4Address("198.18.0.1")  # reserved for tests of equipment: nobody answers there
+_FIRST_ADDRESS = ipaddress.IPv4Address("198.18.0.1")  # reserved for benchmarks: no host answers there
 
 
 class Hardware(Protocol):
     """
-    Machines, called by the name that they were racked with: the device id.
+    Machines, identified by the name under which they were racked: the provider id.
 
-    The calls for one machine come one after the other, in the order in which
-    the API took them. They should return soon, since nothing else changes
-    meanwhile. What they raise is kept in ``EquinixApi.errors``, and a device
-    that cannot be racked is failed.
+    The calls for one machine come one at a time, in the order in which the API
+    accepted them. They should return soon: no other machine changes meanwhile.
+    Their exceptions are kept in the ``errors`` of the API; a device that
+    cannot be racked fails.
     """
 
     def rack(self, name: str, authorized_key: str, provision_seconds: float) -> str:
         """
-        Put up a machine and return its IP address.
+        Add a machine and return its IP address.
 
-        *authorized_key* is what its root user accepts: lines as in
-        ``authorized_keys``, none, one or several (hardware that can take only
-        one takes the first). The machine begins to boot after *provision_seconds*.
+        Its root user accepts *authorized_key*: lines as in ``authorized_keys``,
+        none, one or several (hardware that can take only one takes the first).
+        The machine begins to boot after *provision_seconds*.
         """
 
     def reboot(self, name: str) -> None:
@@ -38,29 +38,29 @@ class Hardware(Protocol):
         """Switch the machine on."""
 
     def reinstall(self, name: str) -> None:
-        """Give the machine a fresh operating system."""
+        """Reinstall the operating system of the machine."""
 
     def remove(self, name: str) -> None:
-        """Take the machine away."""
+        """Remove the machine."""
 
 
 class NoHardware:
-    """No machines at all: invents addresses where nobody answers, and records what was asked for."""
+    """No machines: returns made-up addresses, at which no host answers, and records the calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: list[tuple[str, str]] = []
         self.authorized_keys: dict[str, str] = {}
-        """The authorized keys of every machine that was racked, by name."""
+        """The authorized keys of each racked machine, by name."""
 
     @property
     def calls(self) -> list[tuple[str, str]]:
-        """Return what was asked for so far: method and name."""
+        """Return the calls so far: method and name."""
         with self._lock:
             return list(self._calls)
 
     def rack(self, name: str, authorized_key: str, provision_seconds: float) -> str:  # noqa: ARG002 - the protocol's
-        """Return an address that no other machine has."""
+        """Record it, and return an unused address."""
         self._record("rack", name)
         with self._lock:
             self.authorized_keys[name] = authorized_key

@@ -1,4 +1,4 @@
-"""The operations of the simulated Equinix API on SSH keys, and which keys a new device gets."""
+"""The operations of the simulated Equinix API on SSH keys, and the choice of keys for a new device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def create_project_key(state: EquinixState, request: Request, project_id: str) -
 
 
 def update_key(state: EquinixState, request: Request, key_id: str) -> tuple[int, Json]:
-    """PUT or PATCH /ssh-keys/{id}; devices keep what they were created with."""
+    """PUT or PATCH /ssh-keys/{id}; devices keep the keys that they were created with."""
     key = state.key(key_id)
     change = bodies.read(bodies.KeyChange, request.body)
     if change.key is not None:
@@ -56,14 +56,14 @@ def keys_for_device(state: EquinixState, project_id: str, wanted: bodies.DeviceW
     """
     Return the keys that a new device gets.
 
-    When none is named, that is every key there is, unless ``no_ssh_keys`` says otherwise.
+    If the request names none, that is every key, or none with ``no_ssh_keys``.
 
     Raises:
-        Refused: a named key is unknown or no key at all.
+        Refused: a named key or user does not exist, or an inline key is not an SSH public key.
     """
     if not (wanted.project_ssh_keys or wanted.user_ssh_keys or wanted.ssh_keys):
-        everybody = (_user(state), state.project(project_id))
-        return [] if wanted.no_ssh_keys else [key for key in state.keys.values() if key.entity in everybody]
+        owners = (_user(state), state.project(project_id))
+        return [] if wanted.no_ssh_keys else [key for key in state.keys.values() if key.entity in owners]
     for name in wanted.project_ssh_keys:
         if name not in state.keys or state.keys[name].entity != state.project(project_id):
             raise Refused(422, f"project_ssh_keys: {name!r} is not a key of the project")
@@ -91,7 +91,7 @@ def _create(state: EquinixState, request: Request, entity: str) -> tuple[int, Js
 
 
 def _stored(state: EquinixState, entity: str, label: str, text: str) -> SshKey:
-    """Return the key with this text, made if it is new."""
+    """Return the key with this text, created if it is new."""
     if (key := _known(state, entity, text)) is None:
         key = SshKey(id=state.new_id(), label=label, key=text, entity=entity)
         state.keys[key.id] = key

@@ -1,4 +1,4 @@
-"""How the simulated Equinix API shows what it keeps: the fields of each object."""
+"""The objects of the simulated Equinix API, as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def device_json(state: EquinixState, device: Device) -> Json:
-    """Return a device with links to what belongs to it."""
+    """Return a device, with links to related objects."""
     body: Json = {
         **device.settings,
         **_head("devices", device.id),
@@ -43,13 +43,14 @@ def device_json(state: EquinixState, device: Device) -> Json:
             f"{BASE}/hardware-reservations/{reservation.id}", lambda: reservation_json(state, reservation)
         )
     if device.state in PENDING:
-        done = (time.monotonic() - device.queued_at) / state.lags.provision if state.lags.provision else 1.0
+        seconds = state.options.provision_seconds
+        done = (time.monotonic() - device.queued_at) / seconds if seconds else 1.0
         body["provisioning_percentage"] = round(min(100.0, 100 * done), 1)
     return body
 
 
 def reservation_json(state: EquinixState, reservation: Reservation) -> Json:
-    """Return a reservation with links to what belongs to it."""
+    """Return a reservation, with links to related objects."""
     device = state.occupant(reservation.id)
     return {
         **_head("hardware-reservations", reservation.id),
@@ -71,7 +72,7 @@ def _device_link(state: EquinixState, device: Device) -> Link:
 
 
 def provisionable(state: EquinixState, reservation: Reservation) -> bool:
-    """Tell whether a device can be created on a reservation now."""
+    """Return whether a device can be created on a reservation now."""
     return reservation.provisionable and not reservation.spare and state.occupant(reservation.id) is None
 
 
@@ -118,7 +119,7 @@ def project_link(project_id: str) -> Link:
 
 
 def _named(collection: str, slug: str, *, shown: bool = True, **more: Any) -> Link:
-    """Return the link to something of the catalogue, which has a slug (places: a code) and a name."""
+    """Return the link to an entry of the catalogue, which has a slug (places: a code) and a name."""
     identity = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{collection}/{slug}"))
     href = f"{BASE}/{collection}/{identity}"
     word = "slug" if collection in ("plans", "operating-systems") else "code"

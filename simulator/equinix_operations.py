@@ -1,4 +1,4 @@
-"""The operations of the simulated Equinix API: which request means what, apart from HTTP."""
+"""The table of operations of the simulated Equinix API."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _OPERATIONS: tuple[tuple[str, str, Callable[..., tuple[int, Json | None]]], ...]
 
 
 def template(method: str, path: str) -> str:
-    """Return the path of the operation with ids as ``{id}``; *path* itself when there is no such operation."""
+    """Return the path of the operation with ``{id}`` for ids; *path* itself if there is no such operation."""
     return next((known for operation, known, _ in _OPERATIONS if operation == method and _ids(known, path)), path)
 
 
 def perform(state: EquinixState, request: Request) -> tuple[int, Json | None]:
     """
-    Carry *request* out as one step, and return status and body.
+    Carry out *request* atomically, and return status and body.
 
     Raises:
-        Refused: it was not carried out.
+        Refused: the API answers an error, and nothing has changed.
     """
     for method, known, operation in _OPERATIONS:
         ids = _ids(known, request.path)

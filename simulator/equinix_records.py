@@ -1,4 +1,4 @@
-"""What the simulated Equinix API keeps: reservations, devices and SSH keys."""
+"""The records of the simulated Equinix API: reservations, devices and SSH keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PENDING = ("queued", "provisioning", "reinstalling")
 
 
 class Refused(Exception):
-    """The API answers an error: HTTP status and messages."""
+    """The answer is an error, with HTTP status and messages."""
 
     def __init__(self, status: int, *messages: str) -> None:
         self.status = status
@@ -25,13 +25,13 @@ class Refused(Exception):
 
 
 def now() -> str:
-    """Return the time of day as the API writes it."""
+    """Return the time of day in the format of the API."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(kw_only=True)
 class Reservation:
-    """A server that the project has reserved: the capacity."""
+    """A server that the project has reserved: capacity."""
 
     id: str = ""
     """Filled in when left empty."""
@@ -40,14 +40,14 @@ class Reservation:
     plan: str = "c3.small.x86"
     facility: str = "da11"
     provisionable: bool = True
-    """What the operator set; the API shows false also while it is a spare or a device occupies it."""
+    """Set by the vendor; the API shows false also for a spare, and while a device occupies it."""
     spare: bool = False
     need_of_service: bool = False
     created_at: str = field(default_factory=now)
 
     @property
     def metro(self) -> str:
-        """Return the code of the metro where it stands."""
+        """Return the code of its metro."""
         return metro_of(self.facility)
 
 
@@ -67,20 +67,20 @@ class Device:
     ssh_keys: list[SshKey] = field(default_factory=list)
     """The keys that were put on the machine."""
     address: str | None = None
-    """The public one; None until provisioning has begun."""
+    """The public address; None until provisioning has begun."""
     private_address: str | None = None
     racked: bool = False
-    """Hardware stands behind it."""
+    """Whether it has hardware."""
     actions_taken: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
-    """What can be set and has no meaning here: description, userdata, customdata, ..."""
+    """Fields without a meaning here: description, userdata, customdata, ..."""
     locked: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
     created_at: str = field(default_factory=now)
     updated_at: str = field(default_factory=now)
     queued_at: float = field(default_factory=time.monotonic)
-    life: int = 0
-    """Counts what ends the plans made before: a plan of an older life is not carried out."""
+    generation: int = 0
+    """Counts changes of state; delayed actions of an older generation are not carried out."""
 
 
 @dataclass(kw_only=True)
@@ -91,7 +91,7 @@ class SshKey:
     label: str
     key: str
     entity: str
-    """Path of the project or user that it belongs to."""
+    """Path of the project or user that owns it."""
     tags: list[str] = field(default_factory=list)
     created_at: str = field(default_factory=now)
     updated_at: str = field(default_factory=now)
@@ -103,7 +103,7 @@ def metro_of(facility: str) -> str:
 
 
 def fingerprint(key: str) -> str | None:
-    """Return the MD5 fingerprint of a public key in OpenSSH's format, None if it is none."""
+    """Return the MD5 fingerprint of a public key in OpenSSH's format, None if *key* is not one."""
     parts = key.split()
     if len(parts) < 2 or not re.fullmatch(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+", parts[0]):  # noqa: PLR2004 - type, key
         return None

@@ -1,4 +1,4 @@
-"""The state of the simulated Equinix API and its life: what changes, when, and what hardware is told."""
+"""The state of the simulated Equinix API: what changes, when, and what happens to the hardware."""
 
 from __future__ import annotations
 
@@ -22,35 +22,46 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lags:
-    """Seconds that the API takes."""
+class EquinixOptions:
+    """Durations and limits of the simulated API."""
 
-    queue: float
-    """From creation until provisioning begins."""
-    provision: float
+    provision_seconds: float = 0.0
     """From creation until the device is active; the same again for a reinstall."""
-    action: float
+    queue_seconds: float | None = None
+    """From creation until provisioning begins and the device gets addresses; None: a tenth of *provision_seconds*."""
+    action_seconds: float = 0.0
     """From a reboot or power action until it takes effect."""
-    deprovision: float
+    deprovision_seconds: float = 0.0
     """From deletion until the device is gone and its reservation free."""
+    per_page_cap: int = 100
+    """The most entries that a page has, whatever the client asks for."""
+    calls_per_minute: int = 100_000
+    other_projects: Sequence[str] = ()
+    """Projects that reservations can be moved to."""
 
 
 class EquinixState:
     """
     Reservations, devices and keys of some projects.
 
-    Whoever reads or changes holds ``lock``. Hardware is told from the agenda's
+    Hold ``lock`` to read or change it. Hardware is called on the timers'
     thread, without the lock.
     """
 
     def __init__(
-        self, hardware: Hardware, lags: Lags, projects: Sequence[str], reservations: Sequence[Reservation], seed: int
+        self,
+        hardware: Hardware,
+        options: EquinixOptions,
+        projects: Sequence[str],
+        reservations: Sequence[Reservation],
+        seed: int,
     ) -> None:
-        """Reservations that name no project are the first project's."""
+        """Reservations that name no project belong to the first."""
         self.lock = threading.RLock()
         self.agenda = Agenda()
         self.hardware = hardware
-        self.lags = lags
+        self.options = options
+        self._queue_seconds = options.provision_seconds / 10 if options.queue_seconds is None else options.queue_seconds
         self.projects = tuple(projects)
         self._random = random.Random(seed)
         self.user_id = self.new_id()
@@ -65,7 +76,7 @@ class EquinixState:
         self._addresses = 0
 
     def new_id(self) -> str:
-        """Return a new UUID; the same ones for the same seed, if asked for in the same order."""
+        """Return a new UUID; a seed determines the sequence."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def occupant(self, reservation_id: str) -> Device | None:
@@ -77,7 +88,7 @@ class EquinixState:
         Return the path of a project.
 
         Raises:
-            Refused: there is no such project. The same for the three methods that follow.
+            Refused: there is no such project. The next three methods raise it likewise.
         """
         if project_id not in self.projects:
             raise Refused(404, "Not found")
@@ -96,13 +107,13 @@ class EquinixState:
         return _found(self.keys, key_id)
 
     def add(self, device: Device) -> None:
-        """Take in a device that is queued, and begin its life."""
+        """Add a device that is queued, and begin to provision it."""
         self._put(device)
         self._event(device, "queued")
-        self._later(self.lags.queue, device, self._provision)
+        self._later(self._queue_seconds, device, self._provision)
 
     def add_active(self, device: Device) -> None:
-        """Take in a device that is active already."""
+        """Add a device that is active already."""
         device.state = "active"
         self._put(device)
         self._assign_private(device)
@@ -113,7 +124,7 @@ class EquinixState:
         Begin an action on a device; it takes effect later.
 
         Raises:
-            Refused: the device is not in a state for it.
+            Refused: the state of the device does not allow it.
         """
         if device.state not in _ALLOWED[action]:
             raise Refused(422, _REFUSAL.get((action, device.state), f"Cannot {action} a device that is {device.state}"))
@@ -131,14 +142,14 @@ class EquinixState:
                 self._change(device, "reinstalling")
                 device.queued_at = time.monotonic()
                 self._hardware_later(device, self.hardware.reinstall, then=None)
-                self._later(self.lags.action + self.lags.provision, device, self._activate)
+                self._later(self.options.action_seconds + self.options.provision_seconds, device, self._activate)
 
     def delete(self, device: Device) -> None:
         """
-        Begin to take a device away.
+        Begin to delete a device.
 
         Raises:
-            Refused: it is locked, being made, or being taken away already.
+            Refused: it is locked, or being created or deleted.
         """
         if device.locked:
             raise Refused(422, "Cannot delete a locked device")
@@ -147,16 +158,16 @@ class EquinixState:
             raise Refused(422, f"Cannot delete a device while it is {doing}")
         self._change(device, "deprovisioning")
         self._remove_hardware(device)
-        self._later(self.lags.deprovision, device, self._drop)
+        self._later(self.options.deprovision_seconds, device, self._drop)
 
     def forget(self, device: Device) -> None:
-        """Let a device vanish without a trace."""
-        device.life += 1
+        """Make a device vanish without a trace."""
+        device.generation += 1
         self._drop(device)
         self._remove_hardware(device)
 
     def fail(self, device: Device) -> None:
-        """Give a device up; its hardware goes dark."""
+        """Make a device fail; its hardware is switched off."""
         self._change(device, "failed")
 
         def run() -> None:
@@ -176,30 +187,30 @@ class EquinixState:
             del self._occupants[device.reservation_id]
 
     def _later(self, seconds: float, device: Device, step: Callable[[Device], object]) -> None:
-        """Run *step* under the lock unless the life of the device took another course until then."""
-        life = device.life
+        """Run *step* under the lock in *seconds*, unless the state of the device has changed by then."""
+        generation = device.generation
 
         def run() -> None:
             with self.lock:
-                if device.life == life:
+                if device.generation == generation:
                     step(device)
 
         self.agenda.after(seconds, run)
 
     def _hardware_later(self, device: Device, method: Callable[[str], None], then: str | None) -> None:
-        """Tell the hardware after the lag, outside the lock; then the device is in state *then*."""
-        life = device.life
+        """Call the hardware after the delay, outside the lock; then put the device into state *then*."""
+        generation = device.generation
 
         def run() -> None:
             with self.lock:
-                wanted = device.life == life
+                wanted = device.generation == generation
             if wanted and device.racked:
                 method(device.id)
             with self.lock:
-                if then is not None and device.life == life:
+                if then is not None and device.generation == generation:
                     self._change(device, then)
 
-        self.agenda.after(self.lags.action, run)
+        self.agenda.after(self.options.action_seconds, run)
 
     def _remove_hardware(self, device: Device) -> None:
         def run() -> None:
@@ -211,18 +222,18 @@ class EquinixState:
 
     def _provision(self, device: Device) -> None:
         self._change(device, "provisioning")
-        life = device.life
-        left = max(0.0, self.lags.provision - self.lags.queue)
+        generation = device.generation
+        left = max(0.0, self.options.provision_seconds - self._queue_seconds)
         authorized = "\n".join(key.key for key in device.ssh_keys)
 
         def rack() -> None:
-            if device.life != life:
+            if device.generation != generation:
                 return
             try:
                 address = self.hardware.rack(device.id, authorized, left)
             except Exception:
                 with self.lock:
-                    if device.life == life:
+                    if device.generation == generation:
                         self._change(device, "failed")
                 raise
             with self.lock:
@@ -237,9 +248,9 @@ class EquinixState:
         self._change(device, "active")
 
     def _change(self, device: Device, state: str) -> None:
-        """Set the state, and drop the plans made in the old one."""
+        """Set the state, and drop the delayed actions of the old one."""
         device.state = state
-        device.life += 1
+        device.generation += 1
         device.updated_at = now()
         self._event(device, state)
 

@@ -1,5 +1,5 @@
 """
-What is to go wrong in a simulated world, and when: the format of a faults file.
+The faults that a simulated environment injects, and the format of a faults file.
 
 A faults file is a JSON object with two sections, each a list, each optional::
 
@@ -13,34 +13,34 @@ A faults file is a JSON object with two sections, each a list, each optional::
       ]
     }
 
-**api**: rules for calls to the provider's API. Each rule says which calls:
+**api**: rules for calls to the provider's API. Each rule selects calls:
 
 - ``method``: GET, POST, PUT, PATCH, DELETE, or ``*`` for any (default).
-- ``path``: below the base URL. ``{anything}`` or ``*`` stands for one segment, ``**`` for any rest (default).
-- ``nth``: the first of the matching calls that is hit, counted from 1 (default 1).
-- ``times``: how many of them are hit from there on (default 1); 0: all that follow.
+- ``path``: below the base URL. ``{anything}`` or ``*`` matches one segment, ``**`` any rest (default).
+- ``nth``: the first of the matching calls that the rule hits, counted from 1 (default 1).
+- ``times``: the number of calls that it hits from there on (default 1); 0: all that follow.
 
-and with ``do`` what happens to them. ``when`` is ``before`` (default) or ``after`` the call had its effect:
+``do`` says what happens to them. ``when`` is ``before`` (default) or ``after`` the effect of the call:
 
 - ``answer``: ``status`` (200 to 599) in place of the real answer, with ``body`` (text is sent as it is,
   anything else as JSON, none if left out) and header ``Retry-After: retry_after`` (seconds); ``when``.
-- ``delay``: everything waits ``seconds``; ``when``. Goes together with one other rule.
+- ``delay``: the call waits ``seconds``; ``when``. Can be combined with one other rule.
 - ``drop``: the connection is closed without an answer; ``when``.
 - ``cut``: the connection is closed in the middle of the real answer.
-- ``empty_page``: a listing's page has nothing in it, though its ``meta`` says so.
-- ``repeat_page``: a listing's page shows what the page before it holds (page 1: itself).
-- ``same_next``: a listing's page names itself as the next one.
-- ``shrink``: the first ``count`` (default 1) entries of a listing are gone, so that later pages move up.
+- ``empty_page``: a page of a listing is empty, although its ``meta`` is that of a full one.
+- ``repeat_page``: a page of a listing has the entries of the page before it (page 1: its own).
+- ``same_next``: a page of a listing names itself as the next one.
+- ``shrink``: the first ``count`` (default 1) entries of a listing are missing, so that later pages move up.
 - ``unknown_state``: the first ``count`` devices (default: all) in the answer are in ``state``
-  (default ``unheard_of``); nothing really changes.
-- ``create_late``: the answer is ``status`` (default 504), the call has its effect ``seconds`` later.
+  (default ``unheard_of``); the devices themselves do not change.
+- ``create_late``: the answer is ``status`` (default 504), and the call takes effect ``seconds`` later.
 
-Every rule counts the calls that match it, also those that another rule spoils.
-Of several that hit one call, all delays and the first other one happen.
+Every rule counts all calls that match it, also those that another rule hits.
+If several rules hit one call, all delays and the first other rule apply.
 
-**machines**: harm to machines. ``at_seconds`` of the fleet's time after the start of the world, the
-``machine`` with this index (from 0, in the order in which they were created)
-suffers ``harm``: silence, wedge, fill_disk or change_host_key.
+**machines**: faults of machines. ``at_seconds`` of fleet time after the start of the environment, ``harm``
+(silence, wedge, fill_disk or change_host_key) happens to the ``machine`` with this index (from 0, in the order of
+creation).
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 When = Literal["before", "after"]
-_DO = 2  # where a rule's "do" stands in the place of a fault: section, index, do, field
+_DO = 2  # the position of "do" in the location of an error: section, index, do, field
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Rule:
-    """Which calls of the API are hit; the module's docstring explains the fields of this and its subclasses."""
+    """The calls that a rule hits; see the module's docstring for the fields of this class and its subclasses."""
 
     method: Literal["*", "GET", "POST", "PUT", "PATCH", "DELETE"] = "*"
     path: Annotated[str, Field(pattern=r"^(/|\*\*$)")] = "**"
@@ -78,12 +78,12 @@ class Rule:
     times: Annotated[int, Field(ge=0)] = 1
 
     def matches(self, method: str, path: str) -> bool:
-        """Tell whether a call of *path*, without the base URL, is one that this rule counts."""
+        """Return whether the rule counts a call of *path*, which is below the base URL."""
         pattern = re.sub(r"\\\*\\\*|\\\*|\\\{[^/]*?\\\}", _wildcard, re.escape(self.path))
         return self.method in ("*", method) and re.fullmatch(pattern, path) is not None
 
     def hits(self, count: int) -> bool:
-        """Tell whether the matching call number *count* is hit."""
+        """Return whether the rule hits the matching call number *count*."""
         return count >= self.nth and (self.times == 0 or count < self.nth + self.times)
 
 
@@ -93,7 +93,7 @@ def _wildcard(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Answer(Rule):
-    """Another answer than the real one."""
+    """Another answer in place of the real one."""
 
     do: Literal["answer"] = "answer"
     status: Annotated[int, Field(ge=200, le=599)]
@@ -104,7 +104,7 @@ class Answer(Rule):
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Delay(Rule):
-    """A pause before or after the effect."""
+    """A delay before or after the effect."""
 
     do: Literal["delay"] = "delay"
     seconds: Seconds
@@ -157,7 +157,7 @@ class Shrink(Rule):
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class UnknownState(Rule):
-    """Devices in a state that nobody documented."""
+    """Devices in a state that is not documented."""
 
     do: Literal["unknown_state"] = "unknown_state"
     state: str = "unheard_of"
@@ -166,7 +166,7 @@ class UnknownState(Rule):
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class CreateLate(Rule):
-    """An effect that comes after an answer which denies it."""
+    """An error as the answer, followed by the effect."""
 
     do: Literal["create_late"] = "create_late"
     seconds: Seconds
@@ -181,7 +181,7 @@ ApiFault = Annotated[
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class MachineHarm:
-    """Something bad that happens to one machine."""
+    """A fault of one machine."""
 
     at_seconds: Seconds
     machine: Annotated[int, Field(ge=0)]
@@ -197,7 +197,7 @@ class Faults:
 
 
 class FaultScript:
-    """Counts calls and tells which rules hit them. Safe to use from any thread."""
+    """Counts calls and returns the rules that hit them. Safe to use from any thread."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._lock = threading.Lock()
@@ -214,7 +214,7 @@ class FaultScript:
             self._rules.clear()
 
     def hits(self, method: str, path: str) -> tuple[list[Delay], Rule | None]:
-        """Count a call of *path*, without the base URL; return the delays and the other rule that hit it."""
+        """Count a call of *path*, which is below the base URL; return the delays and the other rule that hit it."""
         with self._lock:
             hits = [rule for rule, counter in self._rules if rule.matches(method, path) and rule.hits(next(counter))]
         delays = [rule for rule in hits if isinstance(rule, Delay)]
@@ -223,10 +223,10 @@ class FaultScript:
 
 def parse(text: str | bytes, name: str = "faults") -> Faults:
     """
-    Return the faults that the JSON *text* describes; *name* is what messages call it.
+    Parse the JSON *text* of a faults file; error messages call it *name*.
 
     Raises:
-        ConfigError: it is not JSON or not in the format; holds every fault with section, index and field.
+        ConfigError: it is not JSON or not in the format; lists every error with section, index and field.
     """
     try:
         return TypeAdapter(Faults).validate_json(text)
@@ -235,7 +235,7 @@ def parse(text: str | bytes, name: str = "faults") -> Faults:
 
 
 def _fault(name: str, item: ErrorDetails) -> str:
-    """Return where the fault is, what stands there, and what was wanted; rules by index, fields by name."""
+    """Return the location of an error (rules by index, fields by name), the value there, and what is wrong with it."""
     place = name
     for depth, part in enumerate(item["loc"]):
         if isinstance(part, int):
@@ -248,10 +248,10 @@ def _fault(name: str, item: ErrorDetails) -> str:
 
 def load(path: Path) -> Faults:
     """
-    Return the faults that the file at *path* describes.
+    Parse the faults file at *path*.
 
     Raises:
-        ConfigError: the file cannot be read, or as ``parse``.
+        ConfigError: the file cannot be read, or see ``parse``.
     """
     try:
         text = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What happens to a request of any simulated API around its operation: counting, delays, the faults of a script."""
+"""The middleware of every simulated API: it counts calls and injects the faults of a script."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from simulator import faults
-from simulator.http_server import Reply
+from simulator.http_server import Reply, Server
+from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from simulator.equinix_agenda import Agenda
-    from simulator.http_server import Server
+    from simulator.http_server import HttpRequest
 
 
 class Front:
-    """Counts calls and spoils answers. Safe to use from any thread."""
+    """Counts calls and injects faults. Safe to use from any thread."""
 
-    def __init__(self, script: faults.FaultScript) -> None:
+    def __init__(self, *scripts: faults.FaultScript, closing: threading.Event | None = None) -> None:
+        """Of several *scripts*, all delays happen, and the first other fault."""
         self.errors: list[Exception] = []
-        """Faults of the simulator itself."""
-        self.closing = threading.Event()
-        """Set it to end all delays; no call has an effect from then on."""
-        self._script = script
+        """Errors of the simulator itself."""
+        self.closing = threading.Event() if closing is None else closing
+        """Set it to end all delays; from then on every call is dropped."""
+        self._scripts = scripts
         self._lock = threading.Lock()
         self._calls: Counter[tuple[str, str]] = Counter()
 
     @property
     def calls(self) -> Counter[tuple[str, str]]:
-        """Return how often each method and template of a path was called."""
+        """Return the number of calls by method and path template."""
         with self._lock:
             return self._calls.copy()
 
@@ -42,76 +43,78 @@ class Front:
         """
         Return the reply to a call of *path*, None to close the connection without one.
 
-        *real* carries the call out and returns the API's answer. It is given the fault, whose own ways to bend what
-        happens are its business: dropping, cutting and replacing an answer is done here.
+        *real* carries out the call and returns the API's answer. It receives the fault, because faults of one API's
+        own are injected there; dropping, cutting and replacing an answer is done here.
         """
         with self._lock:
             self._calls[method, template] += 1
-        delays, fault = self._script.hits(method, path)
+        delays: list[faults.Delay] = []
+        fault: faults.Rule | None = None
+        for script in self._scripts:
+            more, found = script.hits(method, path)
+            delays += more
+            fault = fault or found
         if self._closed_in(delays, "before"):
             return None
-        reply = _spoiled(real, fault)
+        reply = _with_fault(real, fault)
         return None if self._closed_in(delays, "after") else reply
 
     def _closed_in(self, delays: Sequence[faults.Delay], when: faults.When) -> bool:
-        """Wait as long as told; tell whether the API was closed meanwhile."""
+        """Wait as long as the delays say; return whether the API was closed meanwhile."""
         return self.closing.wait(sum(delay.seconds for delay in delays if delay.when == when))
 
 
-class Served:
-    """An API that answers from ``start`` to ``close``; also a context manager."""
+class Served(Closeable):
+    """An API that answers from ``start`` to ``close``."""
 
-    def __init__(self, server: Server, front: Front, agenda: Agenda) -> None:
-        self._served, self._before, self._agenda = server, front, agenda
+    def __init__(
+        self, middleware: Front, reply: Callable[[HttpRequest], Reply | None], agenda: Agenda, address: str
+    ) -> None:
+        """Take a free port of *address*, an IP address of this computer."""
+        self._front, self._agenda = middleware, agenda
+        self._server = Server(reply, address)
+
+    @property
+    def url(self) -> str:
+        """Return the base URL."""
+        return self._server.url
 
     @property
     def calls(self) -> Counter[tuple[str, str]]:
-        """Return how often each method and path was called; what varies in a path is in braces."""
-        return self._before.calls
+        """Return the number of calls by method and path; variable parts of a path are in braces."""
+        return self._front.calls
 
     @property
     def errors(self) -> list[Exception]:
-        """Return what did not fit the API, and what hardware or simulator raised; a sound world has none."""
-        return [*self._before.errors, *self._agenda.errors]
+        """Return requests that did not fit the API, and errors of hardware and simulator; empty if all went well."""
+        return [*self._front.errors, *self._agenda.errors]
 
     def start(self) -> None:
         """Begin to answer."""
         self._agenda.start()
-        self._served.start()
+        self._server.start()
 
     def close(self) -> None:
-        """Stop answering and forget what was to happen; ends all connections and threads."""
-        self._before.closing.set()
-        self._served.close()
+        """End all connections and threads; actions that are not due yet are dropped."""
+        self._front.closing.set()
+        self._server.close()
         self._agenda.close()
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
-
-def _spoiled(real: Callable[[faults.Rule | None], Reply], fault: faults.Rule | None) -> Reply | None:
-    match fault:
-        case faults.Drop(when="before"):
-            return None
-        case faults.Answer(when="before"):
-            return _scripted(fault)
-    reply = real(fault)
+def _with_fault(real: Callable[[faults.Rule | None], Reply], fault: faults.Rule | None) -> Reply | None:
+    reply = None
+    if not (isinstance(fault, faults.Drop | faults.Answer) and fault.when == "before"):
+        reply = real(fault)
     match fault:
         case faults.Drop():
             return None
         case faults.Answer():
-            return _scripted(fault)
-        case faults.Cut():
+            headers = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
+            return Reply(status=fault.status, body=fault.body, headers=headers)
+        case faults.Cut() if reply is not None:
             return replace(reply, cut=True)
     return reply
-
-
-def _scripted(fault: faults.Answer) -> Reply:
-    headers = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
-    return Reply(status=fault.status, body=fault.body, headers=headers)

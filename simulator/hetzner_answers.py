@@ -1,4 +1,4 @@
-"""The objects that Hetzner's Robot web service answers with, as its published description has them."""
+"""The objects in the answers of Hetzner's Robot web service, as in its published description."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
-    """What is not known is an error."""
+    """Unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Identity(Strict):
-    """Which server an object is about."""
+    """The server that an object belongs to."""
 
     server_ip: str | None  # observed: null where IPv4 was not ordered
     server_ipv6_net: str | None
@@ -43,7 +43,7 @@ class ListedServer(Identity):
 
 
 class Server(ListedServer):
-    """A server when it is asked for alone."""
+    """A server in the answer to a query for it alone."""
 
     reset: bool
     rescue: bool
@@ -57,7 +57,7 @@ class Server(ListedServer):
 
 
 class Resets(Identity):
-    """How a server can be reset."""
+    """The ways in which a server can be reset."""
 
     type: list[str]
     operating_status: str
@@ -68,7 +68,7 @@ class ResetDone(Strict):
 
     server_ip: str | None
     server_ipv6_net: str | None
-    server_number: int | None = None  # in the table of the description, and not in its example
+    server_number: int | None = None  # in the table of the description, not in its example
     type: str
 
 
@@ -89,7 +89,7 @@ class Key(KeyName):
 
 
 class Boot(Identity):
-    """What all boot configurations have: password is null unless they are active."""
+    """The common fields of boot configurations; the password is null unless it is active."""
 
     active: bool
     password: str | None
@@ -104,7 +104,7 @@ class KeyedBoot(Boot):
 
 
 class Rescue(KeyedBoot):
-    """The rescue system; a list is the choice, a text what is active."""
+    """The rescue system; ``os`` lists the choices, or is the active one."""
 
     os: list[str] | str
 
@@ -117,7 +117,7 @@ class Linux(KeyedBoot):
 
 
 class Installation(Boot):
-    """Another installation."""
+    """Any other installation."""
 
     dist: list[str] | str | None
     lang: list[str] | str | None
@@ -125,9 +125,9 @@ class Installation(Boot):
 
 
 class Boots(Strict):
-    """All boot configurations of a server; one can be active."""
+    """All boot configurations of a server; at most one is active."""
 
-    rescue: Rescue | None  # observed: null where there is no such choice
+    rescue: Rescue | None  # observed: null if it is not offered
     linux: Linux | None
     vnc: Installation | None
     windows: Installation | None

@@ -1,16 +1,16 @@
 """
-What the published description of Hetzner's Robot web service says, as far as servers, resets, boots and keys go.
+The published description of Hetzner's Robot web service, for servers, resets, boot configurations and keys.
 
-Taken from https://robot.hetzner.com/doc/webservice/en.html: operations, their
-fields, their limits, the shape of their answers and the errors that each may
-give. What others have observed and the description does not say is marked so.
-The simulated service holds every request and every answer to this table.
+From https://robot.hetzner.com/doc/webservice/en.html: operations, their
+fields, their limits, the shape of their answers and their errors. Facts that
+are not in the description but were observed are marked "observed". The
+simulated service checks every request and every answer against this table.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qs
 
@@ -32,24 +32,25 @@ A = TypeVar("A", bound=answers.Strict)
 
 
 class Violation(Exception):
-    """A request or an answer that the description does not know."""
+    """A request or an answer that is not in the description."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked for."""
+    """One operation."""
 
     method: str
     path: str
-    per_hour: int
     answer: type[answers.Strict]
-    """What a successful answer holds, in an object whose one field is named after it."""
+    """The object in a successful answer, which is an object with one field, ``wrapper``."""
+    errors: frozenset[str]
+    _: KW_ONLY
+    per_hour: int = 500
     many: bool = False
-    """Whether it is a list of those."""
+    """Whether the answer is a list of such objects."""
     status: int = 200
     fields: Mapping[str, bool] = field(default_factory=dict)
-    """The form's fields, and whether they must be given."""
-    errors: frozenset[str] = frozenset()
+    """The fields of the form, and whether each is required."""
 
     @property
     def wrapper(self) -> str:
@@ -58,13 +59,13 @@ class Operation:
 
     @property
     def quota(self) -> str:
-        """Return whose limit is used up; observed: to list servers and to query one use up the same."""
+        """Return the name of its limit; observed: listing servers and querying one share a limit."""
         return (
             "GET /server" if self.method == "GET" and self.path.startswith("/server") else f"{self.method} {self.path}"
         )
 
     def arguments(self, path: str) -> dict[str, str] | None:
-        """Return what *path* gives for the names in braces; None if it is not this operation's."""
+        """Return the values of the names in braces; None if *path* is not of this operation."""
         pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path)
         match = re.fullmatch(pattern, path)
         return None if match is None else match.groupdict()
@@ -74,65 +75,42 @@ _ARMED = {"authorized_key": False, "arch": False}
 _SERVER = frozenset({"SERVER_NOT_FOUND"})
 _BOOT = _SERVER | {"BOOT_NOT_AVAILABLE"}
 _ACTIVATION = _BOOT | {"INVALID_INPUT", "BOOT_ACTIVATION_FAILED", "BOOT_ALREADY_ENABLED"}  # the last one: observed
+_DEACTIVATION = _BOOT | {"BOOT_DEACTIVATION_FAILED"}
 
 OPERATIONS = (
-    Operation(method="GET", path="/server", per_hour=200, answer=answers.ListedServer, many=True, errors=_SERVER),
-    Operation(method="GET", path="/server/{number}", per_hour=200, answer=answers.Server, errors=_SERVER),
+    Operation("GET", "/server", answers.ListedServer, _SERVER, per_hour=200, many=True),
+    Operation("GET", "/server/{number}", answers.Server, _SERVER, per_hour=200),
+    Operation("GET", "/reset/{number}", answers.Resets, _SERVER | {"RESET_NOT_AVAILABLE"}),
     Operation(
-        method="GET",
-        path="/reset/{number}",
-        per_hour=500,
-        answer=answers.Resets,
-        errors=_SERVER | {"RESET_NOT_AVAILABLE"},
-    ),
-    Operation(
-        method="POST",
-        path="/reset/{number}",
+        "POST",
+        "/reset/{number}",
+        answers.ResetDone,
+        _SERVER | {"INVALID_INPUT", "RESET_NOT_AVAILABLE", "RESET_MANUAL_ACTIVE", "RESET_FAILED"},
         per_hour=50,
-        answer=answers.ResetDone,
         fields={"type": True},
-        errors=_SERVER | {"INVALID_INPUT", "RESET_NOT_AVAILABLE", "RESET_MANUAL_ACTIVE", "RESET_FAILED"},
     ),
-    Operation(method="GET", path="/boot/{number}", per_hour=500, answer=answers.Boots, errors=_BOOT),
+    Operation("GET", "/boot/{number}", answers.Boots, _BOOT),
     Operation(
-        method="POST",
-        path="/boot/{number}/rescue",
-        per_hour=500,
-        answer=answers.Rescue,
+        "POST",
+        "/boot/{number}/rescue",
+        answers.Rescue,
+        _ACTIVATION,
         fields={"os": True, "keyboard": False, **_ARMED},
-        errors=_ACTIVATION,
     ),
     Operation(
-        method="POST",
-        path="/boot/{number}/linux",
-        per_hour=500,
-        answer=answers.Linux,
-        fields={"dist": True, "lang": True, **_ARMED},
-        errors=_ACTIVATION,
+        "POST", "/boot/{number}/linux", answers.Linux, _ACTIVATION, fields={"dist": True, "lang": True, **_ARMED}
     ),
+    Operation("DELETE", "/boot/{number}/rescue", answers.Rescue, _DEACTIVATION),
+    Operation("DELETE", "/boot/{number}/linux", answers.Linux, _DEACTIVATION),
+    Operation("GET", "/key", answers.Key, frozenset({"NOT_FOUND"}), many=True),
     Operation(
-        method="DELETE",
-        path="/boot/{number}/rescue",
-        per_hour=500,
-        answer=answers.Rescue,
-        errors=_BOOT | {"BOOT_DEACTIVATION_FAILED"},
-    ),
-    Operation(
-        method="DELETE",
-        path="/boot/{number}/linux",
-        per_hour=500,
-        answer=answers.Linux,
-        errors=_BOOT | {"BOOT_DEACTIVATION_FAILED"},
-    ),
-    Operation(method="GET", path="/key", per_hour=500, answer=answers.Key, many=True, errors=frozenset({"NOT_FOUND"})),
-    Operation(
-        method="POST",
-        path="/key",
+        "POST",
+        "/key",
+        answers.Key,
+        frozenset({"INVALID_INPUT", "KEY_ALREADY_EXISTS", "KEY_CREATE_FAILED"}),
         per_hour=200,
         status=201,
-        answer=answers.Key,
         fields={"name": True, "data": True},
-        errors=frozenset({"INVALID_INPUT", "KEY_ALREADY_EXISTS", "KEY_CREATE_FAILED"}),
     ),
 )
 
@@ -156,7 +134,7 @@ _ANYWHERE = frozenset({"UNAUTHORIZED", "RATE_LIMIT_EXCEEDED"})
 
 
 def find(method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
-    """Return the operation that is asked for, and its arguments."""
+    """Return the operation of a request and its arguments; None if there is none."""
     for operation in OPERATIONS:
         arguments = operation.arguments(path)
         if arguments is not None and operation.method == method:
@@ -166,35 +144,35 @@ def find(method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
 
 def form(operation: Operation, request: HttpRequest, arguments: Mapping[str, str]) -> dict[str, str]:
     """
-    Return the fields that *request* gives.
+    Return the fields of the form in *request*.
 
     Raises:
-        Violation: it gives them in another way, or others, or names a server by something else than its number.
+        Violation: unknown or repeated fields, another content type, a query, or a server not named by its number.
     """
-    asked = f"{request.method} {request.path}"
+    called = f"{request.method} {request.path}"
     if request.query:
-        raise Violation(f"{asked}: no query is known, but came {dict(request.query)}")
+        raise Violation(f"{called}: the query {dict(request.query)} is not in the description")
     if not arguments.get("number", "1").isdecimal():
-        raise Violation(f"{asked}: servers are named by number; by address is deprecated")
+        raise Violation(f"{called}: name the server by number; by address is deprecated")
     kind = request.headers.get("Content-Type")
     if request.content and kind != FORM:
-        raise Violation(f"{asked}: the body is {kind}; {FORM} is wanted")
+        raise Violation(f"{called}: the body is {kind}, not {FORM}")
     given = parse_qs(request.content.decode("ascii"), keep_blank_values=True, strict_parsing=bool(request.content))
     unknown = set(given) - set(operation.fields)
     repeated = [name for name, values in given.items() if len(values) > 1]
     if unknown or repeated:
-        raise Violation(f"{asked}: the fields {sorted(unknown)} are not known, {repeated} came twice")
+        raise Violation(f"{called}: the fields {sorted(unknown)} are unknown, {repeated} are repeated")
     return {name: values[0] for name, values in given.items()}
 
 
 def check(operation: Operation, status: int, body: object) -> None:
     """
-    Return if the description knows an answer with this *status* and *body* to *operation*.
+    Check an answer to *operation* against the description.
 
     Raises:
-        Violation: it does not.
+        Violation: the description has no such answer.
     """
-    said = f"{operation.method} {operation.path} answered {status}"
+    answer = f"{operation.method} {operation.path} answered {status}"
     try:
         if status == operation.status:
             for each in _entries(operation, body):
@@ -202,9 +180,9 @@ def check(operation: Operation, status: int, body: object) -> None:
             return
         error = _unwrapped("error", answers.Error, body)
     except (ValidationError, TypeError) as fault:
-        raise Violation(f"{said} {body!r:.200}: {fault}") from fault
+        raise Violation(f"{answer} {body!r:.200}: {fault}") from fault
     if error.code not in operation.errors | _ANYWHERE or _STATUS[error.code] != status or error.status != status:
-        raise Violation(f"{said} with the error {error.code}, which it never gives")
+        raise Violation(f"{answer} with the error {error.code}, which is not one of its errors")
 
 
 def status_of(code: str) -> int:
@@ -214,11 +192,11 @@ def status_of(code: str) -> int:
 
 def _entries(operation: Operation, body: object) -> list[object]:
     if operation.many != isinstance(body, list):
-        raise TypeError("a list was wanted" if operation.many else "an object was wanted")
+        raise TypeError("not a list" if operation.many else "not an object")
     return body if isinstance(body, list) else [body]
 
 
 def _unwrapped(name: str, kind: type[A], body: object) -> A:
     if not isinstance(body, dict) or set(body) != {name}:
-        raise TypeError(f"an object with the field {name!r} was wanted")
+        raise TypeError(f"not an object with the field {name!r} alone")
     return kind.model_validate(body[name])

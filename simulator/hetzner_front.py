@@ -1,4 +1,4 @@
-"""What happens to a request of the simulated Robot web service around its operation: logins, limits, description."""
+"""The middleware of the simulated Robot web service: logins, limits, and the check against the description."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import base64
 import hmac
 import logging
 import threading
+import time
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulator.front import Front
@@ -38,19 +40,29 @@ _PERFORM: dict[tuple[str, str], Callable[[RobotState, str, Mapping[str, str]], A
 }
 
 
-class Gate:
-    """Who may ask, and how often. Safe to use from any thread."""
+@dataclass(frozen=True, kw_only=True)
+class RobotOptions:
+    """Durations and limits of the simulated service."""
 
-    def __init__(
-        self, credential: str, limits: Mapping[str, int], lockout_seconds: float, clock: Callable[[], float]
-    ) -> None:
-        """*limits* are requests an hour that differ from the description's, by quota."""
+    action_seconds: float = 0.0
+    """From a reset until it takes effect."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Requests an hour by quota ("POST /reset/{number}"), where they differ from the description."""
+    lockout_seconds: float = 600
+    clock: Callable[[], float] = time.monotonic
+    """The seconds by which hours and the lock-out are measured."""
+
+
+class Gate:
+    """Checks credentials and rate limits. Safe to use from any thread."""
+
+    def __init__(self, credential: str, options: RobotOptions) -> None:
         self.failed_logins = 0
-        """How often a wrong credential came."""
+        """The number of requests with a wrong credential."""
         self._authorization = b"Basic " + base64.b64encode(credential.encode())
-        self._limits = limits
-        self._lockout_seconds = lockout_seconds
-        self._clock = clock
+        self._limits = options.limits
+        self._lockout_seconds = options.lockout_seconds
+        self._clock = options.clock
         self._lock = threading.Lock()
         self._failed: Counter[str] = Counter()
         self._locked_until: dict[str, float] = {}
@@ -58,10 +70,10 @@ class Gate:
 
     def log_in(self, request: HttpRequest) -> None:
         """
-        Return if the request may be answered.
+        Check the credential of a request.
 
         Raises:
-            Refused: its credential is wrong, or its address is locked out.
+            Refused: it is wrong, or the client's address is locked out.
         """
         right = hmac.compare_digest(str(request.headers.get("Authorization", "")).encode(), self._authorization)
         with self._lock:
@@ -81,7 +93,7 @@ class Gate:
         Count a request.
 
         Raises:
-            Refused: it was one too many for this hour.
+            Refused: it exceeds the limit for this hour.
         """
         limit = self._limits.get(operation.quota, operation.per_hour)
         with self._lock:
@@ -109,7 +121,7 @@ class RobotFront(Front):
 
     def _real(self, request: HttpRequest, found: tuple[Operation, dict[str, str]] | None) -> Reply:
         if found is None:
-            self.errors.append(Violation(f"{request.method} {request.path} is in no description"))
+            self.errors.append(Violation(f"{request.method} {request.path} is not in the description"))
             return Reply(status=404)
         operation, arguments = found
         try:
@@ -117,7 +129,7 @@ class RobotFront(Front):
         except Refused as refused:
             status = status_of(refused.code)
             body = {"error": {"status": status, "code": refused.code, "message": refused.code.lower(), **refused.more}}
-        except Exception as error:  # noqa: BLE001 - the client gets 500, the world's maker asks for the errors
+        except Exception as error:  # noqa: BLE001 - the client gets 500; ``errors`` keeps it
             _log.exception("the simulated Robot web service cannot answer %s %s", request.method, request.path)
             self.errors.append(error)
             return Reply(status=500)
@@ -128,7 +140,7 @@ class RobotFront(Front):
         return Reply(status=status, body=body)
 
     def _perform(self, request: HttpRequest, operation: Operation, arguments: Mapping[str, str]) -> Any:
-        self._gate.log_in(request)  # before anything else is looked at
+        self._gate.log_in(request)
         self._gate.count(operation)
         given = form(operation, request, arguments)
         missing = [name for name, needed in operation.fields.items() if needed and name not in given]

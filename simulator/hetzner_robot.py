@@ -1,41 +1,41 @@
 """
-A stateful local server of Hetzner's Robot web service, for tests and simulated worlds.
+A stateful local server of Hetzner's Robot web service, for tests and simulated environments.
 
-It answers what concerns servers, resets, boot configurations and SSH keys,
-with the limits of the real one and its lock-out after failed logins. Every
-request and every answer is held to the published description
-(``hetzner_description``); what it does not know is an error of the simulation.
-What it leaves open is decided so that a careless client fails: an address that
-is locked out gets 401 whatever it sends, what is armed is never armed twice,
-and what was reset cannot be taken back.
+It answers the operations on servers, resets, boot configurations and SSH keys,
+with the limits of the real service and its lock-out after failed logins. Every
+request and every answer is checked against the published description
+(``hetzner_description``); a violation is an error of the simulation. Where the
+description is silent, it does what makes a careless client fail: an address
+that is locked out gets 401 for every request, an active boot configuration
+cannot be activated again, and a reset cannot be taken back.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from typing import TYPE_CHECKING, Any
 
 from simulator.faults import FaultScript
 from simulator.front import Served
-from simulator.hetzner_front import Gate, RobotFront
+from simulator.hetzner_front import Gate, RobotFront, RobotOptions
 from simulator.hetzner_state import Armed, RobotServer, RobotState
-from simulator.http_server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from simulator.equinix_hardware import Hardware
     from simulator.faults import Rule
     from simulator.hetzner_state import RobotKey
 
+__all__ = ["HetznerRobot", "RobotOptions"]
+
 
 class HetznerRobot(Served):
     """
-    The web service on a port of its own; a context manager.
+    The web service on its own port; a context manager.
 
-    All methods are safe to use from any thread while it runs. What it shows of
-    its records are copies.
+    All methods are safe to use from any thread while it runs. The records it
+    returns are copies.
     """
 
     def __init__(
@@ -46,39 +46,28 @@ class HetznerRobot(Served):
         password: str,
         servers: int | Sequence[RobotServer],
         authorized_key: str = "",
-        action_seconds: float = 0.0,
-        limits: Mapping[str, int] | None = None,
-        lockout_seconds: float = 600,
-        clock: Callable[[], float] = time.monotonic,
+        options: RobotOptions | None = None,
         faults: Iterable[Rule] = (),
         address: str = "127.0.0.1",
     ) -> None:
         """
-        Make the world and take a port of *address*; nothing is answered before ``start``.
+        Create the account with its *servers*; answer from ``start`` on.
 
-        *servers* are the account's, or so many with names from ``server-1`` on; each accepts *authorized_key*. Resets
-        take effect after *action_seconds*. *limits* are requests an hour by quota ("POST /reset/{number}") that differ
-        from the description's. *clock* tells the seconds by which hours and the lock-out are measured.
+        A number of servers means that many, named ``server-1`` and so on. Each accepts *authorized_key*.
         """
+        options = options or RobotOptions()
         if isinstance(servers, int):
             servers = [RobotServer(name=f"server-{number}") for number in range(1, servers + 1)]
         self.faults = FaultScript(faults)
-        """What goes wrong; rules can be added at any time. Of the rules for one API alone, none means anything here."""
-        self._state = RobotState(hardware, servers, authorized_key, action_seconds)
-        self._gate = Gate(f"{user}:{password}", limits or {}, lockout_seconds, clock)
-        self._front = RobotFront(self._state, self.faults, self._gate)
-        self._server = Server(self._front.reply, address)
-        self._address = address
-        super().__init__(self._server, self._front, self._state.agenda)
-
-    @property
-    def url(self) -> str:
-        """Return the base URL."""
-        return f"http://{self._address}:{self._server.server_port}"
+        """The faults to inject; rules can be added at any time. The kinds that only Equinix has do nothing here."""
+        self._state = RobotState(hardware, servers, authorized_key, options.action_seconds)
+        self._gate = Gate(f"{user}:{password}", options)
+        middleware = RobotFront(self._state, self.faults, self._gate)
+        super().__init__(middleware, middleware.reply, self._state.agenda, address)
 
     @property
     def failed_logins(self) -> int:
-        """Return how often a wrong credential came, locked out or not."""
+        """Return the number of requests with a wrong credential, locked out or not."""
         return self._gate.failed_logins
 
     def servers(self) -> list[RobotServer]:
@@ -92,13 +81,13 @@ class HetznerRobot(Served):
             return copy.deepcopy(self._state.servers[number])
 
     def change(self, number: int, **fields: Any) -> None:
-        """Set fields of a server, by fate or by hand."""
+        """Set fields of a server, as an operator or the vendor could."""
         with self._state.lock:
             for name, value in fields.items():
                 setattr(self._state.servers[number], name, value)
 
     def arm(self, number: int, kind: str, choice: str = "", keys: tuple[str, ...] = ()) -> None:
-        """Activate a boot configuration, as somebody would in the web interface; *keys* are fingerprints."""
+        """Activate a boot configuration, as an operator would in the web interface; *keys* are fingerprints."""
         self.change(number, armed=Armed(kind=kind, choice=choice, keys=keys))
 
     def ssh_keys(self) -> list[RobotKey]:
@@ -107,7 +96,7 @@ class HetznerRobot(Served):
             return list(self._state.keys.values())
 
     def add_key(self, name: str, line: str) -> RobotKey:
-        """Put a key into the key store, as somebody would in the web interface."""
+        """Put a key into the key store, as an operator would in the web interface."""
         with self._state.lock:
             self._state.add_key({"name": name, "data": line})
             return self.ssh_keys()[-1]

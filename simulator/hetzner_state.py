@@ -1,4 +1,4 @@
-"""The servers, boot configurations and keys of the simulated Robot web service, and what is done with them."""
+"""The servers, boot configurations and keys of the simulated Robot web service, and the operations on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASSWORD = "password-that-no-error-may-hold"  # noqa: S105 - made up
 
 
 class Refused(Exception):
-    """What was asked for was not done."""
+    """The answer is an error, and nothing has changed."""
 
     def __init__(self, code: str, **more: list[str] | int) -> None:
         self.code = code
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Armed:
-    """A boot configuration that the next boot carries out."""
+    """An active boot configuration: the next boot carries it out."""
 
     kind: str
     choice: str
@@ -46,31 +46,31 @@ class Armed:
 
 @dataclass(kw_only=True)
 class RobotServer:
-    """A rented server; what is not given is made up."""
+    """A rented server; fields that are not given are made up."""
 
     number: int = 0
     name: str
     ip: str | None = ""
-    """Empty: what the hardware says. None: IPv6 only."""
+    """Empty: the address of the hardware. None: IPv6 only."""
     ipv6_net: str | None = "2001:db8:42::"
     dc: str = "FSN1-DC1"
     status: str = "ready"
     cancelled: bool = False
     resets: Sequence[str] = ("sw", "hw", "man")
-    """None at all: Robot cannot reset it."""
+    """Empty: Robot cannot reset it."""
     boots: Sequence[str] = ("rescue", "linux", "vnc")
-    """None at all: Robot cannot configure what it boots."""
+    """Empty: Robot cannot configure what it boots."""
 
     armed: Armed | None = None
     off: bool = False
     hung: bool = False
     """Its operating system ignores Ctrl+Alt+Del and the power button."""
     technician: bool = False
-    """Somebody is on the way to reset it by hand."""
+    """A technician is on the way to reset it."""
     resets_done: list[str] = field(default_factory=list)
-    """What was asked for and accepted."""
+    """The types of the resets that were accepted."""
     boots_done: list[str] = field(default_factory=list)
-    """What it booted: ``disk``, or the kind and choice of what was armed."""
+    """Each boot: ``disk``, or kind and choice of the active boot configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +82,12 @@ class RobotKey:
 
     @property
     def fingerprint(self) -> str:
-        """Return what it is known by."""
+        """Return its MD5 fingerprint, which identifies it."""
         return fingerprint(self.line) or ""
 
 
 class RobotState:
-    """Whoever reads or changes holds ``lock``. Resets take effect on the agenda's thread, *action_seconds* later."""
+    """Hold ``lock`` to read or change it. Resets take effect on the timers' thread, *action_seconds* later."""
 
     def __init__(
         self, hardware: Hardware, servers: Iterable[RobotServer], authorized_key: str, action_seconds: float
@@ -97,7 +97,7 @@ class RobotState:
         self.servers: dict[int, RobotServer] = {}
         self.keys: dict[str, RobotKey] = {}
         self.under_way = 0
-        """Resets that were accepted and have not taken effect."""
+        """The number of resets that were accepted and have not taken effect."""
         self._hardware = hardware
         self._action_seconds = action_seconds
         for server in servers:
@@ -111,7 +111,7 @@ class RobotState:
         Return a server.
 
         Raises:
-            Refused: there is none with this number. The same for all that follow.
+            Refused: there is none with this number. The operations below raise it likewise.
         """
         if not number.isdecimal() or int(number) not in self.servers:
             raise Refused("SERVER_NOT_FOUND")
@@ -202,7 +202,7 @@ class RobotState:
         return server
 
     def _take_effect(self, server: RobotServer, kind: str) -> None:
-        """Do to the hardware what the reset *kind* does; boot what is armed by now, if it boots."""
+        """Reset the hardware; if it boots, carry out the boot configuration that is active by now."""
         with self.lock:
             running, off = not server.off and not server.hung, server.off
             boots = {"sw": running, "hw": not off, "power": off}.get(kind, False)
@@ -252,7 +252,7 @@ def _key_name(key: RobotKey) -> Json:
 
 
 def _boot(state: RobotState, server: RobotServer, kind: str) -> Json:
-    """Return a boot configuration: what is in force if it is active, else the choice."""
+    """Return a boot configuration: the values in force if it is active, else the choices."""
     armed = server.armed if server.armed is not None and server.armed.kind == kind else None
     body: Json = {**_identity(server), "active": armed is not None, "password": None if armed is None else _PASSWORD}
     if kind not in _CHOICE:

@@ -1,13 +1,13 @@
 """
-Invoke a function as Lambda would, in a world that has work for it.
+Invoke a function as Lambda would, in an environment with work for it.
 
     python -m simulator.invoke [FUNCTION] [--event FILE] [--sam BUILD_FOLDER]
 
-Makes a world, lets the functions that come before FUNCTION do their part, and
-prints what FUNCTION logs (to standard error) and returns (to standard output).
-Without FUNCTION it prints all of them. With --sam they run under `sam local
-invoke`, as `sam build` built them into BUILD_FOLDER, else under the runtime
-interface emulator.
+Creates an environment, invokes the functions that come before FUNCTION, and
+prints the log (to standard error) and the result (to standard output) of
+FUNCTION; without FUNCTION, of all functions. With --sam they run under `sam
+local invoke`, as `sam build` built them into BUILD_FOLDER, otherwise under the
+runtime interface emulator.
 """
 
 from __future__ import annotations
@@ -34,64 +34,66 @@ if TYPE_CHECKING:
 FUNCTIONS = ("migrator", *LOOPS)
 """In the order in which each makes work for the next."""
 
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 _MACHINES = 3
 _SPEED = 120
 
 
 class Service(Protocol):
-    """Whatever runs functions."""
+    """Runs functions."""
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
-        """Hand *event* to the function and return what came of it."""
+        """Invoke a function with *event* and return the outcome."""
 
 
 def event(function: str) -> dict[str, Any]:
-    """Return what a schedule, or a person, sends to *function*."""
+    """Return the example event for *function*."""
     loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
     return loaded
 
 
 def make_work(world: World, function: str) -> None:
     """
-    Return when there is work for *function*: capacity, machines without an agent, or silent agents.
+    Wait until there is work for *function*: capacity, machines without an agent, or unhealthy machines.
 
-    What comes before must have been invoked.
+    Invoke the functions before it first.
 
     Raises:
-        TimeoutError: it was not, or it failed.
+        TimeoutError: one of them was not invoked or failed.
     """
     if function == "initializer":
-        _until(lambda: _all_up(world), "machines that answer SSH and have had their time to boot")
+        _until(lambda: _all_up(world), "machines that answer SSH, past their boot time")
     if function == "recoverer":
         _until(lambda: bool(look(world)) and all(sight.running for sight in look(world)), "agents that report")
-        # One goes on reporting, if there are several: where nobody does, the Recoverer suspects the endpoint.
-        silenced = world.park.names()[:-1] or world.park.names()
-        for name in silenced:
+        # Of several machines, one goes on reporting: if none did, the circuit breaker would suspect the endpoint.
+        unhealthy = world.park.names()[:-1] or world.park.names()
+        for name in unhealthy:
             world.harm(name, "silence")
-        silence = float(world.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * world.settings.speed
+        timeout = float(world.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * world.settings.speed
         _until(
-            lambda: sum((sight.heartbeat_age or 0) > silence for sight in look(world)) >= len(silenced), "silent agents"
+            lambda: sum((sight.heartbeat_age or 0) > timeout for sight in look(world)) >= len(unhealthy),
+            "unhealthy machines",
         )
 
 
 def invoke(world: World, service: Service, function: str, sent: Mapping[str, Any], *, shown: bool) -> bool:
-    """Make work for *function*, invoke it, tell what came of it, and return whether it did its work."""
+    """Make work for *function*, invoke it, print the outcome (all of it if *shown*); return whether it succeeded."""
     make_work(world, function)
     offset = world.log.stat().st_size
-    came = service.invoke(function, sent)
-    if shown or came.error is not None:
+    outcome = service.invoke(function, sent)
+    if shown or outcome.error is not None:
         with world.log.open("rb") as log:
             log.seek(offset)
             sys.stderr.write(log.read().decode(errors="replace"))
-    if shown and came.result is not None:
-        sys.stdout.write(json.dumps(came.result) + "\n")
+    if shown and outcome.result is not None:
+        sys.stdout.write(json.dumps(outcome.result) + "\n")
         sys.stdout.flush()
     states = ", ".join(f"{count} {state}" for state, count in Counter(sight.state for sight in look(world)).items())
     sys.stderr.write(
-        f"{function}: {came.error or 'returned'} after {came.seconds:.1f} s; machines in the BMDB: {states or 'none'}\n"
+        f"{function}: {outcome.error or 'returned'} after {outcome.seconds:.1f} s; "
+        f"machines in the BMDB: {states or 'none'}\n"
     )
-    return came.error is None
+    return outcome.error is None
 
 
 def _all_up(world: World) -> bool:
@@ -101,15 +103,15 @@ def _all_up(world: World) -> bool:
 
 
 def _until(condition: Callable[[], bool], wanted: str) -> None:
-    end = time.monotonic() + _PATIENCE_SECONDS
+    end = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"there were no {wanted} within {_PATIENCE_SECONDS} s")
+            raise TimeoutError(f"no {wanted} within {_TIMEOUT_SECONDS} s")
         time.sleep(0.05)
 
 
 def _run(arguments: argparse.Namespace) -> bool:
-    # Containers reach this computer at one address only: there is room for one machine.
+    # Containers reach this computer at one address only, so there is room for one machine.
     settings = (
         Settings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
         if arguments.sam is None
@@ -131,19 +133,24 @@ def _run(arguments: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Invoke what the command line asks for, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="simulator.invoke", description="Invoke functions in a world of their own.")
-    parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one; else all")
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="simulator.invoke", description="Invoke functions in a simulated environment."
+    )
+    parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one only")
     parser.add_argument("--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json")
     parser.add_argument(
-        "--sam", type=Path, metavar="FOLDER", help="run what sam build put there under sam local invoke"
+        "--sam",
+        type=Path,
+        metavar="FOLDER",
+        help="run the functions that sam build built there, under sam local invoke",
     )
     arguments = parser.parse_args()
     if arguments.event is not None and arguments.function is None:
-        parser.error("an event is for one function: name it")
+        parser.error("--event needs FUNCTION")
     try:
         return 0 if _run(arguments) else 1
-    except OSError as error:  # no emulator, no engine, no such file, or no work within reasonable time
+    except OSError as error:  # no emulator, no Docker engine, no such file, or a timeout
         sys.stderr.write(f"{error}\n")
         return 1
 

@@ -1,9 +1,9 @@
 """
-One execution environment of a function, as Lambda would keep it: a process that handles one event at a time.
+An execution environment of a function, as in Lambda: a process that handles one event at a time.
 
-Run as ``python -m simulator.lambda_environment HANDLER_FILE FD``: reads one
-JSON request a line from standard input, answers with one JSON line on the file
-descriptor FD, and leaves standard output to the function's logs.
+Run as ``python -m simulator.lambda_environment HANDLER_FILE FD``. Reads one
+JSON request a line from standard input and answers with one JSON line on file
+descriptor FD; standard output is for the function's logs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True)
 class Context:
-    """What Lambda tells a handler about its invocation."""
+    """The context object that Lambda gives a handler."""
 
     aws_request_id: str
     function_name: str
     end: float
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the time that is left until the environment is killed."""
+        """Return the milliseconds until the environment is killed."""
         return max(0, int((self.end - time.monotonic()) * 1000))
 
 
@@ -36,8 +36,7 @@ def main(handler_file: str, answers: TextIO) -> None:
     path = Path(handler_file)
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_app", path)
     if spec is None or spec.loader is None:
-        message = f"{path} cannot be imported"
-        raise ImportError(message)
+        raise ImportError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for line in sys.stdin:

@@ -1,10 +1,10 @@
 """
 A Lambda service for the functions of this repository: warm environments, concurrency limits, enforced timeouts.
 
-Every environment is a real process with nothing but its function's environment
-variables. It is kept for the next event, killed when an invocation takes too
-long, and never given two events at once; an event for which there is no
-environment and no room for one more is throttled.
+Every environment is a real process with the environment variables of its
+function alone. It handles one event at a time, is kept for the next one, and
+is killed when an invocation exceeds the timeout. An event is throttled if all
+environments are busy and the concurrency limit is reached.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any
+
+from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
 class FunctionConfig:
-    """A function as the template configures it."""
+    """The configuration of a function, as in the template."""
 
     environment: Mapping[str, str]
     timeout_seconds: float
@@ -41,14 +42,25 @@ class FunctionConfig:
 
 @dataclass(frozen=True)
 class Invocation:
-    """What came of one event."""
+    """The outcome of one event."""
 
     function: str
     seconds: float
     result: Mapping[str, Any] | None = None
     error: str | None = None
-    """What the handler raised, or that it was killed."""
+    """The exception of the handler, or that it was killed."""
     throttled: bool = False
+
+    @classmethod
+    def answered(cls, function: str, seconds: float, answer: str) -> Invocation:
+        """Return the outcome for the *answer* of a runtime: JSON, or text such as "Task timed out after …"."""
+        try:
+            result = json.loads(answer)
+        except ValueError:
+            return cls(function, seconds, error=answer)
+        if "errorType" in result:
+            return cls(function, seconds, error=f"{result['errorType']}: {result['errorMessage']}")
+        return cls(function, seconds, result)
 
 
 class _Environment:
@@ -68,7 +80,7 @@ class _Environment:
         self._answers = os.fdopen(reader, "rb", buffering=0)
 
     def handle(self, event: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Return the answer; None: there was none in time, and the environment is dead."""
+        """Return the answer; None if there was none in time: the environment is killed then."""
         request = {"request_id": str(uuid.uuid4()), "event": event, "seconds": seconds}
         assert self._process.stdin is not None
         try:
@@ -91,11 +103,11 @@ class _Environment:
         return answer
 
     def kill(self) -> None:
-        """Kill it as Lambda does: without a word."""
+        """Kill it without warning, as Lambda does."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # there was a request in the pipe, and nobody to read it
+            with suppress(BrokenPipeError):  # an unread request was in the pipe
                 self._process.stdin.close()
         self._answers.close()
 
@@ -106,8 +118,8 @@ class _State:
     busy: set[_Environment] = field(default_factory=set)
 
 
-class LambdaService:
-    """The functions by name: the folder below ``functions/``. Safe to use from any thread."""
+class LambdaService(Closeable):
+    """Invokes functions by name: the folder below ``functions/``. Safe to use from any thread."""
 
     def __init__(self, functions: Mapping[str, FunctionConfig], log: Path) -> None:
         """All output of all functions goes to the file *log*."""
@@ -117,20 +129,12 @@ class LambdaService:
         self._lock = threading.Lock()
         self._closed = False
         self.counts: Counter[tuple[str, str]] = Counter()
-        """How often each function: invoked, failed, timed out, throttled, cold."""
+        """Counts by function and outcome: invoked, failed, timed out, throttled, cold."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """How long each function was at work."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        """The total run time of each function."""
 
     def close(self) -> None:
-        """Kill every environment, at work or not."""
+        """Kill every environment, busy or not."""
         with self._lock:
             self._closed = True
             environments = [each for state in self._states.values() for each in (*state.idle, *state.busy)]
@@ -139,7 +143,7 @@ class LambdaService:
         self._log.close()
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
-        """Hand *event* to the function and return what came of it; takes as long as the function."""
+        """Invoke a function with *event* and return the outcome; takes as long as the function."""
         config, state, began = self._functions[name], self._states[name], time.monotonic()
         with self._lock:
             if self._closed or (not state.idle and len(state.busy) >= config.concurrency):

@@ -1,6 +1,6 @@
-"""The processes of simulated machines: known by a mark in their environment, wherever they detached to."""
+"""The processes of simulated machines: marked by an environment variable, so that detached ones are found too."""
 
-# Also run by itself, without the rest of the package: the standard library only, and little of it.
+# Also run as a program, with nothing but the standard library (see ``guard``).
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def find(park: str, machine: str | None = None) -> dict[int, str]:
     """
     Return the processes of *machine*, or of all machines of *park*: process id to name of the machine.
 
-    Reads ``/proc`` once, some 15 µs a process of the whole system. A process
-    that replaced its environment is not found; a dead one has none.
+    Reads ``/proc`` once, some 15 µs for each process of the system. Does not
+    find processes that replaced their environment, nor dead ones.
     """
     wanted = f"{MARK}={park}/".encode()
     found = {}
@@ -35,7 +35,7 @@ def find(park: str, machine: str | None = None) -> dict[int, str]:
         try:
             environment = Path(entry.path, "environ").read_bytes()
         except OSError:
-            continue  # ended just now, or not ours to look at
+            continue  # ended just now, or of another user
         for variable in environment.split(b"\0"):
             if variable.startswith(wanted):
                 name = variable.removeprefix(wanted).decode()
@@ -45,13 +45,13 @@ def find(park: str, machine: str | None = None) -> dict[int, str]:
 
 
 def detached(processes: Collection[int]) -> list[int]:
-    """Return those of *processes* that live on when SSH is over: their session is not one that the park started."""
-    alone = []
+    """Return those of *processes* that outlive their SSH session: not in a session of a child of this process."""
+    independent = []
     for pid in sorted(processes):
         with contextlib.suppress(ProcessLookupError):
             if not _is_our_child(os.getsid(pid)):
-                alone.append(pid)
-    return alone
+                independent.append(pid)
+    return independent
 
 
 def _is_our_child(pid: int) -> bool:
@@ -63,20 +63,20 @@ def _is_our_child(pid: int) -> bool:
 
 
 def send(number: signal.Signals, processes: Collection[int]) -> None:
-    """Send a signal to each of *processes* that is still there."""
+    """Send a signal to each of *processes* that still exists."""
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def guard(park: str) -> subprocess.Popen[bytes]:
-    """Start a process that kills all processes of *park* when this one dies without doing so; kill it to end it."""
+    """Start a process that kills all processes of *park* when this process dies; kill the guard if it is not needed."""
     command = [sys.executable, "-I", "-S", __file__, park]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def _guard(park: str) -> None:
-    sys.stdin.buffer.read()  # ends when nobody holds the other end any more
+    sys.stdin.buffer.read()  # returns when the process that holds the other end is dead
     while processes := find(park):
         send(signal.SIGKILL, processes)
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""One simulated machine: its life, its harms and its SSH server. Everything here runs in the park's event loop."""
+"""A simulated machine: its power, its faults and its SSH server. All of it runs in the event loop of the park."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BACKLOG = 128
 
 
 class MachineState(StrEnum):
-    """What a machine is doing."""
+    """The state of a machine."""
 
     PROVISIONING = "Provisioning"
     BOOTING = "Booting"
@@ -59,55 +59,55 @@ class MachineServer:
         self.connections: set[asyncssh.SSHServerConnection] = set()
         self.executions: set[asyncio.Task[None]] = set()
         self.lock = asyncio.Lock()
-        """Held by whoever changes the machine's power or disk."""
+        """Held while the machine's power or disk changes."""
         self._listener: socket.socket | None = None
         self._options: asyncssh.SSHServerConnectionOptions | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._booting: asyncio.Task[None] | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     def provision(self, seconds: float, boot_seconds: float) -> None:
-        """Begin to provision the machine, which takes *seconds* until it boots."""
+        """Begin to provision the machine; it boots after *seconds*."""
         self.state = MachineState.PROVISIONING
-        self._life = asyncio.create_task(self._install_and_boot(seconds, boot_seconds))
+        self._booting = asyncio.create_task(self._install_and_boot(seconds, boot_seconds))
 
     def start(self, boot_seconds: float) -> None:
         """Begin to boot the machine."""
         self.state = MachineState.BOOTING
-        self._life = asyncio.create_task(self._boot(boot_seconds))
+        self._booting = asyncio.create_task(self._boot(boot_seconds))
 
     async def stop(self) -> None:
-        """Switch the machine off: no process and no connection is left."""
+        """Switch the machine off: end all processes and connections."""
         await self.disconnect()
         await kill_all(self.park, self.name, lambda: self.executions)
 
     async def disconnect(self) -> None:
         """End the listener and all connections, but not the processes."""
         self.state = MachineState.OFF
-        ending = {*self._serving} | {task for task in (self._life, self._accepting) if task is not None}
+        ending = {*self._serving} | {task for task in (self._booting, self._accepting) if task is not None}
         for task in ending:
             task.cancel()
         if self._listener is not None:
             self._listener.close()
-        self._life = self._accepting = self._listener = None
+        self._booting = self._accepting = self._listener = None
         for connection in list(self.connections):
             connection.abort()
         if ending:
             await asyncio.wait(ending)
 
     async def format(self) -> None:
-        """Give the machine, which is off, an empty disk and a new host key."""
+        """Give the machine, which must be off, an empty disk and a new host key."""
         await self.erase()
         self.disk_full = self.logins_refused = False
         self._install()
 
     async def erase(self) -> None:
-        """Delete the disk of the machine, which is off."""
+        """Delete the disk of the machine, which must be off."""
         if self.disk.exists():
             await asyncio.to_thread(shutil.rmtree, self.disk)
 
     def wedge(self) -> None:
-        """Let everything hang: connections are still accepted by the kernel, but nobody answers."""
+        """Make the machine hang: the kernel still accepts connections, but nothing answers."""
         if self.state is not MachineState.UP:
             return
         self.state = MachineState.WEDGED
@@ -117,7 +117,7 @@ class MachineServer:
             _hang(connection)
 
     def new_host_key(self) -> None:
-        """Use another host key for the connections to come."""
+        """Use another host key from the next connection on."""
         self._options = asyncssh.SSHServerConnectionOptions(
             server_factory=lambda: _Login(self),
             server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
@@ -153,7 +153,7 @@ class MachineServer:
             self._keep(self._serving, self._serve(connected))
 
     async def _serve(self, connected: socket.socket) -> None:
-        # Clients that leave, are refused or are cut off are the everyday life of a machine.
+        # Clients may disconnect, be refused or be cut off.
         with contextlib.suppress(OSError, asyncssh.Error):
             try:
                 connection = await asyncssh.run_server(connected, config=None, options=self._options)
@@ -163,7 +163,7 @@ class MachineServer:
             await connection.wait_closed()
 
     def _execute(self, client: asyncssh.SSHServerProcess[bytes]) -> None:
-        # A task of its own: unlike one of the connection it survives the client, as a process under sshd does.
+        # A separate task, not one of the connection's: it outlives the client, as a process under sshd does.
         self._keep(self.executions, execute(self, client))
 
     @staticmethod
@@ -177,7 +177,7 @@ async def kill_all(park: str, machine: str | None, executions: Callable[[], set[
     """
     Kill every process of *machine*, or of all machines of *park*, and wait for their *executions* to end.
 
-    Looks again until none is left: one may be born while we look.
+    Repeats until none is left, because processes may start meanwhile.
     """
     while True:
         found = await asyncio.to_thread(processes.find, park, machine)
@@ -192,7 +192,7 @@ async def kill_all(park: str, machine: str | None, executions: Callable[[], set[
 
 
 class _Login(asyncssh.SSHServer):
-    """Who may log in: root, with the machine's authorized key."""
+    """Admits root with the machine's authorized key."""
 
     def __init__(self, machine: MachineServer) -> None:
         self._machine = machine
@@ -204,11 +204,11 @@ class _Login(asyncssh.SSHServer):
         if self._machine.state is MachineState.WEDGED:
             _hang(conn)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's signature
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncssh
         if self._connection is not None:
             self._machine.connections.discard(self._connection)
 
-    def begin_auth(self, username: str) -> bool:  # noqa: ARG002 - the same
+    def begin_auth(self, username: str) -> bool:  # noqa: ARG002 - named by asyncssh
         return True
 
     def public_key_auth_supported(self) -> bool:
@@ -219,6 +219,6 @@ class _Login(asyncssh.SSHServer):
 
 
 def _hang(connection: asyncssh.SSHServerConnection) -> None:
-    transport = connection._transport  # noqa: SLF001 - asyncssh has no public way to stop listening to a client
+    transport = connection._transport  # noqa: SLF001 - asyncssh has no public way to stop reading
     if transport is not None:
         transport.pause_reading()

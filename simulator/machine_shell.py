@@ -1,4 +1,4 @@
-"""What a simulated machine does for a client that logged in: SFTP on its disk, and commands."""
+"""The SSH services of a simulated machine: SFTP on its disk, and commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HOME = "/root"
 PATH = f"{sys.base_exec_prefix}/bin:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-"""Real Pythons first: the ``python3`` of a developer may be a slow wrapper."""
+"""Real Pythons first, because ``python3`` may be a slow wrapper on a developer's computer."""
 
 _TOOLS = frozenset(("cat", "chmod", "false", "ls", "mkdir", "mv", "rm", "sha256sum", "stat", "test", "true", "uname"))
 _USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
@@ -38,7 +38,7 @@ class Sftp(asyncssh.SFTPServer):
         super().__init__(channel, chroot=os.fsencode(machine.disk))
 
     def write(self, file_obj: object, offset: int, data: bytes) -> int | Awaitable[int]:
-        """Write as asyncssh does, if there is space."""
+        """Write, if there is space."""
         if self._machine.disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(file_obj, offset, data)
@@ -51,11 +51,11 @@ class _Failure(NamedTuple):
 
 async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[bytes]) -> None:
     """
-    Run the client's command, and end the session when it has exited and its output is closed.
+    Run the client's command; end the session when it has exited and its output is closed.
 
-    A command is one program with quoted arguments, without the rest of a
-    shell: an absolute path, which is a file on the machine's disk, or one of a
-    few tools. Tools see the machine's paths and no standard input.
+    A command is one program with quoted arguments and no other shell syntax:
+    the absolute path of a file on the machine's disk, or one of a few tools.
+    Tools see the machine's paths and have no standard input.
     """
     command = client.command or ""
     try:
@@ -80,7 +80,7 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
 
 
 def locate(disk: Path, path: str) -> Path:
-    """Return where *path* of the machine, absolute or below the home folder, is on this computer."""
+    """Return the path on this computer of the machine's *path*, which is absolute or below the home folder."""
     return disk / posixpath.normpath(posixpath.join(HOME, path)).lstrip("/")
 
 
@@ -101,14 +101,14 @@ async def _start(machine: MachineServer, words: Sequence[str], stdin: int) -> Pr
         except PermissionError:
             return _Failure(_NOT_EXECUTABLE, "Permission denied")
         except OSError as error:
-            # Between fork and exec another new process of this one may hold the uploaded file open for writing.
+            # Another process that is being started may hold the uploaded file open for writing between fork and exec.
             if error.errno != errno.ETXTBSY:
                 return _Failure(_NOT_EXECUTABLE, str(error.strerror))
             await asyncio.sleep(0.005)
 
 
 async def _connect(process: Process, client: asyncssh.SSHServerProcess[bytes], hide: bytes) -> None:
-    """Carry the three streams until the outputs are closed; like sshd, leave the process alone if the client goes."""
+    """Copy the three streams until the outputs are closed; like sshd, let the process run on if the client leaves."""
     assert process.stdout is not None
     assert process.stderr is not None
     feeding = asyncio.create_task(_feed(client.stdin, process.stdin)) if process.stdin else None
@@ -130,7 +130,7 @@ async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter) -
             sink.write(data)
             await sink.drain()
     except (OSError, asyncssh.Error, asyncssh.SignalReceived, asyncssh.BreakReceived):
-        pass  # the client or the process has gone: either way there is nothing more to carry
+        pass  # the client or the process has gone
     finally:
         sink.close()
 

@@ -1,4 +1,4 @@
-"""A park of simulated machines: real SSH and SFTP servers that run what is uploaded to them as real processes."""
+"""A park of simulated machines: real SSH and SFTP servers that run uploaded files as real processes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import socket
 import threading
 import uuid
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import asyncssh
 
 from simulator import machine_processes as processes
+from simulator.lifecycle import Closeable
 from simulator.machine_server import MachineServer, MachineState, kill_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
-    from types import TracebackType
 
 __all__ = ["MachinePark", "MachineState"]
 
@@ -27,16 +27,16 @@ _FIRST_ADDRESS = IPv4Address("127.40.0.0")
 _FILES = 65_536
 
 
-class MachinePark:
+class MachinePark(Closeable):
     """
-    Machines, each at a loopback address of its own and with a folder as its disk.
+    Machines, each with its own loopback address and a folder as its disk.
 
-    Safe to call from any thread; the machines live in a thread of the park. A
-    machine is called by the name it was racked under; another name raises
-    KeyError. Needs Linux, but no root. If this process dies without closing
-    the park, another kills what runs on the machines.
+    Safe to call from any thread; the machines run in a thread of the park. A
+    machine is identified by the name under which it was racked; an unknown
+    name raises KeyError. Needs Linux, but no root. If this process dies without
+    closing the park, a guard process kills what runs on the machines.
 
-    It stands for a computer with systemd and sshd as far as Shepherd can tell,
+    A machine behaves towards Shepherd as a computer with systemd and sshd,
     except that a command is one program (see ``machine_shell.execute``).
     """
 
@@ -53,11 +53,11 @@ class MachinePark:
         """
         Open an empty park.
 
-        Disks are made in *folder* and left there, except those of machines
-        that are removed. All machines answer SSH at *port*; 0 picks one that no other park uses.
-        A boot takes *boot_seconds*. What is uploaded and run sees *agent_environment*. The machines' addresses begin
+        Disks are created in *folder* and stay there, except those of removed machines.
+        All machines answer SSH at *port*; 0 picks a port that no other park uses.
+        A boot takes *boot_seconds*. Uploaded programs run with *agent_environment*. The machines' addresses begin
         with *first_address*, an IPv4 address of this computer; None: with one in the loopback network.
-        *told* hears the name of each machine whose power is about to change, and how, from any thread.
+        Before the power of a machine changes, *told* gets its name and the change, on any thread.
 
         Raises:
             OSError: another park uses the port.
@@ -70,7 +70,7 @@ class MachinePark:
         self._machines: dict[str, MachineServer] = {}
         self._racked = 0
         self._first_address = _FIRST_ADDRESS + 1 if first_address is None else IPv4Address(first_address)
-        # An address that no machine has: bound, not served, it keeps the port for this park.
+        # Bound at an address that no machine has, so that no other park takes the port.
         self._claim = socket.socket()
         try:
             self._claim.bind((str(_FIRST_ADDRESS), port))
@@ -84,20 +84,12 @@ class MachinePark:
         self._guard = processes.guard(self._id)
         self._lock = threading.Lock()
         ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="machines", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), name="machines", daemon=True)
         self._thread.start()
         ready.wait()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Kill all processes of all machines and end the park. May be called twice."""
+        """Kill all processes of all machines and close the park. May be called twice."""
         with self._lock:
             if self._thread.is_alive():
                 self._loop.call_soon_threadsafe(self._closing.set)
@@ -106,16 +98,16 @@ class MachinePark:
                 self._guard.communicate()
             self._claim.close()
 
-    # --- a machine's life ---
+    # --- power ---
 
     def rack(self, name: str, authorized_key: str, provision_seconds: float = 0) -> str:
         """
         Add a machine and return its address at once; it is provisioned, then boots, then answers SSH.
 
-        It lets root in with *authorized_key*, a line in OpenSSH's format.
+        It admits root with *authorized_key*, a line in OpenSSH's format.
 
         Raises:
-            ValueError: the name is taken or cannot be a folder's, or the key is none.
+            ValueError: the name is in use or cannot be a folder's, or the key is not an SSH key.
         """
         with self._lock:
             if name in self._machines or not name or "/" in name or name.startswith("."):
@@ -140,40 +132,40 @@ class MachinePark:
 
     def reboot(self, name: str) -> None:
         """
-        Reboot the machine; what is wedged or silent is cured, and disk and host key stay.
+        Reboot the machine; this ends a hang and a stopped agent, and keeps disk and host key.
 
-        Returns when no process is left and SSH refuses; the machine comes up
-        by itself. Boots a machine that is off; does nothing to one that is
-        still being provisioned.
+        Returns when no process is left and SSH refuses; then the machine
+        boots. Boots a machine that is off; does nothing to one that is still
+        being provisioned.
         """
         self._switch(name, "reboot", self._reboot)
 
     def power_off(self, name: str) -> None:
-        """Switch the machine off; returns when no process is left."""
+        """Switch the machine off; return when no process is left."""
         self._switch(name, "off", self._power_off)
 
     def power_on(self, name: str) -> None:
-        """Begin to boot the machine, if it is off; that too is a reboot."""
+        """Begin to boot the machine, if it is off; it counts as a reboot."""
         self._switch(name, "on", self._power_on)
 
     def reinstall(self, name: str) -> None:
-        """Give the machine an empty disk and a new host key, and boot it. Ends every harm."""
+        """Give the machine an empty disk and a new host key, and boot it. Ends every fault."""
         self._switch(name, "reinstall", self._reinstall)
 
     def remove(self, name: str) -> None:
-        """Remove the machine and its disk for good. Its address is not used again."""
+        """Remove the machine and its disk. Its address is not used again."""
         with self._lock:
             machine = self._machines.pop(name)
         self._do(self._remove(machine))
 
-    # --- harm ---
+    # --- faults ---
 
     def silence(self, name: str) -> None:
-        """Stop (SIGSTOP) the agents that run now: no heartbeats, but SSH works. A reboot or a new agent cures it."""
+        """Stop (SIGSTOP) the running agents: no heartbeats, but SSH works. A reboot or a new agent ends it."""
         processes.send(signal.SIGSTOP, self.agents(name))
 
     def wedge(self, name: str) -> None:
-        """Let the machine hang: TCP connects, and nothing answers or runs. Only a reboot cures it."""
+        """Make the machine hang: TCP connects, but nothing answers or runs. Only a reboot ends it."""
         machine = self._machines[name]
 
         async def wedge() -> None:
@@ -183,15 +175,15 @@ class MachinePark:
         self._do(wedge())
 
     def fill_disk(self, name: str) -> None:
-        """Let every write over SFTP fail for want of space."""
+        """Make every write over SFTP fail with "no space left"."""
         self._machines[name].disk_full = True
 
     def free_disk(self, name: str) -> None:
-        """Make space on the disk again."""
+        """End ``fill_disk``."""
         self._machines[name].disk_full = False
 
     def change_host_key(self, name: str) -> None:
-        """Show another host key from the next connection on."""
+        """Use another host key from the next connection on."""
 
         async def change() -> None:
             self._machines[name].new_host_key()
@@ -199,21 +191,21 @@ class MachinePark:
         self._do(change())
 
     def refuse_logins(self, name: str) -> None:
-        """Accept no key any more, until ``accept_logins`` or a reinstall."""
+        """Refuse every key, until ``accept_logins`` or a reinstall."""
         self._machines[name].logins_refused = True
 
     def accept_logins(self, name: str) -> None:
-        """Accept the authorized key again."""
+        """End ``refuse_logins``."""
         self._machines[name].logins_refused = False
 
     # --- observation ---
 
     def names(self) -> list[str]:
-        """Return the names of the machines, in the order in which they were racked."""
+        """Return the names of the machines, in the order of racking."""
         return list(self._machines)
 
     def state(self, name: str) -> MachineState:
-        """Return what the machine is doing."""
+        """Return the state of the machine."""
         return self._machines[name].state
 
     def address(self, name: str) -> str:
@@ -221,7 +213,7 @@ class MachinePark:
         return self._machines[name].address[0]
 
     def disk(self, name: str) -> Path:
-        """Return the folder that is the machine's disk; empty or missing until it is provisioned."""
+        """Return the folder of the machine's disk; empty or missing until the machine is provisioned."""
         return self._machines[name].disk
 
     def reboots(self, name: str) -> int:
@@ -229,23 +221,23 @@ class MachinePark:
         return self._machines[name].reboots
 
     def runs(self, name: str) -> int:
-        """Return how many uploaded files were run on the machine."""
+        """Return how often uploaded files were run on the machine."""
         return self._machines[name].runs
 
     def agents(self, name: str) -> list[int]:
-        """Return the ids of the machine's processes that outlived the command that started them, stopped ones too."""
-        self._machines[name]  # or KeyError
+        """Return the ids of the machine's processes that detached from their SSH session, including stopped ones."""
+        self._machines[name]  # raises KeyError
         return processes.detached(processes.find(self._id, name))
 
     def all_agents(self) -> dict[str, list[int]]:
-        """Return ``agents`` of every machine, from one look."""
-        everything = processes.find(self._id)
+        """Return ``agents`` of every machine, at one moment."""
+        found = processes.find(self._id)
         agents: dict[str, list[int]] = {name: [] for name in self.names()}
-        for pid in processes.detached(everything):
-            agents.setdefault(everything[pid], []).append(pid)
+        for pid in processes.detached(found):
+            agents.setdefault(found[pid], []).append(pid)
         return agents
 
-    # --- in the park's thread ---
+    # --- on the park's thread ---
 
     def _switch(self, name: str, what: str, change: Callable[[MachineServer], Coroutine[None, None, None]]) -> None:
         machine = self._machines[name]
@@ -258,7 +250,7 @@ class MachinePark:
             raise RuntimeError("the park is closed")
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _live(self, ready: threading.Event) -> None:
+    async def _run(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         ready.set()

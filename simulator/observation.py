@@ -1,4 +1,4 @@
-"""What can be seen of a world, and what must hold in it."""
+"""The status of a simulated environment, and the invariants that must hold in it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 _FRESH_SECONDS = 180
-"""A heartbeat no older than this, in the fleet's time, counts as running: three of them were due."""
+"""An agent runs if its last heartbeat is no older than this, in fleet time: three heartbeat intervals."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """One machine at one moment."""
+    """The status of one machine."""
 
     machine_id: UUID
     provider_id: str
     power: str
-    """What the simulated machine is doing, whatever anybody knows of it."""
+    """The actual state of the simulated machine, whatever the BMDB holds."""
     state: str
-    """What the BMDB makes of it, in words."""
+    """The state according to the BMDB, in words."""
     running: bool
-    """Its agent was started and has reported lately."""
+    """Whether its agent was started and has reported within the last three heartbeat intervals."""
     heartbeat_age: float | None
-    """Seconds of the fleet's time."""
+    """Seconds of fleet time."""
 
 
 def look(world: World) -> list[Sight]:
-    """Return every machine of the BMDB, in the order in which they were provided."""
+    """Return every machine of the BMDB, in the order of creation."""
     now = datetime.now(UTC)
     return [_sight(world, row, now) for row in sorted(world.machines(), key=lambda row: row["machine_created_at"])]
 
@@ -49,9 +49,9 @@ def _sight(world: World, row: dict[str, Any], now: datetime) -> Sight:
     elif running:
         state = "agent running"
     elif started is not None:
-        state = "agent started" if age is None else "agent silent"
+        state = "agent started" if age is None else "agent unhealthy"
     elif row["backing_off"]:
-        state = "left alone for now"
+        state = "backing off"
     else:
         state = "needs its agent"
     return Sight(row["machine_id"], provider_id, power, state, running, age)
@@ -59,10 +59,10 @@ def _sight(world: World, row: dict[str, Any], now: datetime) -> Sight:
 
 def problems(world: World) -> list[str]:
     """
-    Return what is not as it must be in any world, whatever was done to it; to be asked when the schedules stand still.
+    Return the violated invariants, which hold whatever faults are injected; call it while no function runs.
 
-    One machine at the provider for one in the BMDB (or for a creation that the BMDB knows to be under way), one live
-    agent at most on each, no reboot of a machine that nobody harmed, and every started work ended once.
+    Each machine in use at the provider is in the BMDB, at least as a creation under way, and the reverse. A machine
+    runs at most one agent. Only machines with injected faults are rebooted. All work that was started has ended once.
     """
     found = [f"the simulator itself failed: {error}" for error in world.supply.errors]
     rows = world.machines()

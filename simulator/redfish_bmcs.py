@@ -1,4 +1,4 @@
-"""A rack of simulated machines with BMCs: the emulator of sushy-tools, switching the machines of a park."""
+"""A rack of simulated machines with BMCs: the emulator of sushy-tools switches the machines of a park."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import tempfile
 import threading
 import time
 import uuid
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from simulator import certificate, faults
+from simulator.http_server import Server
+from simulator.lifecycle import Assembled
 from simulator.redfish_emulator import RedfishEmulator
 from simulator.redfish_front import Bmc
-from simulator.redfish_https import Listener, Listeners
+from simulator.redfish_https import Listeners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from simulator.equinix_hardware import Hardware
 
@@ -29,12 +29,12 @@ _PASSWORD = "made-up:password of a BMC"  # noqa: S105 - made up
 _USER = "shepherd"
 
 
-class RedfishRack:
+class RedfishRack(Assembled):
     """
-    So many machines, each with a BMC, from ``__enter__`` to ``__exit__``; one rack at a time in a process.
+    Machines, each with a BMC, from entry to exit; one rack at a time in a process.
 
-    A change of power at a BMC stops or starts the machine of the park; one that boots from PXE or a virtual CD is
-    reinstalled. Safe to use from any thread.
+    A change of power at a BMC stops or starts the machine of the park; a boot from PXE or a virtual CD reinstalls it.
+    Safe to use from any thread.
     """
 
     def __init__(
@@ -48,54 +48,40 @@ class RedfishRack:
         fault_rules: Sequence[faults.Rule] = (),
     ) -> None:
         """
-        Rack the machines, in *park*, when the rack is entered.
+        Add that many *machines* to *park* on entry.
 
-        Root gets into them with *authorized_key*. The BMCs are at ports of *address*, an IP address of this computer.
+        They admit root with *authorized_key*. The BMCs are at ports of *address*, an IP address of this computer.
         A change of power takes *action_seconds*. *fault_rules* hold for all BMCs.
         """
+        super().__init__()
         self._park = park
         self._authorized_key = authorized_key
         self._address = address
         self._action_seconds = action_seconds
         self.names = [f"rack-{number:03}" for number in range(1, machines + 1)]
-        """The machines, by their IDs in the list, which are their names in the park too."""
+        """The IDs of the machines in the machine list, and their names in the park."""
         self.faults = faults.FaultScript(fault_rules)
-        """What goes wrong at all BMCs."""
+        """The faults of all BMCs."""
         self.bmcs: dict[str, Bmc] = {}
-        """The BMC of each machine."""
-        self.listeners: dict[str, Listener] = {}
-        """And the server in front of it."""
+        self.listeners: dict[str, Server] = {}
+        """The HTTPS server of each BMC."""
         self.entries: list[dict[str, str]] = []
-        """What an operator writes into the list."""
+        """The machine list."""
         self.secrets: Mapping[str, str] = {}
-        """What an operator has to store, by the name of the SSM parameter."""
+        """The secrets that an operator stores, by the name of the SSM parameter."""
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._power: dict[str, str] = {}
         self._starts: dict[str, int] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        try:
-            self._make()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     @property
     def document(self) -> bytes:
-        """Return the list."""
+        """Return the machine list as JSON."""
         return json.dumps(self.entries).encode()
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return what the functions are told; the list is a file, and so are the CAs."""
+        """Return the environment variables of the functions; machine list and CAs are files."""
         return {
             "SHEPHERD_PROVIDER": "redfish",
             "SHEPHERD_REDFISH_LIST": str(self.list_file),
@@ -104,17 +90,17 @@ class RedfishRack:
 
     @property
     def errors(self) -> Sequence[Exception]:
-        """Return what went wrong in the simulation itself."""
+        """Return the errors of the simulator itself."""
         return self._emulator.errors
 
     @property
     def calls(self) -> int:
-        """Return how many requests the BMCs have had."""
+        """Return the number of requests to all BMCs."""
         return sum(len(bmc.calls) for bmc in self.bmcs.values())
 
     @property
     def image_url(self) -> str:
-        """Return the URL of an image that a BMC can put into its virtual drive."""
+        """Return the URL of an image for the virtual drive of a BMC."""
         return self._emulator.image_url
 
     @property
@@ -131,7 +117,7 @@ class RedfishRack:
             return self._power[name]
 
     def starts(self, name: str) -> int:
-        """Return how often the machine was switched on, or restarted, since it was racked."""
+        """Return how often the machine was switched on or restarted since it was racked."""
         with self._lock:
             return self._starts.get(name, 0)
 
@@ -140,11 +126,11 @@ class RedfishRack:
         end = time.monotonic() + 20
         while not self._emulator.idle:
             if time.monotonic() > end:
-                raise TimeoutError("the emulator does not come to rest")
+                raise TimeoutError("a change of power is still under way after 20 s")
             time.sleep(0.002)
 
     def impersonate(self, name: str) -> None:
-        """Let the BMC show a certificate that nobody trusts, from now on."""
+        """Give the BMC a certificate of an unknown CA, from now on."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bmc-")))
         self.listeners[name].tls, _ = certificate.make(self._address, folder)
 
@@ -158,7 +144,7 @@ class RedfishRack:
         self._emulator = enter(RedfishEmulator(systems, folder, self._changed, self._action_seconds))
         for system in systems:
             self._rack(str(system["name"]), str(system["uuid"]), tls)
-        self._stack.callback(Listeners(list(self.listeners.values())).close)
+        self._stack.callback(Listeners(self.listeners.values()).close)
         self._stack.callback(self._closing.set)
         self.secrets = {entry["Credential"]: f"{_USER}:{_PASSWORD}" for entry in self.entries}
         self.list_file = folder / "machines.json"
@@ -166,20 +152,20 @@ class RedfishRack:
 
     def _rack(self, name: str, system: str, tls: ssl.SSLContext) -> None:
         bmc = Bmc(system, _USER, _PASSWORD, ask=self._emulator.ask, shared_faults=self.faults, closing=self._closing)
-        listener = Listener(self._address, tls, bmc.answer)
+        listener = Server(bmc.answer, self._address, tls)
         self.bmcs[name], self.listeners[name] = bmc, listener
         self.entries.append(
             {
                 "ID": name,
                 "Addr": self._park.rack(name, self._authorized_key, 0),
                 "Location": "a simulated rack",
-                "Bmc": f"https://{self._address}:{listener.port}",
+                "Bmc": listener.url,
                 "Credential": f"/shepherd/bmc/{name}",
             }
         )
 
     def _changed(self, system: Mapping[str, Any]) -> None:
-        """Do to the machine of the park what the emulator says that was done to its system."""
+        """Switch the machine of the park as the emulator has switched its system."""
         name, state = system["name"], system["power_state"]
         with self._lock:
             before, self._power[name] = self._power[name], state

@@ -1,16 +1,16 @@
 """
-sushy-tools' emulator of Redfish, as its package has it, with its fake driver: systems that are only on or off.
+The Redfish emulator of sushy-tools with its fake driver: systems that are only on or off.
 
-It runs in this process, for one rack at a time: it keeps what it knows in its
-module. Two things are done to it from outside. Its driver rolls dice for how
-long a change of power takes, 1 to 11 s, with no setting for that: the dice are
-ours. And it makes a change that is due only when somebody looks: so we look.
+It runs in this process, for one rack at a time, because its state is global.
+Two things are changed from outside. Its driver chooses at random how long a
+change of power takes, 1 to 11 s, without a setting for it: we replace its
+random module. And a change that is due is made only when the system is read:
+so we read it.
 """
 
 from __future__ import annotations
 
 import http.client
-import http.server
 import json
 import logging
 import threading
@@ -18,10 +18,12 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
+from simulator.http_server import HttpRequest, Reply, Server
+from simulator.lifecycle import Closeable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 IMAGE = b"an image to install from\n"
 
@@ -29,12 +31,12 @@ _POLL_SECONDS = 0.02
 _one_at_a_time = threading.Lock()
 
 
-class RedfishEmulator:
+class RedfishEmulator(Closeable):
     """
-    The emulator, serving plain HTTP at a loopback port from ``__enter__`` to ``__exit__``, one request at a time.
+    The emulator, serving plain HTTP at a loopback port from entry to exit, one request at a time.
 
-    *changed* is told of every change to a system, by a thread of ours, while the emulator waits; it gets what the
-    driver sends, which has name, uuid, power_state, pending_power and boot_device.
+    *changed* is called on every change of a system, on another thread, while the emulator waits; it gets the driver's
+    message, which has name, uuid, power_state, pending_power and boot_device.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class RedfishEmulator:
         changed: Callable[[Mapping[str, Any]], None],
         action_seconds: float,
     ) -> None:
-        """*systems* as in ``SUSHY_EMULATOR_FAKE_SYSTEMS``; its databases are kept in *folder*."""
+        """*systems* as in ``SUSHY_EMULATOR_FAKE_SYSTEMS``; its databases are in *folder*."""
         self._systems = systems
         self._folder = folder
         self._changed = changed
@@ -53,39 +55,35 @@ class RedfishEmulator:
         self._something_due = threading.Condition()
         self._closing = False
         self.errors: list[Exception] = []
-        """What went wrong in *changed*."""
+        """Exceptions that *changed* raised."""
 
     def __enter__(self) -> Self:
         if not _one_at_a_time.acquire(blocking=False):
             raise RuntimeError("the emulator runs for another rack already")
-        self._webhook = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._webhook = Server(self._notified, "127.0.0.1")
+        self._webhook.start()
         self._server = self._make_server()
-        self._threads = [
-            threading.Thread(target=self._webhook.serve_forever, args=(_POLL_SECONDS,), daemon=True),
-            threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True),
-            threading.Thread(target=self._look, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._reader = threading.Thread(target=self._read_due, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop the emulator."""
         with self._something_due:
             self._closing = True
             self._something_due.notify_all()
-        self._threads[-1].join()
-        for server in (self._server, self._webhook):
-            server.shutdown()
-            server.server_close()
-        self._driver.random = self._dice
+        self._reader.join()
+        self._server.shutdown()
+        self._server.server_close()
+        self._webhook.close()
+        self._driver.random = self._random
         _one_at_a_time.release()
 
     @property
     def image_url(self) -> str:
-        """Return where the emulator can fetch an image for a virtual drive."""
-        return f"http://127.0.0.1:{self._webhook.server_address[1]}/image.iso"
+        """Return the URL of an image for a virtual drive."""
+        return f"{self._webhook.url}/image.iso"
 
     @property
     def idle(self) -> bool:
@@ -106,51 +104,36 @@ class RedfishEmulator:
 
     def _make_server(self) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of cgi, which a library of its imports
-            from sushy_tools.emulator.main import app  # noqa: PLC0415 - half a second, and only for this
+            warnings.simplefilter("ignore", DeprecationWarning)  # of cgi, which one of its libraries imports
+            from sushy_tools.emulator.main import app  # noqa: PLC0415 - takes half a second
             from sushy_tools.emulator.resources.systems import fakedriver  # noqa: PLC0415
         from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
 
         class Quiet(WSGIRequestHandler):
             def log(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
-        app.logger.setLevel(logging.CRITICAL)  # it tells of everything that it refuses
-        app.__dict__.pop("_cache", None)  # the drivers of the rack before
+        app.logger.setLevel(logging.CRITICAL)  # it logs every refused request
+        app.__dict__.pop("_cache", None)  # the drivers of the previous rack
         app.config.update(
             SUSHY_EMULATOR_FAKE_DRIVER=True,
             SUSHY_EMULATOR_FAKE_SYSTEMS=[{**system, "external_notifier": True} for system in self._systems],
             SUSHY_EMULATOR_STATE_DIR=str(self._folder),
-            EXTERNAL_NOTIFICATION_URL=f"http://127.0.0.1:{self._webhook.server_address[1]}/",
+            EXTERNAL_NOTIFICATION_URL=f"{self._webhook.url}/",
         )
         self._driver = fakedriver
-        self._dice = fakedriver.random
-        fakedriver.random = _Dice(self._seconds)
+        self._random = fakedriver.random
+        fakedriver.random = _FixedDelay(self._seconds)
         return make_server("127.0.0.1", 0, app, threaded=False, request_handler=Quiet)
 
-    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
-        told = self._told
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                told(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
-
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(IMAGE)
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        return Handler
-
-    def _told(self, system: Mapping[str, Any]) -> None:
+    def _notified(self, request: HttpRequest) -> Reply:
+        """Serve the image, and the notifications of the driver."""
+        if request.method == "GET":
+            return Reply(status=200, body=IMAGE)
+        system = request.body
         try:
             self._changed(system)
-        except Exception as error:  # noqa: BLE001 - whoever made the world asks for the errors
+        except Exception as error:  # noqa: BLE001 - kept in ``errors``, which the environment checks at the end
             self.errors.append(error)
         pending = system.get("pending_power")
         with self._something_due:
@@ -159,9 +142,10 @@ class RedfishEmulator:
             else:
                 self._due.pop(system["uuid"], None)
             self._something_due.notify_all()
+        return Reply(status=200)
 
-    def _look(self) -> None:
-        """Look at every system when something is due there."""
+    def _read_due(self) -> None:
+        """Read each system when a change is due there."""
         while True:
             with self._something_due:
                 if self._closing:
@@ -174,12 +158,12 @@ class RedfishEmulator:
             self.ask("GET", f"/redfish/v1/Systems/{uuid}")
 
 
-class _Dice:
-    """Stands for the module random in the driver."""
+class _FixedDelay:
+    """Replaces the module random in the driver."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def randint(self, low: int, high: int) -> float:  # noqa: ARG002 - what the driver says
-        """Return what, added to the whole seconds of now, is so many seconds from now."""
+    def randint(self, low: int, high: int) -> float:  # noqa: ARG002 - named by random
+        """Return the delay, plus the fraction of the current second, because the driver adds it to whole seconds."""
         return time.time() % 1 + self._seconds

@@ -1,12 +1,11 @@
 """
-What stands in front of the emulator for each machine: its BMC, as the network sees it.
+The BMC of each machine, in front of the emulator.
 
-The emulator shows all systems to everybody. What it lacks of a BMC is made
-here: one system for each BMC, users and sessions (few, as BMCs have), the
-locking of an account after bad logins, boot overrides that end after one boot
-(the emulator's never do), PowerCycle, ActionInfo, and the words of a BMC about
-errors. And here things go wrong, by the rules of ``faults``: Answer, Delay,
-Drop and Cut.
+The emulator shows all systems to all clients. This adds what it lacks of a
+BMC: one system for each BMC, users and sessions (few, as in real BMCs), the
+lock-out after bad logins, boot overrides that end after one boot (the
+emulator's never end), PowerCycle, ActionInfo, and the error messages of BMCs.
+It also injects the faults Answer, Delay, Drop and Cut.
 """
 
 from __future__ import annotations
@@ -16,24 +15,28 @@ import itertools
 import json
 import secrets
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simulator import faults
-from simulator.redfish_https import Call, Reply
+from simulator.faults import FaultScript
+from simulator.front import Front
+from simulator.http_server import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from simulator.http_server import HttpRequest
 
 ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
 SESSION_SLOTS = 4
 BAD_LOGINS = 3
-"""After so many the account is locked, for good."""
+"""After this number, the account is locked for good."""
 
 
 class Bmc:
     """
-    The BMC of one machine; its attributes are there to be looked at and interfered with.
+    The BMC of one machine; tests may read and change its attributes.
 
     Safe to use from any thread.
     """
@@ -45,55 +48,50 @@ class Bmc:
         password: str,
         *,
         ask: Callable[[str, str, object], tuple[int, bytes]],
-        shared_faults: faults.FaultScript,
+        shared_faults: FaultScript,
         closing: threading.Event,
     ) -> None:
-        """*ask* sends a request to the emulator. *shared_faults* are those of all BMCs. *closing* ends all delays."""
+        """*ask* sends a request to the emulator. *shared_faults* hold for all BMCs. *closing* ends all delays."""
         self.system = f"{ROOT}/Systems/{uuid}"
         """The path of its system."""
         self.user = user
         self.password = password
-        self.faults = faults.FaultScript()
-        """What goes wrong at this one; paths begin with ``/redfish/v1``."""
+        self.faults = FaultScript()
+        """The faults of this BMC; paths begin with ``/redfish/v1``."""
         self.calls: list[str] = []
-        """What it was asked: method and path."""
+        """The requests: method and path."""
         self.resets: list[str] = []
         """The types of the resets that it accepted."""
         self.reset_types: Sequence[str] | None = None
-        """What it offers instead of what the emulator does."""
+        """The reset types that it offers; None: those of the emulator."""
         self.action_info = False
-        """Whether it says elsewhere what it offers."""
+        """Whether it lists its reset types in an ActionInfo resource."""
         self.power: object = ...
-        """What it says of the power instead of what the emulator does, if anything."""
+        """The power state that it shows; ...: that of the emulator."""
         self.override = "Disabled"
-        """How long the boot override of the emulator holds."""
+        """``BootSourceOverrideEnabled`` of the emulator's boot override."""
         self.pending: dict[str, str] | None = None
-        """The boot override that holds from the next reset on, where a BMC has a resource of its own for that."""
+        """The boot override from the next reset on, for a BMC with a separate resource for it."""
         self.sessions: dict[str, str] = {}
-        """The paths of the sessions that are open, by token."""
+        """The paths of the open sessions, by token."""
         self.bad_logins = 0
         self._ask = ask
-        self._shared_faults = shared_faults
-        self._closing = closing
+        self._front = Front(self.faults, shared_faults, closing=closing)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    def answer(self, call: Call) -> Reply | None:
+    def answer(self, call: HttpRequest) -> Reply | None:
         """Return the answer, None to close the connection without one."""
         with self._lock:
-            self.calls.append(f"{call.method} {call.path}")
-        delays, rules = [], []
-        for script in (self.faults, self._shared_faults):
-            waits, rule = script.hits(call.method, call.path)
-            delays += waits
-            rules += [] if rule is None else [rule]
-        if self._waited(delays, "before"):
+            self.calls.append(f"{call.method} {call.target}")
+        reply = self._front.pass_on(call.method, call.target, call.path, lambda _: self._real(call))
+        if reply is None:
             return None
-        reply = self._spoiled(call, rules[0] if rules else None)
-        return None if self._waited(delays, "after") else reply
+        # BMCs close the connection after each answer.
+        return replace(reply, headers={"Content-Type": "application/json", "Connection": "close", **reply.headers})
 
     def boots_from(self, device: str | None) -> str | None:
-        """Return what the machine, of which the emulator says *device*, boots from instead of its disk, this once."""
+        """Return the device that the next boot uses instead of the disk; *device* is the emulator's boot device."""
         with self._lock:
             if self.override == "Disabled" or device not in {"Pxe", "Cd"}:
                 return None
@@ -101,43 +99,24 @@ class Bmc:
                 self.override = "Disabled"
             return device
 
-    def _waited(self, delays: list[faults.Delay], when: faults.When) -> bool:
-        return self._closing.wait(sum(delay.seconds for delay in delays if delay.when == when))
-
-    def _spoiled(self, call: Call, fault: faults.Rule | None) -> Reply | None:
-        match fault:
-            case faults.Drop(when="before"):
-                return None
-            case faults.Answer(when="before"):
-                return _scripted(fault)
-        reply = self._real(call)
-        match fault:
-            case faults.Drop():
-                return None
-            case faults.Answer():
-                return _scripted(fault)
-            case faults.Cut():
-                reply.cut = True
-        return reply
-
-    def _real(self, call: Call) -> Reply:
-        path = call.path.partition("?")[0].rstrip("/")
+    def _real(self, call: HttpRequest) -> Reply:
+        path = call.path.rstrip("/")
         if path == SESSIONS and call.method == "POST":
             return self._log_in(call.body)
         if path not in {"/redfish", ROOT} and not self._known(call):
             return refusal(401, "NoValidSession", "There is no valid session established with the implementation.")
         reply = self._settings(call, path) or self._own(call, path)
-        return reply or self._shown(path, self._forwarded(call.method, call.path, call.body))
+        return reply or self._shown(path, self._forwarded(call.method, call.target, call.body))
 
-    def _settings(self, call: Call, path: str) -> Reply | None:
-        """Return the resource of what holds from the next reset on, None if it is not meant or there is none."""
+    def _settings(self, call: HttpRequest, path: str) -> Reply | None:
+        """Return the resource of the settings for the next reset, None if *path* is another or there is none."""
         if path != f"{self.system}/Settings" or self.pending is None:
             return None
         self.pending.update(call.body["Boot"] if call.method == "PATCH" else {})
         return Reply(status=200, body={"Id": "Settings", "Boot": {"HttpBootUri": None, **self.pending}})
 
-    def _own(self, call: Call, path: str) -> Reply | None:
-        """Return the answer, None if it is the emulator's to give."""
+    def _own(self, call: HttpRequest, path: str) -> Reply | None:
+        """Return the answer, None if the emulator answers."""
         if call.method == "DELETE" and path in self.sessions.values():
             self.sessions = {token: other for token, other in self.sessions.items() if other != path}
             return Reply(status=204)
@@ -151,8 +130,8 @@ class Bmc:
             return self._set_boot(call.body["Boot"])
         return None
 
-    def _known(self, call: Call) -> bool:
-        """Tell whether a request carries a token or the credential; a wrong one of these is a bad login."""
+    def _known(self, call: HttpRequest) -> bool:
+        """Return whether a request has a valid token or the credential; a wrong credential is a bad login."""
         token, basic = call.headers.get("X-Auth-Token"), call.headers.get("Authorization")
         if token is not None:
             return token in self.sessions
@@ -168,7 +147,7 @@ class Bmc:
     def _log_in(self, body: Any) -> Reply:
         basic = "Basic " + base64.b64encode(f"{body['UserName']}:{body['Password']}".encode()).decode()
         if not self._right(basic):
-            # As real BMCs do not: whoever logs what we say must not log this.
+            # Unlike real BMCs, the message contains the password, so that tests find it if a client logs the answer.
             return refusal(401, "ResourceAtUriUnauthorized", f"The credential {body['Password']} was denied.")
         if len(self.sessions) >= SESSION_SLOTS:
             return refusal(503, "SessionLimitExceeded", "The session establishment failed: too many sessions are open.")
@@ -202,7 +181,7 @@ class Bmc:
         return Reply(status=status, body=content)
 
     def _shown(self, path: str, reply: Reply) -> Reply:
-        """Return what the emulator says of a resource, as this BMC says it."""
+        """Return the emulator's answer about a resource, changed to that of this BMC."""
         if reply.status != 200 or path not in {ROOT, f"{ROOT}/Systems", self.system}:  # noqa: PLR2004 - nothing to change
             return reply
         body = json.loads(reply.body)
@@ -235,7 +214,7 @@ class Bmc:
 
 
 def refusal(status: int, message_id: str, message: str) -> Reply:
-    """Return an error as BMCs put it."""
+    """Return an error in the format of BMCs."""
     info = {"MessageId": f"Base.1.8.{message_id}", "Message": message, "Severity": "Critical"}
     error = {
         "code": "Base.1.8.GeneralError",
@@ -243,8 +222,3 @@ def refusal(status: int, message_id: str, message: str) -> Reply:
         "@Message.ExtendedInfo": [info],
     }
     return Reply(status=status, body={"error": error})
-
-
-def _scripted(fault: faults.Answer) -> Reply:
-    headers = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
-    return Reply(status=fault.status, body=fault.body, headers=headers)

@@ -1,4 +1,4 @@
-"""The functions under `sam local invoke`: as `sam build` built them, in containers, where a Docker engine answers."""
+"""The functions under `sam local invoke`: as `sam build` built them, in Docker containers."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from simulator.lambda_service import FunctionConfig
 
 _NETWORK = "bridge"
-"""Where Docker puts containers unless told otherwise. SAM cannot give them this computer's own network."""
+"""Docker's default network. SAM cannot give containers the network of this computer."""
 
 _SAM = ROOT / ".venv-sam" / "bin" / "sam"
 
 
 class SamLocal:
-    """The functions by name. Each invocation is a container of its own, which sees this computer at ``gateway()``."""
+    """Invokes functions by name. Each invocation is a new container, which reaches this computer at ``gateway()``."""
 
     def __init__(self, functions: Mapping[str, FunctionConfig], log: Path, build: Path) -> None:
         """
-        Prepare to run *functions* out of *build*, which `sam build` wrote; their output goes to the file *log*.
+        Prepare to run *functions* from *build*, the output of `sam build`; their output goes to the file *log*.
 
-        Memory and timeout are the template's, and so is what the functions' environments here do not name.
+        Memory, timeout and the variables that *functions* do not set are those of the template.
         """
         self._functions = functions
         self._log = log
         template = yaml.safe_load((build / "template.yaml").read_text(encoding="utf-8"))
-        # SAM hands over no variable that the template does not name, and in AWS this one has no place in it.
+        # SAM passes on only the variables that the template names; this one does not belong into AWS's template.
         template["Globals"]["Function"]["Environment"]["Variables"]["AWS_ENDPOINT_URL"] = ""
         self._template = build / "local.yaml"
         self._template.write_text(yaml.safe_dump(template, sort_keys=False), encoding="utf-8")
@@ -51,7 +51,7 @@ class SamLocal:
         )
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
-        """Hand *event* to the function and return what came of it; takes a container's start longer than it does."""
+        """Invoke a function with *event* and return the outcome; the time includes the start of a container."""
         began = time.monotonic()
         credentials = {key: value for key, value in self._functions[name].environment.items() if key.startswith("AWS_")}
         with self._log.open("ab") as log:
@@ -75,7 +75,10 @@ class SamLocal:
                 stderr=log,
                 check=False,
             )
-        return _invocation(name, time.monotonic() - began, run.returncode, run.stdout.decode().strip())
+        seconds, answer = time.monotonic() - began, run.stdout.decode().strip()
+        if run.returncode != 0 or not answer.startswith("{"):
+            return Invocation(name, seconds, error=answer or f"sam ended with status {run.returncode}")
+        return Invocation.answered(name, seconds, answer)
 
 
 def gateway() -> str:
@@ -83,7 +86,7 @@ def gateway() -> str:
     Return the address of this computer in the containers' network.
 
     Raises:
-        OSError: no Docker engine answers.
+        OSError: there is no Docker engine.
     """
     command = ["docker", "network", "inspect", _NETWORK]
     try:
@@ -95,22 +98,13 @@ def gateway() -> str:
     return network.get("Gateway") or str(next(ip_network(network["Subnet"]).hosts()))
 
 
-def _invocation(name: str, seconds: float, status: int, answer: str) -> Invocation:
-    result = json.loads(answer) if answer.startswith("{") else None
-    if result is None or status != 0:
-        return Invocation(name, seconds, error=answer or f"sam ended with status {status}")
-    if "errorType" in result:
-        return Invocation(name, seconds, error=f"{result['errorType']}: {result['errorMessage']}")
-    return Invocation(name, seconds, result)
-
-
 def logical_id(function: str, what: str = "Function") -> str:
-    """Return what the template calls a function of ``functions/``, or, by another *what*, something that is its own."""
+    """Return the logical id in the template of a function in ``functions/``, or of its resource *what*."""
     return "".join(map(str.capitalize, function.split("_"))) + what
 
 
 def main() -> int:
-    """Return the exit status: 1, and say why, where nothing can be run here."""
+    """Check for a Docker engine; without one, print the reason and return 1."""
     try:
         gateway()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Schedules, as EventBridge would fire them: on time, whoever is still at work, and now and then twice."""
+"""Schedules as in EventBridge: events on time, also while a function is still running, and sometimes twice."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import itertools
 import random
 import threading
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from simulator.lambda_service import Invocation, LambdaService
 
 
-class Schedules:
+class Schedules(Closeable):
     """
-    Fires an event for each of *functions*, which may be none, every *interval* seconds, until closed.
+    Fires an event for each of *functions* every *interval* seconds, until closed; *functions* may be empty.
 
-    For a function that *every* names, only every so many intervals.
-    An event is delivered *twice* with the given probability, both at the same
-    time; nothing is retried. *done* is told what came of each, from a thread of
-    its own.
+    *every* is the number of intervals between events of a function; default 1.
+    An event is delivered *twice* with this probability, both times at once;
+    nothing is retried. *done* gets each outcome, on a separate thread.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Schedules:
         twice: float = 0.05,
         seed: int = 0,
     ) -> None:
-        """Start at once."""
+        """Start."""
         self._service = service
         self._done = done
         self._every = every
@@ -45,27 +45,19 @@ class Schedules:
         self._closing = threading.Event()
         self._deliveries: list[threading.Thread] = []
         self.duplicates = 0
-        """Events that were delivered twice."""
+        """The number of events that were delivered twice."""
         self._thread = threading.Thread(target=self._fire, args=(functions, interval), name="schedules", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Fire nothing more, and wait for what is under way."""
+        """Fire no more events, and wait for the invocations under way."""
         self._closing.set()
         self._thread.join()
         for delivery in self._deliveries:
             delivery.join()
 
     def _fire(self, functions: Sequence[str], interval: float) -> None:
-        # Spread over the interval, as schedules that were made one after the other are.
+        # Spread over the interval, like schedules that were created one after another.
         for number, function in enumerate(itertools.cycle(functions)):
             if number // len(functions) % self._every.get(function, 1) == 0:
                 self._send(function)

@@ -1,22 +1,22 @@
-"""Where the machines of a simulated world come from: a provider, or racks of one's own."""
+"""The machine sources of simulated environments: a provider, or your own racks."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from shepherd_core import ssh_key
 from shepherd_core.providers.equinix_objects import TOKEN_TAG
 
-from simulator.equinix_api import EquinixApi
-from simulator.hetzner_robot import HetznerRobot
+from simulator.equinix_api import EquinixApi, EquinixOptions
+from simulator.hetzner_robot import HetznerRobot, RobotOptions
+from simulator.lifecycle import Closeable
 from simulator.redfish_bmcs import RedfishRack
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from types import TracebackType
 
     from simulator.faults import Rule
     from simulator.machines import MachinePark
@@ -26,36 +26,35 @@ _MADE_UP = "made-up-secret-of-a-simulated-provider"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a simulated provider is to have."""
+    """The specification of a simulated provider."""
 
     park: MachinePark
-    """Where its machines stand."""
+    """The park of its machines."""
     machines: int
     minute: float
-    """The seconds that a minute of the fleet takes here."""
+    """The real seconds of a minute of fleet time."""
     address: str
-    """Of this computer: where it serves."""
+    """The IP address of this computer at which it serves."""
     faults: Sequence[Rule]
-    """What goes wrong."""
     seed: int
-    """What chance depends on."""
+    """The seed of its random numbers."""
 
 
-class Supply(ABC):
-    """A simulated provider; a context manager that serves until it is left."""
+class Supply(Closeable):
+    """A simulated provider; a context manager that serves from entry to exit."""
 
     kind: ClassVar[str]
-    """What its capacity is, for people."""
+    """A human-readable description of its capacity."""
     taking: ClassVar[str] = ""
-    """What it means that a machine is created."""
+    """A human-readable remark on the creation of a machine."""
     switching: ClassVar[str] = ""
-    """Who switches a machine, and why, where there is more to say than that it reboots."""
+    """A human-readable remark on a change of power, if it is more than a reboot."""
     every: ClassVar[Mapping[str, int]] = {}
-    """The minutes between two invocations of functions that should not be invoked every minute."""
+    """The minutes between two invocations of a function; default 1."""
     environment: Mapping[str, str]
-    """What the functions are told about it; known when it serves, as the secrets are."""
+    """The environment variables of the functions; set on entry, like the secrets."""
     secrets: Mapping[str, str]
-    """What an operator has to store for it, by the name of the SSM parameter."""
+    """The secrets that an operator stores for it, by the name of the SSM parameter."""
     _server: Any
 
     @abstractmethod
@@ -65,36 +64,35 @@ class Supply(ABC):
         self._server.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
 
     @property
     def errors(self) -> Sequence[Exception]:
-        """Return what went wrong in the simulation itself."""
+        """Return the errors of the simulator itself."""
         errors: Sequence[Exception] = self._server.errors
         return errors
 
     @property
     def calls(self) -> int:
-        """Return how many requests it has had."""
+        """Return the number of requests."""
         return int(self._server.calls.total())
 
     @abstractmethod
     def names(self) -> Collection[str]:
-        """Return the provider ids of the machines that it has."""
+        """Return the provider ids of its machines."""
 
     def in_use(self) -> dict[str, str | None]:
-        """Return those that it knows to be ours, and the token of each, if it has one."""
+        """Return the machines that it marks as Shepherd's, with the idempotency token of each, if any."""
         return {}
 
 
 class EquinixSupply(Supply):
-    """A project at Equinix Metal with so many reservations."""
+    """A project at Equinix Metal with reservations."""
 
     kind = "reservations at a simulated provider"
-    taking = "(nobody calls on them for five minutes: so long they usually take to boot)"
+    taking = "(not contacted for five minutes, the usual boot time)"
 
     def __init__(self, order: Order) -> None:
         project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
@@ -103,8 +101,7 @@ class EquinixSupply(Supply):
             project_id=project,
             api_key=_MADE_UP,
             reservations=order.machines,
-            provision_seconds=3 * order.minute,
-            action_seconds=order.minute / 4,
+            options=EquinixOptions(provision_seconds=3 * order.minute, action_seconds=order.minute / 4),
             faults=order.faults,
             seed=order.seed,
             address=order.address,
@@ -132,13 +129,13 @@ class EquinixSupply(Supply):
 
 
 class RedfishSupply(Supply):
-    """Racks of one's own: a list of so many machines, each with a BMC that sushy-tools' emulator is behind."""
+    """Your own racks: a list of machines, each with a BMC in front of sushy-tools' emulator."""
 
     kind = "machines in a simulated rack, each with a BMC"
-    taking = "(taken as the list has them: nothing on them changes)"
-    switching = "(by its BMC: the Recoverer has it reset the machine, over Redfish)"
+    taking = "(taken from the machine list: nothing on them changes)"
+    switching = "(by its BMC, at the Recoverer's request over Redfish)"
     every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
-    """Each listing asks every BMC, and one computer plays them all, at many times their pace."""
+    """Each listing queries every BMC, and one computer emulates them all in accelerated time."""
 
     def __init__(self, order: Order) -> None:
         self._key, public = _ssh_key()
@@ -153,7 +150,7 @@ class RedfishSupply(Supply):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        # Shorter than a function may work on a machine.
+        # Shorter than the time that a function may work on a machine.
         self.environment = {**self._server.environment, "SHEPHERD_REDFISH_TIMEOUT_SECONDS": "10"}
         self.secrets = {**self._server.secrets, **self._key}
         return self
@@ -169,13 +166,13 @@ class RedfishSupply(Supply):
 
 
 class HetznerSupply(Supply):
-    """An account with so many rented servers."""
+    """An account with rented servers."""
 
     kind = "rented servers in a simulated account"
-    taking = "(taken as they are rented: nothing on them changes)"
-    switching = "(Robot presses the reset button, as the Recoverer asks it to)"
+    taking = "(taken as they are: nothing on them changes)"
+    switching = "(by Robot's reset button, at the Recoverer's request)"
     every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
-    """As docs/providers/hetzner.md advises for a fleet that grows: listings are counted by the hour."""
+    """As docs/providers/hetzner.md advises for a growing fleet, because listings are limited by the hour."""
 
     def __init__(self, order: Order) -> None:
         key, public = _ssh_key()
@@ -186,8 +183,7 @@ class HetznerSupply(Supply):
             password=_MADE_UP,
             servers=order.machines,
             authorized_key=public,
-            action_seconds=order.minute / 4,
-            clock=lambda: time.monotonic() * 60 / order.minute,
+            options=RobotOptions(action_seconds=order.minute / 4, clock=lambda: time.monotonic() * 60 / order.minute),
             faults=order.faults,
             address=order.address,
         )
@@ -197,7 +193,7 @@ class HetznerSupply(Supply):
             "SHEPHERD_HETZNER_NAME_PREFIX": "server-",
             "SHEPHERD_HETZNER_KEY_NAME": "shepherd",
             "SHEPHERD_HETZNER_API_URL": self._server.url,
-            "SHEPHERD_HETZNER_REBOOT": "hardware",  # what is wedged does not hear Ctrl+Alt+Del
+            "SHEPHERD_HETZNER_REBOOT": "hardware",  # a hanging machine ignores Ctrl+Alt+Del
         }
         self.secrets = {parameter: f"#ws+simulated:{_MADE_UP}", **key}
 
@@ -211,10 +207,10 @@ SUPPLIES: Mapping[str, type[Supply]] = {
     "redfish": RedfishSupply,
     "hetzner": HetznerSupply,
 }
-"""By provider. Not ``static``, which can reboot nothing, nor ``ec2``, whose simulation has no machines behind it."""
+"""By provider. Without ``static``, which cannot reboot, and ``ec2``, whose simulation has no machines."""
 
 
 def _ssh_key() -> tuple[dict[str, str], str]:
-    """Return the secret and the public line of the key that machines accept which are there before we are."""
+    """Return secret and public line of a key for machines that exist before Shepherd does."""
     private = ssh_key.generate()
     return {"/shepherd/ssh-key": private}, ssh_key.public_line(private)

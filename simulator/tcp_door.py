@@ -1,4 +1,4 @@
-"""A TCP port in front of another, or of PostgreSQL's Unix socket: for those who cannot reach that."""
+"""A TCP proxy in front of a port or of PostgreSQL's Unix socket, for clients that cannot reach it directly."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import ssl
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from simulator.http_server import disconnect
+from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 _CHUNK = 1 << 16
 _TLS_REQUEST = struct.pack("!ii", 8, 80_877_103)
-"""What a client of PostgreSQL sends first if it wants TLS: length and code."""
+"""The first message of a PostgreSQL client that asks for TLS: length and code."""
 
 
-class TcpDoor:
-    """Carries every connection to *port* of *address* to where it leads, from the start. For any thread."""
+class TcpDoor(Closeable):
+    """Forwards every connection to *port* of *address*, from the start. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -30,7 +32,7 @@ class TcpDoor:
         *,
         port: int = 0,
     ) -> None:
-        """*target* is a Unix socket, or address and port. With *tls* clients must ask for TLS, which ends here."""
+        """*target* is a Unix socket, or address and port. With *tls*, clients must ask for TLS, which ends here."""
         self._target = target
         self._tls = tls
         self._passable = threading.Event()
@@ -43,28 +45,20 @@ class TcpDoor:
         self._threads = [threading.Thread(target=self._accept, name="tcp-door")]
         self._threads[0].start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def stall(self) -> None:
-        """Carry nothing any more, not even the end of a connection: connected, and silent, as lost packets look."""
+        """Forward nothing, not even the end of a connection, as if all packets were lost."""
         self._passable.clear()
 
     def resume(self) -> None:
-        """Carry what has been waiting, and go on."""
+        """Forward what has been waiting, and go on."""
         self._passable.set()
 
     def close(self) -> None:
-        """Break all connections and accept no more."""
+        """End all connections and accept no more."""
         with self._lock:
             self._closed = True
             for each in (self._listener, *self._sockets):
-                _end(each)
+                disconnect(each)
         self._passable.set()
         for thread in self._threads:
             thread.join()
@@ -91,7 +85,7 @@ class TcpDoor:
             for each in (greeted, server):
                 if each.family != socket.AF_UNIX:
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._converse(greeted, server)
+            self._forward_all(greeted, server)
         with self._lock:
             self._sockets = {each for each in self._sockets if each.fileno() >= 0}
 
@@ -106,16 +100,16 @@ class TcpDoor:
             raise
         return server
 
-    def _converse(self, client: socket.socket, server: socket.socket) -> None:
-        """Carry a connection until either side ends it, or breaks off."""
+    def _forward_all(self, client: socket.socket, server: socket.socket) -> None:
+        """Forward a connection until either side ends it or fails."""
         with selectors.DefaultSelector() as selector:
             selector.register(client, selectors.EVENT_READ, server)
             selector.register(server, selectors.EVENT_READ, client)
-            while all(self._carry(key.fileobj, key.data) for key, _ in selector.select()):  # type: ignore[arg-type] # sockets
+            while all(self._forward(key.fileobj, key.data) for key, _ in selector.select()):  # type: ignore[arg-type] # sockets
                 pass
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> bool:
-        """Carry what *source* has to say; False: it has ended."""
+    def _forward(self, source: socket.socket, sink: socket.socket) -> bool:
+        """Forward one chunk of *source*; return False at its end."""
         data = source.recv(_CHUNK)
         while isinstance(source, ssl.SSLSocket) and source.pending():
             data += source.recv(_CHUNK)
@@ -125,10 +119,10 @@ class TcpDoor:
 
     def _greeted(self, client: socket.socket) -> socket.socket:
         """
-        Return the connection as it is to be carried.
+        Return the connection to forward, after the TLS handshake if there is one.
 
         Raises:
-            OSError: the client does not ask for TLS, or does not trust us.
+            OSError: the client does not ask for TLS, or does not trust the certificate.
         """
         if self._tls is None:
             return client
@@ -144,8 +138,3 @@ class TcpDoor:
             encrypted.close()
             raise
         return encrypted
-
-
-def _end(connection: socket.socket) -> None:
-    with suppress(OSError):  # not connected any more
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # for TLS, too: another thread may be reading

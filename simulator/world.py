@@ -1,11 +1,11 @@
 """
-A whole world: a provider's API, machines, agents, AWS, a database, the functions and their schedules.
+A complete simulated environment: a provider's API, machines, agents, AWS, a database, functions and schedules.
 
-Everything is real but the four edges: the provider is a local server of its
-API, the machines are SSH servers with folders for disks, AWS is moto, and the
-fleet's time runs faster: what takes a minute in a fleet takes
-``60 / speed`` seconds here. The functions run unchanged, in processes of their
-own, configured by nothing but their environment variables.
+Four things are simulated: the provider is a local server of its API, the
+machines are SSH servers with folders as disks, AWS is moto, and fleet time
+runs faster: a minute of fleet time takes ``60 / speed`` seconds. Everything
+else is real. The functions run unchanged, as separate processes that are
+configured by environment variables alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import boto3
@@ -33,6 +32,7 @@ from simulator import certificate
 from simulator.agent_endpoint import AgentEndpoint, invoking
 from simulator.faults import Faults
 from simulator.lambda_service import ROOT, FunctionConfig, Invocation, LambdaService
+from simulator.lifecycle import Assembled
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
@@ -41,7 +41,6 @@ from simulator.tcp_door import TcpDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
     from uuid import UUID
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
@@ -59,57 +58,45 @@ _AWS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What world to make."""
+    """The settings of a simulated environment."""
 
     machines: int = 10
-    """What capacity there is; all of it becomes machines."""
+    """The capacity; all of it becomes machines."""
     provider: str = "equinix"
     """One of ``SUPPLIES``."""
     speed: float = 60
-    """How many times faster than in a fleet time runs."""
+    """How many times faster than real time fleet time runs."""
     faults: Faults = field(default_factory=Faults)
     twice: float = 0.05
     """Probability that a schedule's event is delivered twice."""
     seed: int = 0
     migrated: bool = True
-    """Whether the BMDB has its schema from the beginning; else the Migrator has to make it."""
+    """Whether the BMDB has its schema from the start; otherwise run the Migrator."""
     scheduled: bool = True
-    """False: no events are fired; who wants a function to run invokes it."""
+    """False: no events are fired; the caller invokes the functions."""
     remote: str | None = None
     """
-    An IPv4 address of this computer where the functions reach everything; the first machine has it, the next one the
-    next. The BMDB is behind ``World.door`` there, with TLS. None: loopback addresses, and a Unix socket for the BMDB.
+    An IPv4 address of this computer at which the functions reach everything; the machines have this address and those
+    after it. The BMDB is behind ``World.door`` there, with TLS. None: loopback addresses, and a Unix socket for the
+    BMDB.
     """
 
 
-class World:
-    """A world that runs as soon as it is entered. Its attributes are there to be looked at and interfered with."""
+class World(Assembled):
+    """A simulated environment; it runs from entry to exit. Its attributes may be read and changed."""
 
     def __init__(self, settings: Settings, told: Callable[[Invocation], None] = lambda _: None) -> None:
-        """*told* hears of every invocation, from several threads."""
+        """*told* gets the outcome of every invocation, on several threads."""
+        super().__init__()
         self.settings = settings
         self._told = told
         self._address = settings.remote or "127.0.0.1"
-        self._stack = ExitStack()
         self._lock = threading.Lock()
-        self._harm = list(settings.faults.machines)
+        self._machine_faults = list(settings.faults.machines)
         self.harmed: dict[str, str] = {}
-        """What was done to which machine, by provider id."""
+        """The last fault of each machine that had one, by provider id."""
         self.power: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        """Every change of a machine's power: its provider id, and what was done."""
-
-    def __enter__(self) -> Self:
-        try:
-            self._make()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        """Every change of a machine's power: its provider id, and the change."""
 
     @property
     def elapsed(self) -> float:
@@ -118,7 +105,7 @@ class World:
 
     @property
     def minutes(self) -> float:
-        """Return the minutes of the fleet that have passed."""
+        """Return the minutes of fleet time since the schedules started."""
         return self.elapsed * self.settings.speed / 60
 
     def machines(self) -> list[dict[str, Any]]:
@@ -127,28 +114,28 @@ class World:
             return queries.list_machines(self._bmdb, limit=1_000_000)
 
     def history(self, machine_id: UUID) -> list[dict[str, Any]]:
-        """Return the audit trail of one machine, newest first."""
+        """Return the history of one machine, newest first."""
         with self._lock:
             return queries.history(self._bmdb, machine_id)
 
     def harm(self, provider_id: str, what: str) -> None:
-        """Do to a machine what ``MachinePark`` calls *what*, and remember it."""
+        """Inject the fault *what*, a method of ``MachinePark``, into a machine, and record it."""
         self.harmed[provider_id] = what
         getattr(self.park, what)(provider_id)
 
     def harm_due(self) -> list[tuple[str, str]]:
-        """Do the harm of the faults file whose time has come; return which machines suffered what."""
+        """Inject the machine faults that are due by the faults file; return provider id and fault of each."""
         done: list[tuple[str, str]] = []
-        for fault in list(self._harm):
+        for fault in list(self._machine_faults):
             names = self.park.names()
             if fault.at_seconds <= self.minutes * 60 and fault.machine < len(names):
-                self._harm.remove(fault)
+                self._machine_faults.remove(fault)
                 self.harm(names[fault.machine], fault.harm)
                 done.append((names[fault.machine], fault.harm))
         return done
 
     def scaled(self, seconds: float) -> float:
-        """Return how long here takes what takes *seconds* in a fleet."""
+        """Return the real seconds of *seconds* of fleet time."""
         return seconds / self.settings.speed
 
     def _make(self) -> None:
@@ -202,13 +189,13 @@ class World:
         )
 
     def _make_aws(self) -> str:
-        """Start moto, store what an operator stores before a deployment, and return its URL."""
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server tells of every request
+        """Start moto, store what an operator stores before a deployment, and return moto's URL."""
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server logs every request
         server = ThreadedMotoServer(self._address, 0, verbose=False)
         server.start()
         self._stack.callback(server.stop)
         url = "http://{}:{}".format(*server.get_host_and_port())
-        # moto keeps what it knows for as long as the process lives: a second world would find the first one's keys.
+        # moto's state lives as long as the process: a second environment would find the keys of the first.
         urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
         session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
         ssm = session.client("ssm", endpoint_url=url)
@@ -223,7 +210,7 @@ class World:
         return url
 
     def _functions(self, aws: str) -> Mapping[str, FunctionConfig]:
-        """Return the functions with the seeds' settings, in the time of this world."""
+        """Return the functions with the default settings, scaled to fleet time."""
         bmdb = self.bmdb_settings
         if self.settings.remote is not None:
             bmdb = bmdb.model_copy(
@@ -244,7 +231,7 @@ class World:
         }
         return {
             "migrator": FunctionConfig(common, timeout_seconds=60),
-            # Which an account has plenty of: agents that are throttled wait longer, and look silent in the end.
+            # High enough never to throttle: agents that are throttled wait longer, and become unhealthy in the end.
             "agent_api": FunctionConfig(common, timeout_seconds=10, concurrency=8),
             "provisioner": FunctionConfig(
                 {

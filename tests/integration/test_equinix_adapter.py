@@ -31,7 +31,7 @@ from shepherd_core.provider_config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
 from shepherd_core.providers.equinix_objects import FreeReservation
 
-from simulator.equinix_api import EquinixApi
+from simulator.equinix_api import EquinixApi, EquinixOptions
 from simulator.equinix_hardware import NoHardware
 from simulator.equinix_records import Reservation
 from simulator.faults import Answer, CreateLate, Cut, Drop, EmptyPage, RepeatPage, Rule, SameNext, Shrink, UnknownState
@@ -142,7 +142,9 @@ def by_reservation(machines: list[Machine]) -> dict[str | None, Machine]:
 def world(clock: ManualClock) -> Iterator[World]:
     """Return a project with seven free reservations, shown three at a time."""
     hardware = NoHardware()
-    with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=7, per_page_cap=3) as api:
+    with EquinixApi(
+        hardware, project_id=PROJECT, api_key=KEY, reservations=7, options=EquinixOptions(per_page_cap=3)
+    ) as api:
         yield World(api, hardware, clock)
         assert api.errors == []
 
@@ -242,9 +244,9 @@ def test_a_listing_that_stays_spoiled_is_refused(
     [
         ([None], 1, "id None"),
         ([["x"]], 1, "id \\['x'\\]"),
-        (["a"], 7, "page 7 came instead of page 1"),
+        (["a"], 7, "the answer is page 7 instead of page 1"),
         (["a", "a", "b"], 1, "id 'a'"),
-        (["a", "b"], 1, "2 entries came"),
+        (["a", "b"], 1, "2 entries were listed"),
     ],
 )
 def test_a_listing_that_contradicts_itself_is_refused(
@@ -552,7 +554,7 @@ def test_capacity_that_does_not_exist_is_refused(reservation_id: str | None, wor
 def test_capacity_that_no_listing_offered_is_refused(world: World, deadline: Deadline) -> None:
     """Nothing is known of it that a creation needs; and nobody asks for it but by mistake."""
     unlisted = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=world.reservation_id)
-    with pytest.raises(ProviderRefused, match="no free reservation of the listing"):
+    with pytest.raises(ProviderRefused, match="not a free reservation of the listing"):
         world.provider.create_machine(unlisted, TOKEN, deadline)
     assert world.api.calls[CREATE] == 0
 

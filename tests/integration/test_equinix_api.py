@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from simulator.equinix_api import EquinixApi
+from simulator.equinix_api import EquinixApi, EquinixOptions
 from simulator.equinix_hardware import NoHardware
 from simulator.equinix_records import Reservation
 
@@ -29,8 +29,11 @@ class World:
 
     def __init__(self, stack: ExitStack, **settings: Any) -> None:
         self.hardware = settings.pop("hardware", None) or NoHardware()
-        settings = {"reservations": 1, "other_projects": [OTHER_PROJECT], **settings}
-        self.api = stack.enter_context(EquinixApi(self.hardware, project_id=PROJECT, api_key="key", **settings))
+        account = {"reservations": settings.pop("reservations", 1), "seed": settings.pop("seed", 0)}
+        options = EquinixOptions(other_projects=[OTHER_PROJECT], **settings)
+        self.api = stack.enter_context(
+            EquinixApi(self.hardware, project_id=PROJECT, api_key="key", options=options, **account)
+        )
         self._session = stack.enter_context(requests.Session())
         self._session.headers["X-Auth-Token"] = "key"
 

@@ -28,7 +28,7 @@ from shepherd_core.providers.hetzner import HetznerProvider
 
 from simulator.equinix_hardware import NoHardware
 from simulator.faults import Answer, Cut, Drop
-from simulator.hetzner_robot import HetznerRobot
+from simulator.hetzner_robot import HetznerRobot, RobotOptions
 from simulator.hetzner_state import RobotServer
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def world(clock: ManualClock) -> Iterator[World]:
     hardware = NoHardware()
     names = {A: "fleet-a", B: "fleet-b", FOREIGN: "database"}
     servers = [RobotServer(number=int(number), name=name) for number, name in names.items()]
-    with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers, clock=clock.monotonic) as robot:
+    options = RobotOptions(clock=clock.monotonic)
+    with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers, options=options) as robot:
         yield World(robot, hardware, clock)
         assert robot.errors == []
 
@@ -322,7 +323,7 @@ def test_what_somebody_else_armed_is_neither_started_nor_undone(
     kind, choice, keys = armed
     other = world.robot.add_key("somebody", OTHER_PUBLIC_KEY)
     world.robot.arm(11, kind, choice, (other.fingerprint,) * keys)
-    with pytest.raises(ProviderRefused, match=f"{kind!r}, and not by us"):
+    with pytest.raises(ProviderRefused, match=f"{kind!r}, not by Shepherd"):
         getattr(world.provider, act)(A, deadline)
     assert world.server().armed is not None
     assert world.server().resets_done == []
@@ -388,7 +389,7 @@ def test_who_is_always_slower_gives_way(world: World, deadline: Deadline) -> Non
     """What the other one armed is theirs to start."""
     body = {"error": {"status": 409, "code": "BOOT_ALREADY_ENABLED", "message": "again"}}
     world.robot.faults.add(Answer(method="POST", path="/boot/**", times=2, status=409, body=body))
-    with pytest.raises(ProviderUnavailable, match="at the same time"):
+    with pytest.raises(ProviderUnavailable, match="is being armed by another client"):
         world.provider.reinstall(A, deadline)
     assert world.robot.calls["DELETE", "/boot/{number}/linux"] == 0
     assert world.server().resets_done == []

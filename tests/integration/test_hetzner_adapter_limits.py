@@ -17,7 +17,7 @@ from shepherd_core.providers.hetzner_api import LOCKOUT_SECONDS
 
 from simulator.equinix_hardware import NoHardware
 from simulator.faults import Answer
-from simulator.hetzner_robot import HetznerRobot
+from simulator.hetzner_robot import HetznerRobot, RobotOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,10 +37,8 @@ SERVER = ProviderId("1000")
 @pytest.fixture
 def robot(clock: ManualClock) -> Iterator[HetznerRobot]:
     """Return an account with a server; its hours are the test's, and only a few requests fit into them."""
-    limits = {"GET /server": 40, "POST /reset/{number}": 2}
-    with HetznerRobot(
-        NoHardware(), user=USER, password=PASSWORD, servers=1, limits=limits, clock=clock.monotonic
-    ) as service:
+    options = RobotOptions(limits={"GET /server": 40, "POST /reset/{number}": 2}, clock=clock.monotonic)
+    with HetznerRobot(NoHardware(), user=USER, password=PASSWORD, servers=1, options=options) as service:
         yield service
         assert service.errors == []
 
@@ -142,7 +140,7 @@ def test_a_refused_credential_is_sent_once_by_all_threads(
         said = list(pool.map(attempt, range(20)))
     assert robot.failed_logins == 1
     assert sum("401" in text for text in said) == 1
-    assert sum("not sent: the credential was refused; again in 600 s" in text for text in said) == 19
+    assert sum("not sent: the credential was refused; retry in 600 s" in text for text in said) == 19
 
 
 def test_a_refused_credential_is_tried_again_when_a_lock_out_must_be_over(

@@ -11,7 +11,7 @@ from shepherd_core import ssh_key
 
 from simulator.equinix_hardware import NoHardware
 from simulator.hetzner_description import OPERATIONS, Violation, check, find
-from simulator.hetzner_robot import HetznerRobot
+from simulator.hetzner_robot import HetznerRobot, RobotOptions
 from simulator.hetzner_state import RobotServer
 from simulator.machines import MachinePark, MachineState
 
@@ -30,7 +30,11 @@ def robot(clock: ManualClock) -> Iterator[HetznerRobot]:
     """Return an account with two servers, one of them without IPv4."""
     servers = [RobotServer(number=1, name="one"), RobotServer(number=2, name="two", ip=None, boots=("rescue", "linux"))]
     with HetznerRobot(
-        NoHardware(), user="user", password="password", servers=servers, clock=clock.monotonic
+        NoHardware(),
+        user="user",
+        password="password",
+        servers=servers,
+        options=RobotOptions(clock=clock.monotonic),
     ) as service:
         yield service
 

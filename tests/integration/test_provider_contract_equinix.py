@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.provider_config import EquinixSettings
 from shepherd_core.providers.equinix import EquinixProvider
 
-from simulator.equinix_api import EquinixApi
+from simulator.equinix_api import EquinixApi, EquinixOptions
 from simulator.equinix_hardware import NoHardware
 from simulator.faults import Answer, Delay, EmptyPage, UnknownState
 from tests.integration.provider_contract import ProviderContract, World
@@ -39,7 +39,8 @@ class TestEquinix(ProviderContract):
     def world(self, clock: ManualClock) -> Iterator[World]:
         """Return a project with a machine of ours, one of somebody else, and three free reservations."""
         hardware = NoHardware()
-        with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, per_page_cap=2) as api:
+        options = EquinixOptions(per_page_cap=2)
+        with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
             ids = [reservation.id for reservation in api.reservations()]
             api.add_device_by_hand("shepherd-by-hand", reservation_id=ids[0])
             foreign = api.add_device_by_hand("web-server", reservation_id=ids[1])

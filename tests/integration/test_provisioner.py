@@ -19,7 +19,7 @@ from shepherd_core.provisioner import Pace, Provisioner
 from shepherd_core.reconcile import Limits
 from shepherd_core.telemetry import Metric
 
-from simulator.equinix_api import EquinixApi
+from simulator.equinix_api import EquinixApi, EquinixOptions
 from simulator.equinix_hardware import NoHardware
 from simulator.faults import Answer, CreateLate, Drop, EmptyPage
 from tests.integration.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
@@ -165,7 +165,11 @@ def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, 
         raise ProviderUnavailable(message)
 
     with EquinixApi(
-        NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=1, provision_seconds=HOUR, queue_seconds=0
+        NoHardware(),
+        project_id=PROJECT,
+        api_key=API_KEY,
+        reservations=1,
+        options=EquinixOptions(provision_seconds=HOUR, queue_seconds=0),
     ) as slow:
         edge = equinix(slow, clock)
         edge.boot_seconds = EquinixProvider.boot_seconds
