@@ -1,9 +1,9 @@
 """
-Build the agent: one executable file that needs nothing but Python 3.9 or newer.
+Build the agent: one executable file that needs only Python 3.9 or newer.
 
     python agent/build.py OUTPUT
 
-The same sources give the same bytes, on any machine.
+The build is reproducible: the same sources give the same bytes, on any machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build(output: Path) -> None:
-    """Write the executable to *output*, all at once: it is never seen half written."""
+    """Write the executable to *output*, atomically."""
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:  # compression differs between versions of zlib
         _add(zipped, "__main__.py", _START)
@@ -36,13 +36,13 @@ def build(output: Path) -> None:
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry = zipfile.ZipInfo(name, _EPOCH)
-    entry.create_system = 3  # Unix, whatever system builds it
+    entry.create_system = 3  # Unix, on whatever system it is built
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, content)
 
 
 def main() -> int:
-    """Build to the path that the command line names."""
+    """Run the command line and return the exit status."""
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004 - the program and OUTPUT
         print("usage: python agent/build.py OUTPUT", file=sys.stderr)
         return 2

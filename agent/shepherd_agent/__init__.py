@@ -1,3 +1,3 @@
-"""The agent that takes over a machine and then reports that it is alive."""
+"""The agent: takes over a machine, reports that it is alive, and installs operating systems."""
 
 __version__ = "0.1.0"

@@ -15,27 +15,27 @@ from .takeover import take_over
 _USAGE = """\
 usage: agent [--dry-run | --once MACHINE_ID ENDPOINT [CA_FILE] | --help | --version]
 
-Takes over this machine: reads a TakeoverInit message from the standard input,
-writes a TakeoverResponse to the standard output, and goes on in the background,
-where it reports to the endpoint of the message that the machine is alive, what
-it consists of, and how installations went. An agent that was started from the
-same file before is replaced.
+Takes over this machine: reads a TakeoverInit message from standard input,
+writes a TakeoverResponse to standard output, and continues in the background.
+There it sends heartbeats to the endpoint that the message names, and reports
+the hardware and the results of installations. It replaces an agent that was
+started from the same file before.
 
-for people, without takeover; an agent that runs is left alone:
-  --dry-run   print the hardware report as JSON, and send nothing
-  --once      send one heartbeat and print what came back. It is signed with a
-              key that nobody has on record: an endpoint that answers 401 is
-              reached, and its certificate is good
+diagnostics, without takeover; a running agent is left alone:
+  --dry-run   print the hardware report as JSON; send nothing
+  --once      send one heartbeat and print the answer. It is signed with a new
+              key, which the endpoint does not know: the answer 401 means that
+              the endpoint was reached and its certificate is valid
 
 environment:
   SHEPHERD_AGENT_HEARTBEAT_SECONDS   seconds between two heartbeats (60)
-  SHEPHERD_AGENT_INSTALL_SECONDS     seconds that an installation may take (3600)
+  SHEPHERD_AGENT_INSTALL_SECONDS     time limit of an installation, in seconds (3600)
 
-files beside this one: agent.pid names the agent that runs; agent.install, if
-it is there and executable, is run for each installation that is asked for
+files beside this one: agent.pid holds the process id of the running agent;
+agent.install, if it exists and is executable, is run for each installation
 
-exit status: 0 taken over, 1 refused (the TakeoverResponse says why), 2 usage;
-of --once: 0 accepted, 1 not
+exit status: 0 taken over, 1 refused (the TakeoverResponse has the reason),
+2 usage; with --once: 0 accepted, 1 not accepted
 """
 
 

@@ -1,4 +1,4 @@
-"""What people try out on a machine; touches neither a running agent nor its key."""
+"""Diagnostics for operators; they do not touch a running agent or its key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEGIN = b"-----BEGIN"
 
 
 def describe() -> str:
-    """Return the hardware report as JSON; bytes are hexadecimal, enum values spelled out."""
+    """Return the hardware report as JSON; bytes are hexadecimal, enum values are names."""
     report = hardware_report(Kernel())
     shown = dataclasses.asdict(report)
     shown["report"]["efi_support"] = report.report.efi_support.name
@@ -35,11 +35,11 @@ def describe() -> str:
 
 def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[str]:
     """
-    Send one heartbeat with a fresh key, and return the lines that tell what came back.
+    Send one heartbeat with a new key and return the result as lines of text.
 
     Raises:
-        Refusal: an argument cannot be used.
-        NotDelivered: it was not accepted.
+        Refusal: an argument is not valid.
+        NotDelivered: the endpoint did not accept the heartbeat.
     """
     endpoint = Endpoint(address, _certificate(ca_file) if ca_file else b"")
     key = PrivateKey(os.urandom(SEED_LENGTH))
@@ -48,8 +48,8 @@ def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[st
         request = installation_request(answer)
     except ValueError as error:
         raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}") from error
-    asked = "nothing" if request is None else f"installation {request.generation}, which was not begun"
-    return ["accepted", f"asked for: {asked}"]
+    asked = "nothing" if request is None else f"installation {request.generation}, which was not started"
+    return ["accepted", f"requested: {asked}"]
 
 
 def _certificate(path: str) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .kernel import Kernel
 
-# What is made of memory, files or other block devices; drives for discs; and the hidden parts of an MMC.
+# Devices made of memory, files or other block devices; drives for discs; and the hidden parts of an MMC.
 _NO_DISK = re.compile(r"(bcache|dm-|drbd|fd|loop|md|nbd|ram|rbd|sr|zd|zram)\d|mmcblk\d+(boot|gp|rpmb)|nvme\d+c\d+n")
 _SECTOR = 512
 _LARGEST = (1 << 31) - 1
@@ -24,7 +24,7 @@ _MULTIPATH = "nvme-subsystem"
 
 
 def disks(kernel: Kernel) -> list[BlockDevice]:
-    """Return the disks, each once; their partitions and what is stacked on them are left out."""
+    """Return the disks, each once, without partitions and devices that are stacked on them."""
     found = []
     for folder in kernel.entries(kernel.sys / "block"):
         if _NO_DISK.match(folder.name) or _is_virtual(folder):
@@ -33,12 +33,12 @@ def disks(kernel: Kernel) -> list[BlockDevice]:
         if sectors:
             found.append(_disk(kernel, folder, sectors * _SECTOR))
         else:
-            kernel.warn(f"{folder}: left out, it has no medium or tells no size")
+            kernel.warn(f"{folder}: left out, because it has no medium or reports no size")
     return found
 
 
 def _is_virtual(folder: Path) -> bool:
-    parts = os.path.realpath(folder).split("/")  # unlike Path.resolve, it raises nothing
+    parts = os.path.realpath(folder).split("/")  # unlike Path.resolve, it never raises
     # The kernel counts a disk with several paths to it among the virtual ones.
     return "virtual" in parts and _MULTIPATH not in parts
 
@@ -48,7 +48,7 @@ def _disk(kernel: Kernel, folder: Path, capacity: int) -> BlockDevice:
     vendor = kernel.optional(drive / "vendor")
     protocol = _protocol(folder.name, vendor)
     if protocol is Protocol.ATA and vendor == "ATA":
-        vendor = ""  # that is the kernel speaking, not the disk
+        vendor = ""  # set by the kernel, not by the disk
     if protocol is Protocol.NVME:
         vendor = vendor or kernel.optional(drive / "device/vendor")
     return BlockDevice(
@@ -82,12 +82,12 @@ def _serial_number(kernel: Kernel, folder: Path) -> str:
     page = folder / "device/vpd_pg80"
     serial = meaningful(clean((kernel.content(page) or b"")[_VPD_HEADER:])) if page.exists() else ""
     if not serial:
-        kernel.warn(f"{folder}: tells no serial number")
+        kernel.warn(f"{folder}: no serial number")
     return serial
 
 
 def _wwn(kernel: Kernel, folder: Path) -> bytes:
-    """Return the World Wide Name; empty for a disk that has another kind of name, or none."""
+    """Return the World Wide Name; empty for a disk with another kind of name, or none."""
     for path in (folder / "wwid", folder / "device/wwid"):
         match = _WWN.fullmatch(kernel.optional(path).lower())
         if match:

@@ -1,4 +1,4 @@
-"""Durations that the environment may set."""
+"""Durations from environment variables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def seconds_from(environment: Mapping[str, str], variable: str, default: float) -> float:
     """
-    Return the seconds that *variable* is set to, or *default*.
+    Return the value of *variable* in seconds, or *default* if it is not set.
 
     Raises:
-        Refusal: the variable is set to something that is not a positive number.
+        Refusal: the value is not a positive number.
     """
     text = environment.get(variable, "") or str(default)
     try:
@@ -24,5 +24,5 @@ def seconds_from(environment: Mapping[str, str], variable: str, default: float) 
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise Refusal(f"{variable} is {text!r}; wanted: a positive number of seconds")
+        raise Refusal(f"{variable} is {text!r}; set it to a positive number of seconds")
     return seconds

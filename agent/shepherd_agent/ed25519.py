@@ -1,4 +1,4 @@
-"""Ed25519 key pairs and signatures (RFC 8032, section 5.1), since Python brings none."""
+"""Ed25519 key pairs and signatures (RFC 8032, section 5.1), which Python's standard library lacks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NEUTRAL = (0, 1, 1, 0)
 
 
 class PrivateKey:
-    """A private key, which shows itself to nobody."""
+    """A private key; it cannot be read from outside."""
 
     def __init__(self, seed: bytes) -> None:
-        """Make the key that belongs to *seed*: 32 random bytes."""
+        """Derive the key from *seed*: 32 random bytes."""
         digest = hashlib.sha512(seed).digest()
         scalar = bytearray(digest[:32])
         scalar[0] &= 0b1111_1000
@@ -47,7 +47,7 @@ def _hash(*parts: bytes) -> int:
 def _multiply_base(scalar: int) -> bytes:
     """Return *scalar* times the base point, compressed."""
     result, point = _NEUTRAL, _BASE
-    # The same steps for every scalar, so that the time says little of it.
+    # The same steps for every scalar, so that the run time reveals little of it.
     for bit in range(255):
         results = (result, _add(result, point))
         result = results[scalar >> bit & 1]

@@ -1,4 +1,4 @@
-"""The server that the agent reports to."""
+"""The endpoint that the agent reports to."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ _HEADERS = {"Content-Type": "application/x-protobuf", "User-Agent": f"shepherd-a
 
 
 class NotDelivered(Exception):
-    """The endpoint did not take a message."""
+    """The endpoint did not accept a message."""
 
 
 class Answer(NamedTuple):
-    """What the endpoint said."""
+    """The answer of the endpoint."""
 
     status: int
     reason: str
-    """The status, for people."""
+    """Status code and reason phrase, human-readable."""
     headers: Message
     body: bytes
 
 
 class Endpoint:
-    """Where messages are delivered; keeps no connection open between them."""
+    """The endpoint that messages are sent to; uses a new connection for each."""
 
     def __init__(self, address: str, ca_certificate: bytes) -> None:
         """
-        Prepare to deliver to *address*: ``host:port``, which means HTTPS, or an http or https URL.
+        Prepare to send to *address*: ``host:port``, which means HTTPS, or an http or https URL.
 
         *ca_certificate*, in DER, is the only CA to trust; empty: those of the system.
 
         Raises:
-            Refusal: the address or the certificate cannot be used.
+            Refusal: the address or the certificate is not valid.
         """
-        # What makes an address useless must come to light now, not when nobody listens any more.
+        # Check the address now: after the takeover, Shepherd reads no more errors.
         try:
             parts = urlsplit(address if "://" in address else f"https://{address}")
             self._host, self._port = parts.hostname or "", parts.port
             self._host.encode("idna")
         except ValueError as error:
-            raise Refusal(f"the bmaas_endpoint is no address: {error}") from error
+            raise Refusal(f"the bmaas_endpoint is not an address: {error}") from error
         if not self._host or parts.scheme not in ("http", "https"):
             raise Refusal("the bmaas_endpoint is neither host:port nor an http or https URL")
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise Refusal("the bmaas_endpoint has a user, a query or a fragment")
+            raise Refusal("the bmaas_endpoint must not have a user, a query or a fragment")
         if not (address.isascii() and address.isprintable()) or " " in address:
-            raise Refusal("the bmaas_endpoint has characters that no address has")
+            raise Refusal("the bmaas_endpoint has characters that are not valid in an address")
         self._path = parts.path.rstrip("/")
         self._own_ca = bool(ca_certificate)
         self._tls = _tls(ca_certificate) if parts.scheme == "https" else None
 
     def untimely(self, now: float) -> str:
-        """Return why the CA cannot be trusted at *now*, seconds since the Unix epoch; empty if it can."""
+        """Return why the CA is not valid at *now*, in seconds since the Unix epoch; empty if it is."""
         for ca in self._tls.get_ca_certs() if self._tls else ():
             begin, end = str(ca["notBefore"]), str(ca["notAfter"])
             if self._own_ca and not ssl.cert_time_to_seconds(begin) <= now <= ssl.cert_time_to_seconds(end):
@@ -76,15 +76,15 @@ class Endpoint:
         return self._tls is not None
 
     def path(self, method: str) -> str:
-        """Return the path of *method*, as it is requested."""
+        """Return the request path of *method*."""
         return f"{self._path}/{method}"
 
     def post(self, method: str, message: bytes, headers: Mapping[str, str]) -> Answer:
         """
-        Send *message* to *method*, a name below the endpoint's path. Takes no longer than a minute or so.
+        Send *message* to *method*, a name below the endpoint's path. Takes a minute or so at most.
 
         Raises:
-            NotDelivered: the endpoint was not reached, or what it answered is not HTTP or too long.
+            NotDelivered: the endpoint was not reached, or its answer is not HTTP or too long.
         """
         connection = (
             HTTPSConnection(self._host, self._port, timeout=_SECONDS, context=self._tls)

@@ -1,4 +1,4 @@
-"""The hardware report: what the machine consists of, as its kernel tells."""
+"""The hardware report, from what the kernel knows of the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALL = 2 * _GIB
 
 
 def hardware_report(kernel: Kernel) -> HardwareReport:
-    """Return all that can be found out; the rest is a warning."""
+    """Return the hardware report; whatever cannot be found out becomes a warning."""
     node = Node()
     smbios = Smbios(kernel)
 
@@ -55,7 +55,7 @@ def hardware_report(kernel: Kernel) -> HardwareReport:
 def _attempt(kernel: Kernel, part: Callable[[], None]) -> None:
     try:
         part()
-    except Exception as error:  # noqa: BLE001 - no machine is so odd that its agent should die of it
+    except Exception as error:  # noqa: BLE001 - the agent must run on any hardware
         kernel.warn(f"{part.__name__}: {type(error).__name__}: {error}")
 
 
@@ -66,7 +66,7 @@ def _identity(kernel: Kernel, name: str) -> str:
         return ""
     text = clean(content)
     if not meaningful(text):
-        kernel.warn(f"{path}: {text!r} says nothing")
+        kernel.warn(f"{path}: {text!r} is a placeholder")
     return meaningful(text)
 
 
@@ -76,14 +76,14 @@ def _memory(kernel: Kernel, smbios: Smbios) -> tuple[int, float]:
     match = _MEM_TOTAL.search(kernel.content(path) or b"")
     usable = int(match[1]) << 10 if match else 0
     if not usable:
-        kernel.warn(f"{path}: tells no MemTotal")
+        kernel.warn(f"{path}: no MemTotal")
     installed = smbios.installed_memory()
     if installed < usable:
         if installed:
-            kernel.warn(f"memory: the firmware tells of {installed} bytes, but the kernel uses {usable}")
+            kernel.warn(f"memory: the firmware reports {installed} bytes, but the kernel uses {usable}")
         step = _GIB if usable > _SMALL else _GIB // 4
         installed = -(-usable // step) * step
-        kernel.warn("memory: what is installed is guessed from what the kernel uses")
+        kernel.warn("memory: the installed size is an estimate from what the kernel uses")
     return installed, usable / installed if installed else 0.0
 
 
@@ -92,5 +92,5 @@ def _efi(kernel: Kernel, smbios: Smbios) -> EfiSupport:
         return EfiSupport.ENABLED
     if smbios.readable:
         return EfiSupport.SUPPORTED if smbios.supports_efi() else EfiSupport.UNSUPPORTED
-    kernel.warn("efi: the machine was not started by it, and the firmware does not tell whether it could be")
+    kernel.warn("efi: the machine was not started by EFI, and the firmware does not say whether it supports EFI")
     return EfiSupport.UNKNOWN

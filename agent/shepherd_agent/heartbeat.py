@@ -1,4 +1,4 @@
-"""The agent's life after the takeover."""
+"""The heartbeats after the takeover."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERVAL_VARIABLE = "SHEPHERD_AGENT_HEARTBEAT_SECONDS"
 _INTERVAL = 60.0
 _JITTER = 0.1
 _GROWTH = 1.5
-_LONGEST = 5  # intervals: well below the 10 minutes of silence after which a machine is recovered
+_LONGEST = 5  # intervals: well below the default heartbeat timeout of 10 minutes
 
 
 def interval(environment: Mapping[str, str]) -> float:
@@ -31,18 +31,18 @@ def interval(environment: Mapping[str, str]) -> float:
     Return the seconds between two heartbeats.
 
     Raises:
-        Refusal: the variable is set to something that is not a positive number.
+        Refusal: see ``seconds_from``.
     """
     return seconds_from(environment, INTERVAL_VARIABLE, _INTERVAL)
 
 
 def pause_after(pause: float, interval: float, *, delivered: bool) -> float:
-    """Return the seconds until the next heartbeat: *interval*, or growing from the last *pause* after a failure."""
+    """Return the seconds until the next heartbeat: *interval*, or after a failure more than the last *pause*."""
     return interval if delivered else min(pause * _GROWTH, interval * _LONGEST)
 
 
 class Heartbeats:
-    """What the agent tells about one machine, and what it is told in answer."""
+    """The heartbeats of one machine, and the answers to them."""
 
     def __init__(self, reporter: Reporter, machine_id: str, inventory: Inventory, installer: Installer) -> None:
         self._reporter = reporter
@@ -52,11 +52,11 @@ class Heartbeats:
 
     def send(self) -> None:
         """
-        Send one heartbeat, with one report if there is one to give, and take the answer.
+        Send one heartbeat, with at most one report, and act on the answer.
 
         Raises:
             NotDelivered: it was not accepted. A report that the endpoint refuses is
-                not sent again soon, so that it cannot keep the heartbeats out.
+                not repeated soon, so that it cannot block the heartbeats.
         """
         installation = self._installer.report()
         hardware = b"" if installation else self._inventory.report()
@@ -68,13 +68,13 @@ class Heartbeats:
             except ValueError as error:
                 raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}") from error
         except Refused:
-            self._given(hardware, installation)
+            self._reported(hardware, installation)
             raise
-        self._given(hardware, installation)
+        self._reported(hardware, installation)
         if request is not None:
             self._installer.take(request)
 
-    def _given(self, hardware: bytes, installation: bytes) -> None:
+    def _reported(self, hardware: bytes, installation: bytes) -> None:
         if installation:
             self._installer.reported()
         if hardware:
@@ -83,10 +83,11 @@ class Heartbeats:
 
 def send_heartbeats(heartbeats: Heartbeats, interval: float) -> NoReturn:
     """
-    Send a heartbeat every *interval* seconds until the process is killed, however often that fails.
+    Send a heartbeat every *interval* seconds until the process is killed; failures do not end it.
 
-    The first waits a part of the interval, so that machines that are taken over
-    together do not stay together, and the takeover is on record before it.
+    The first one waits for a random part of the interval, so that machines that
+    are taken over together do not report together, and the takeover is recorded
+    first.
     """
     pause = interval
     time.sleep(interval * random.uniform(0.2, 1))  # noqa: S311 - spreads load
@@ -94,7 +95,7 @@ def send_heartbeats(heartbeats: Heartbeats, interval: float) -> NoReturn:
         try:
             heartbeats.send()
         except NotDelivered:
-            # There is nobody to tell: that the heartbeat is missing is the message.
+            # Nothing to report to: Shepherd notices the missing heartbeat.
             pause = pause_after(pause, interval, delivered=False)
         else:
             pause = pause_after(pause, interval, delivered=True)

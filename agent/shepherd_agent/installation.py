@@ -1,4 +1,4 @@
-"""Installations: run the operator's command once for each request, and remember how the last one went."""
+"""Installations: run the operator's command once for each request, and keep the result of the last one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ LIMIT_VARIABLE = "SHEPHERD_AGENT_INSTALL_SECONDS"
 GENERATION_VARIABLE = "SHEPHERD_AGENT_INSTALL_GENERATION"
 _LIMIT = 3600.0
 _LONGEST_OUTPUT = 4096
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 def time_limit(environment: Mapping[str, str]) -> float:
     """
-    Return the seconds that an installation may take.
+    Return the time limit of an installation, in seconds.
 
     Raises:
-        Refusal: the variable is set to something that is not a positive number.
+        Refusal: see ``seconds_from``.
     """
     return seconds_from(environment, LIMIT_VARIABLE, _LIMIT)
 
 
 class Installer:
-    """Does one installation at a time, in the background. Meant for one thread."""
+    """Runs one installation at a time, in the background. Not thread-safe."""
 
     def __init__(self, command: str, limit: float) -> None:
         """Prepare to run the file *command*, for *limit* seconds at most."""
@@ -47,23 +47,23 @@ class Installer:
         self._thread: threading.Thread | None = None
         self._generation: int | None = None
         self._outcome = b""
-        """The report on the last installation, once it has ended."""
+        """The report on the last installation that has ended."""
         self._wanted = False
         """Whether the endpoint waits for the report."""
 
     def report(self) -> bytes:
-        """Return the encoded OSInstallationReport that the endpoint should get, or nothing."""
+        """Return the encoded OSInstallationReport to send; empty if there is none."""
         return self._outcome if self._wanted else b""
 
     def reported(self) -> None:
-        """Take note that the endpoint has the report, or does not want it."""
+        """Record that the endpoint has accepted or refused the report."""
         self._wanted = False
 
     def take(self, request: InstallationRequest) -> None:
         """
-        Do what *request* asks for, unless an installation runs: it will be asked for again.
+        Start the installation of *request*, unless one is running: the endpoint repeats the request.
 
-        A generation that was done is not done again, but reported again; one before it is ignored.
+        The result of the last generation is only reported again; older generations are ignored.
         """
         if self._thread is not None and self._thread.is_alive():
             return
@@ -76,15 +76,15 @@ class Installer:
             self._end(request.generation, f"no installation command is configured: {self._command}: {error.strerror}")
             return
         if lock is None:
-            return  # one that an earlier agent began still runs
+            return  # an installation of an earlier agent is still running
         self._thread = threading.Thread(target=self._run, args=(request, lock), name="installation", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
-            os.close(lock)  # no thread to be had: the next time that it is asked for
+            os.close(lock)  # the system has no more threads: wait for the repeated request
 
     def _lock(self) -> int | None:
-        """Lock the command's file for all processes of one installation, or return None if it is locked."""
+        """Lock the command's file for all processes of one installation; return None if it is locked already."""
         if not os.access(self._command, os.X_OK) or not Path(self._command).is_file():
             raise FileNotFoundError(0, "not an executable file")
         file = os.open(self._command, os.O_RDONLY)
@@ -101,7 +101,7 @@ class Installer:
     def _run(self, request: InstallationRequest, lock: int) -> None:
         try:
             error = _execute(self._command, request, self._limit, lock)
-        except Exception as failure:  # noqa: BLE001 - whatever it was, somebody waits for the outcome
+        except Exception as failure:  # noqa: BLE001 - the endpoint waits for the result of any failure
             error = f"the installation command could not be run: {failure}"
         finally:
             os.close(lock)
@@ -112,13 +112,13 @@ class Installer:
 
 
 def _execute(command: str, request: InstallationRequest, limit: float, lock: int) -> str | None:
-    """Run *command* and return why it failed, or None."""
+    """Run *command* and return the reason of a failure, None for success."""
     end = time.monotonic() + limit
-    # In memory, not on the disk: the request may hold secrets of the new system, and the disk is about to go.
+    # In memory: the request may hold secrets of the new system, and the disk is about to be overwritten.
     with os.fdopen(os.memfd_create("request"), "w+b", buffering=0) as source:
         source.write(request.received)
         source.seek(0)
-        process = subprocess.Popen(  # noqa: S603 - the operator put it there to be run
+        process = subprocess.Popen(  # noqa: S603 - the operator's own command
             [command],
             stdin=source,
             stdout=subprocess.PIPE,
@@ -129,7 +129,7 @@ def _execute(command: str, request: InstallationRequest, limit: float, lock: int
             cwd="/",
         )
     assert process.stdout is not None
-    with process.stdout:  # open until it has ended: a closed pipe would end it too, and be taken for its own failure
+    with process.stdout:  # open until it has ended: writing to a closed pipe would kill it
         output = _last_output(process, process.stdout.fileno(), end)
         try:
             status = process.wait(max(0, end - time.monotonic()))
@@ -144,16 +144,16 @@ def _execute(command: str, request: InstallationRequest, limit: float, lock: int
 
 
 def _last_output(process: subprocess.Popen[bytes], pipe: int, end: float) -> str:
-    """Read what *process* prints until it has ended or *end* has come; return the last of it, after a colon."""
+    """Read the output of *process* until it has ended or *end* is reached; return the last part, after a colon."""
     output = b""
     while (left := end - time.monotonic()) > 0:
-        exited = process.poll() is not None  # before the look, so that nothing printed before it is missed
-        if select.select([pipe], [], [], 0 if exited else min(left, _LOOK_SECONDS))[0]:
+        exited = process.poll() is not None  # before reading, so that no output is missed
+        if select.select([pipe], [], [], 0 if exited else min(left, _POLL_SECONDS))[0]:
             chunk = os.read(pipe, 1 << 16)
             if not chunk:
                 break
             output = (output + chunk)[-_LONGEST_OUTPUT:]
         elif exited:
-            break  # a process that it left behind holds the pipe open
+            break  # a child process that it left behind holds the pipe open
     text = output.decode(errors="replace").strip()
     return f": {text}" if text else ""

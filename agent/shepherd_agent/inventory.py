@@ -1,4 +1,4 @@
-"""When the hardware report is due: at first, after every change, and once a day."""
+"""The schedule of the hardware report: at the start, after every change, and once a day."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .wire import encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK_SECONDS = 3600.0
+_COLLECT_SECONDS = 3600.0
 _REPEAT_SECONDS = 86400.0
 
 
@@ -22,27 +22,27 @@ def encoded_report() -> bytes:
 
 
 class Inventory:
-    """The hardware report that the endpoint should get, and has."""
+    """The current hardware report, and the one that the endpoint has."""
 
     def __init__(
         self, collect: Callable[[], bytes] = encoded_report, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Report what *collect* returns; it is asked once an hour at most, by *now* in seconds."""
+        """*collect* returns the report and is called once an hour at most; *now* returns the time in seconds."""
         self._collect = collect
         self._now = now
         self._current = b""
         self._known = b""
-        self._look_at = self._repeat_at = now()
+        self._collect_at = self._repeat_at = now()
 
     def report(self) -> bytes:
-        """Return the encoded AgentHardwareReport that the endpoint should get, or nothing."""
+        """Return the encoded AgentHardwareReport to send; empty if none is due."""
         now = self._now()
-        if now >= self._look_at:
+        if now >= self._collect_at:
             self._current = self._collect()
-            self._look_at = now + _LOOK_SECONDS
+            self._collect_at = now + _COLLECT_SECONDS
         return self._current if self._current != self._known or now >= self._repeat_at else b""
 
     def reported(self) -> None:
-        """Take note that the endpoint has the report, or does not want it."""
+        """Record that the endpoint has accepted or refused the report."""
         self._known = self._current
         self._repeat_at = self._now() + _REPEAT_SECONDS

@@ -17,19 +17,19 @@ _CA_CERTIFICATE = 3
 
 @dataclass(frozen=True)
 class TakeoverInit:
-    """What the agent is told when it is started."""
+    """The message that starts the agent."""
 
     machine_id: str
     bmaas_endpoint: str
     ca_certificate: bytes
     """The only CA to trust for the endpoint, in DER; empty: those of the system."""
     received: bytes
-    """The message as it came in, to be sent back unchanged."""
+    """The message as received; the response repeats it."""
 
     @classmethod
     def decode(cls, message: bytes) -> TakeoverInit:
         """
-        Return what *message* says; fields that this agent does not know are left alone.
+        Decode *message*; unknown fields are ignored.
 
         Raises:
             Refusal: *message* is not a TakeoverInit, or names no machine or no endpoint.
@@ -75,21 +75,21 @@ def heartbeat_request(machine_id: str, *, hardware: bytes = b"", installation: b
 
 @dataclass(frozen=True)
 class InstallationRequest:
-    """The wish for an operating system on the machine: an OSInstallationRequest."""
+    """A request to install an operating system: an OSInstallationRequest."""
 
     generation: int
     received: bytes
-    """The message as it came in."""
+    """The message as received."""
 
 
 def installation_request(response: bytes) -> InstallationRequest | None:
     """
-    Return what the HeartbeatResponse *response* asks for, if it asks for anything.
+    Return the installation that the HeartbeatResponse *response* requests, None if it requests none.
 
     Raises:
         ValueError: *response* is not a HeartbeatResponse.
     """
-    # A message field that is there twice means both together.
+    # By the protobuf specification, repeated occurrences of a message field are merged.
     parts = [value for number, value in fields(response) if number == 1 and isinstance(value, bytes)]
     if not parts:
         return None
@@ -102,6 +102,6 @@ def installation_request(response: bytes) -> InstallationRequest | None:
 
 
 def installation_report(generation: int, error: str | None) -> bytes:
-    """Return the OSInstallationReport of success, or of *error*."""
+    """Return the OSInstallationReport of *error*; None: of success."""
     result = field(2, b"") if error is None else field(3, field(1, error.encode(errors="replace")))
     return integer(1, generation) + result

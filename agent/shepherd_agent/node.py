@@ -1,4 +1,4 @@
-"""What a machine consists of: the messages of ``proto/agent.proto``, with their field numbers."""
+"""The hardware of a machine: the messages of ``proto/agent.proto``, with their field numbers."""
 
 # ruff: noqa: RUF009 - numbered() makes a dataclasses.field
 
@@ -20,7 +20,7 @@ class EfiSupport(IntEnum):
 
 
 class Protocol(IntEnum):
-    """What a disk speaks."""
+    """The protocol of a disk."""
 
     UNKNOWN = 0
     SCSI = 1
@@ -31,7 +31,7 @@ class Protocol(IntEnum):
 
 @dataclass
 class X86:
-    """How a processor with the x86-64 instruction set names itself."""
+    """The identification of a processor with the x86-64 instruction set."""
 
     family: int = numbered(1, 0)
     model: int = numbered(2, 0)
@@ -77,7 +77,7 @@ class NetworkInterface:
 
 @dataclass
 class Node:
-    """The machine; what could not be found out is 0 or empty."""
+    """The machine; unknown values are 0 or empty."""
 
     manufacturer: str = numbered(1, "")
     product: str = numbered(2, "")

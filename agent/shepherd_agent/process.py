@@ -1,4 +1,4 @@
-"""One agent to a machine, in a process that outlives the SSH session that started it."""
+"""The process of the agent: one for each machine, and independent of the SSH session that started it."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ import time
 
 from .refusal import Refusal
 
-_PATIENCE_SECONDS = 10
+_KILL_SECONDS = 10
 
 
 def keep_memory_private() -> None:
-    """Forbid core dumps: they would write the private key to the disk."""
+    """Disable core dumps, which would write the private key to the disk."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 class PidFile:
     """
-    A locked file that names the agent's process.
+    A locked file with the process id of the agent.
 
-    The lock belongs to the processes that have this file open: it passes on to
-    the detached agent, and is gone with it however it ends.
+    The lock belongs to all processes that have this file open: the detached
+    agent inherits it, and it is released when the agent ends, however that
+    happens.
     """
 
     def __init__(self, path: str) -> None:
         """
-        Become the agent that *path* names; kills the older one, if there is one.
+        Lock *path* and write the own process id to it; kill the older agent, if there is one.
 
         Raises:
             OSError: the file cannot be written.
             Refusal: the older agent cannot be killed.
         """
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        end = time.monotonic() + _PATIENCE_SECONDS
+        end = time.monotonic() + _KILL_SECONDS
         while not self._lock():
             self._kill_older()
             if time.monotonic() > end:
-                raise Refusal(f"the agent that locks {path} cannot be killed")
+                raise Refusal(f"the agent that holds the lock on {path} cannot be killed")
             time.sleep(0.02)
         try:
             self.name(os.getpid())
         except OSError:
-            os.close(self._file)  # a lock without a name would keep every later agent out
+            os.close(self._file)  # a lock without a process id would block every later agent
             raise
 
     def name(self, pid: int) -> None:
-        """Name process *pid*; over the name before, so that it needs no space on a disk that is full by now."""
+        """Write *pid* over the process id before, in place, because the disk may be full by now."""
         os.pwrite(self._file, b"%-20d\n" % pid, 0)
 
     def _lock(self) -> bool:
@@ -60,12 +61,12 @@ class PidFile:
 
     def _kill_older(self) -> None:
         text = os.pread(self._file, 20, 0).strip()
-        # Just started or just ended, it may name nobody, or a process that is gone: the next look will tell.
+        # If the agent has just started or ended, the id is missing or stale: the caller tries again.
         if text.isdigit() and self._is_opened_by(int(text)):
             os.kill(int(text), signal.SIGKILL)
 
     def _is_opened_by(self, pid: int) -> bool:
-        """Return whether process *pid* is an agent, and not another one that was given its number since."""
+        """Return whether process *pid* is an agent, not another process with a reused id."""
         if pid == os.getpid():
             return False
         ours = os.fstat(self._file)
@@ -77,10 +78,10 @@ class PidFile:
 
 def detach(pid_file: PidFile | None) -> None:
     """
-    Go on in a process of its own, without terminal, session or standard streams.
+    Continue in a new process without terminal, session or standard streams.
 
-    Returns in that process only; the one that called exits, with status 0 once
-    the other is on its way and named in *pid_file*.
+    Returns in that process only. The calling process exits, with status 0 once
+    the new one runs and its id is in *pid_file*.
     """
     child = os.fork()
     if child:
@@ -89,7 +90,7 @@ def detach(pid_file: PidFile | None) -> None:
     os.setsid()
     agent = os.fork()
     if agent:
-        # Not left to the agent itself: it may be stopped before it comes to that, and then nobody could replace it.
+        # Not done by the agent itself: if it were stopped before, no later agent could replace it.
         if pid_file is not None:
             pid_file.name(agent)
         os._exit(0)

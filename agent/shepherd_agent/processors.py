@@ -14,7 +14,7 @@ _LARGEST = (1 << 31) - 1
 
 
 def processors(kernel: Kernel) -> list[Cpu]:
-    """Return the processor packages; only what is online is counted."""
+    """Return the processor packages, with the cores and hardware threads that are online."""
     path = kernel.proc / "cpuinfo"
     packages: dict[str, list[dict[str, str]]] = {}
     for thread in _threads(kernel.content(path) or b""):
@@ -28,7 +28,7 @@ def processors(kernel: Kernel) -> list[Cpu]:
 
 
 def _threads(content: bytes) -> list[dict[str, str]]:
-    """Return the paragraphs of ``cpuinfo`` that are about one hardware thread."""
+    """Return the paragraphs of ``cpuinfo`` about hardware threads, one for each."""
     threads = []
     for paragraph in content.split(b"\n\n"):
         pairs = (line.partition(b":") for line in paragraph.splitlines())

@@ -1,5 +1,5 @@
-"""Why the agent does not take over."""
+"""The error of a refused takeover."""
 
 
 class Refusal(Exception):
-    """The machine cannot be taken over; the text goes back to whoever asked, so it holds no secret."""
+    """The agent does not take over the machine; the text is sent to Shepherd, so it must not contain a secret."""

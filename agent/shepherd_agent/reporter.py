@@ -1,4 +1,4 @@
-"""Requests that prove who sent them."""
+"""Signed requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"
 _ACCEPTED, _MALFORMED, _UNAUTHORIZED, _TOO_LARGE = 200, 400, 401, 413
-_TOLERANCE = 300_000  # milliseconds by which the endpoint lets a request's time differ from its own
+_TOLERANCE = 300_000  # milliseconds by which the endpoint accepts a different time
 
 
 def milliseconds() -> int:
@@ -26,18 +26,18 @@ def milliseconds() -> int:
 
 
 class Refused(NotDelivered):
-    """The endpoint will not take this message, however often it is sent."""
+    """The endpoint refuses this message, and would refuse it again."""
 
 
 class Unauthorized(NotDelivered):
-    """The endpoint does not believe us: a wrong clock, or it waits for another agent."""
+    """The endpoint does not accept the signature: our clock is wrong, or it has the key of another agent."""
 
 
 class Clock:
-    """Milliseconds since the Unix epoch, by the endpoint's clock as far as we know it; never the same twice."""
+    """Milliseconds since the Unix epoch, by the endpoint's clock as far as it is known; strictly increasing."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        """Go by *now*, our own clock."""
+        """*now* is the machine's own clock."""
         self._now = now
         self._offset = 0
         self._last = 0
@@ -48,17 +48,17 @@ class Clock:
         return self._last
 
     def correct(self, server: int) -> None:
-        """Go on from the endpoint's time."""
+        """Adjust to the endpoint's time."""
         self._offset = server - self._now()
         if self._last > server + _TOLERANCE:
-            self._last = 0  # so far ahead, it never was accepted, and nothing needs to be later
+            self._last = 0  # so far ahead that the endpoint never accepted it
 
 
 class Reporter:
-    """Sends messages to one endpoint in the name of one key."""
+    """Sends messages to one endpoint, signed with one key."""
 
     def __init__(self, endpoint: Endpoint, key: PrivateKey, now: Callable[[], int] = milliseconds) -> None:
-        """Send to *endpoint*, signed by *key*, with the time that *now* tells in milliseconds."""
+        """Send to *endpoint*, signed with *key*; *now* returns the time in milliseconds."""
         self._endpoint = endpoint
         self._key = key
         self._clock = Clock(now)
@@ -68,9 +68,9 @@ class Reporter:
         Send *message* to *method* once, signed, and return the answer.
 
         Raises:
-            Unauthorized: our clock is set right now, if that was the reason; send it again after a pause.
-            Refused: not this message, but others.
-            NotDelivered: the endpoint was not reached, or is not well.
+            Unauthorized: the signature was not accepted; the clock is adjusted. Send the message again after a pause.
+            Refused: the endpoint refuses this message; do not send it again.
+            NotDelivered: the endpoint was not reached, or answered another error.
         """
         text = str(self._clock.next())
         signed = b"\n".join((_DOMAIN, b"POST", self._endpoint.path(method).encode(), text.encode(), message))

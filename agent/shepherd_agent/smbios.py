@@ -1,4 +1,4 @@
-"""What the firmware tells of itself and the memory: the SMBIOS table (DSP0134)."""
+"""Firmware and memory, from the SMBIOS table (DSP0134)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _EXTENSION_2, _UEFI = 0x13, 0b1000
 _SIZE, _MEMORY_TYPE, _EXTENDED_SIZE = 0x0C, 0x12, 0x1C
 _UNKNOWN, _EXTENDED = 0xFFFF, 0x7FFF
 _IN_KILOBYTES = 0x8000
-_READ_ONLY_MEMORY = range(0x08, 0x0D)  # ROM, flash and the like: no working memory
+_READ_ONLY_MEMORY = range(0x08, 0x0D)  # ROM, flash and the like: not working memory
 
 
 class Smbios:
-    """The structures of the table, as far as they can be read."""
+    """The structures of the table that can be read."""
 
     def __init__(self, kernel: Kernel) -> None:
-        """Read the table; what stands in the way is a warning."""
+        """Read the table; failures become warnings."""
         table = kernel.content(kernel.sys / "firmware/dmi/tables/DMI")
         self.structures = list(structures(table or b""))
         self._kernel = kernel
 
     @property
     def readable(self) -> bool:
-        """Whether there is anything."""
+        """Whether any structure could be read."""
         return bool(self.structures)
 
     def installed_memory(self) -> int:
-        """Return the sum of all memory modules in bytes; 0: not known."""
+        """Return the sum of all memory modules in bytes; 0 if unknown."""
         total = 0
         for structure in self.structures:
             if structure[0] == _MEMORY:
@@ -45,7 +45,7 @@ class Smbios:
         return total
 
     def supports_efi(self) -> bool:
-        """Return whether the firmware says that it can start the machine by EFI."""
+        """Return whether the firmware reports support for EFI."""
         return any(
             structure[0] == _FIRMWARE and len(structure) > _EXTENSION_2 and structure[_EXTENSION_2] & _UEFI
             for structure in self.structures
@@ -53,7 +53,7 @@ class Smbios:
 
 
 def structures(table: bytes) -> Iterator[bytes]:
-    """Yield the formatted part of each structure, without its texts; ends where *table* makes no sense any more."""
+    """Yield the formatted part of each structure, without its texts; end at the first malformed one."""
     position = 0
     while position + _HEADER <= len(table):
         length = table[position + 1]
@@ -65,7 +65,7 @@ def structures(table: bytes) -> Iterator[bytes]:
 
 
 def module_size(structure: bytes) -> int | None:
-    """Return the bytes of the memory module that *structure* describes; 0: an empty slot; None: not known."""
+    """Return the size in bytes of the memory module that *structure* describes; 0: an empty slot; None: unknown."""
     if len(structure) < _SIZE + 2:
         return None
     if len(structure) > _MEMORY_TYPE and structure[_MEMORY_TYPE] in _READ_ONLY_MEMORY:

@@ -1,4 +1,4 @@
-"""The takeover: read who we are, answer with a new key, then live on in the background."""
+"""The takeover: read the TakeoverInit, answer with a new key, then run in the background."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     Read a TakeoverInit from *source* and write the TakeoverResponse to *answer*.
 
     Then the calling process exits with status 0, and a detached one sends
-    heartbeats until it is killed. *path* is that of the executable: an agent
-    that runs already, as *path*.pid tells, is killed before the answer, and
-    *path*.install is the operator's command for installations.
+    heartbeats until it is killed. *path* is that of the executable: the running
+    agent in *path*.pid, if any, is killed before the answer, and *path*.install
+    is the operator's command for installations.
 
     Raises:
         Refusal: nothing was written to *answer*, and no agent was started.
@@ -40,7 +40,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     installer = Installer(f"{path}.install", time_limit(os.environ))
     warnings = []
     if init.ca_certificate and not endpoint.encrypted:
-        warnings.append("the ca_certificate is not used: the endpoint is plain HTTP")
+        warnings.append("the ca_certificate is not used, because the endpoint is plain HTTP")
     untimely = endpoint.untimely(time.time())
     if untimely:
         warnings.append(

@@ -18,7 +18,7 @@ _NUMBER = "number"
 
 
 def numbered(number: int, default: object = None, default_factory: Callable[[], object] | None = None) -> Any:
-    """Return what makes an attribute of a dataclass the field *number* of a message."""
+    """Return the dataclass field of an attribute that is field *number* of a message."""
     metadata = {_NUMBER: number}
     if default_factory is not None:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
@@ -26,7 +26,7 @@ def numbered(number: int, default: object = None, default_factory: Callable[[], 
 
 
 def encode(message: Any) -> bytes:
-    """Return the encoding of *message*: a dataclass whose attributes are all ``numbered``; None stands for unset."""
+    """Return the encoding of *message*: a dataclass whose attributes are all ``numbered``; None is unset."""
     encoded = b""
     for attribute in dataclasses.fields(message):
         value, number = getattr(message, attribute.name), attribute.metadata[_NUMBER]
@@ -42,9 +42,9 @@ def _encode_one(number: int, value: Any) -> bytes:
     if dataclasses.is_dataclass(value):
         return field(number, encode(value))
     if not value:
-        return b""  # unset, or the value that an unset field has anyway
+        return b""  # unset, or the default value
     if isinstance(value, str):
-        return field(number, value.encode(errors="replace"))  # a file's name may be no text
+        return field(number, value.encode(errors="replace"))  # the name of a file may not be valid text
     if isinstance(value, bytes):
         return field(number, value)
     if isinstance(value, float):
@@ -56,8 +56,8 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
     """
     Yield number and value of each field.
 
-    A value is bytes for text, bytes and messages, else the integer as it was
-    sent (see ``signed``). Fields of a fixed width are passed over.
+    A value is bytes for text, bytes and messages, otherwise the integer as sent
+    (see ``signed``). Fields of a fixed width are skipped.
 
     Raises:
         ValueError: *message* is not a protobuf message.
@@ -90,7 +90,7 @@ def field(number: int, value: bytes) -> bytes:
 
 
 def integer(number: int, value: int) -> bytes:
-    """Return the encoding of one field of an integer, enum or bool type; 0 is not sent."""
+    """Return the encoding of one field of an integer, enum or bool type; nothing for 0."""
     return _varint(number << 3 | _VARINT) + _varint(value) if value else b""
 
 
@@ -107,7 +107,7 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
             raise ValueError("the message ends in the middle of a field")
         byte = message[position + index]
         value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more bytes follow
+        if byte < 0x80:  # noqa: PLR2004 - the highest bit means that more bytes follow
             return value, position + index + 1
     raise ValueError(f"a number is longer than {_LONGEST_VARINT} bytes")
 

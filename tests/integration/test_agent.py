@@ -430,7 +430,7 @@ def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_p
 
     with AgentEndpoint(recording(beats), tls=tls) as endpoint:
         for ca_file in ("ca.der", "ca.pem"):
-            assert once(endpoint.url, tmp_path / ca_file) == (0, "accepted\nasked for: nothing\n")
+            assert once(endpoint.url, tmp_path / ca_file) == (0, "accepted\nrequested: nothing\n")
         status, output = once(endpoint.url)
         assert status == 1
         assert "certificate verify failed" in output
@@ -440,7 +440,7 @@ def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_p
         )
     wish = HeartbeatResponse(installation_request=OSInstallationRequest(generation=4))
     with AgentServer(lambda _: ServerAnswer(200, wish)) as server:
-        assert once(server.url) == (0, "accepted\nasked for: installation 4, which was not begun\n")
+        assert once(server.url) == (0, "accepted\nrequested: installation 4, which was not started\n")
         server.answer = lambda _: ServerAnswer(401)
         assert once(server.url) == (1, "shepherd-agent: 401 Unauthorized\n")
     assert once("ftp://x")[0] == 1

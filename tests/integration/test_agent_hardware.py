@@ -43,7 +43,7 @@ def test_a_server_is_described(tmp_path: Path) -> None:
         model="Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz",
     )
     assert list(node.cpu) == [processor, processor]
-    assert list(report.warning) == ["sys/block/sdc: left out, it has no medium or tells no size"]
+    assert list(report.warning) == ["sys/block/sdc: left out, because it has no medium or reports no size"]
 
 
 def test_memory_is_what_is_plugged_in(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_a_virtual_machine_is_described_as_far_as_it_goes(tmp_path: Path) -> Non
     (port,) = node.network_interface
     assert (port.driver, port.link_up, port.current_speed_bytes) == ("virtio_net", True, 0)
     assert list(report.warning) == [
-        "sys/class/dmi/id/product_serial: 'Not Specified' says nothing",
-        "sys/block/vda: tells no serial number",
+        "sys/class/dmi/id/product_serial: 'Not Specified' is a placeholder",
+        "sys/block/vda: no serial number",
     ]
 
 
@@ -130,7 +130,7 @@ def test_memory_is_guessed_if_the_firmware_does_not_tell(tmp_path: Path) -> None
     (tmp_path / "sys/firmware/dmi/tables/DMI").unlink()
     report = _report(tmp_path, None)
     assert report.report.memory_installed_bytes == 4 * GIB
-    assert "memory: what is installed is guessed from what the kernel uses" in report.warning
+    assert "memory: the installed size is an estimate from what the kernel uses" in report.warning
 
 
 def test_a_machine_that_tells_nothing_gives_a_report_of_warnings(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_name_that_is_no_text_is_told_as_far_as_it_is(tmp_path: Path) -> None:
     """Network ports can be given such names, and the agent must live."""
     (tmp_path / "sys/class/net" / os.fsdecode(b"eth\xff") / "device").mkdir(parents=True)
     report = AgentHardwareReport.FromString(encode(hardware_report(Kernel(tmp_path / "proc", tmp_path / "sys"))))
-    assert f"{tmp_path}/sys/class/net/eth?: tells no driver" in report.warning
+    assert f"{tmp_path}/sys/class/net/eth?: no driver" in report.warning
 
 
 def test_warnings_do_not_grow_without_end(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_what_the_agent_has_to_say_is_logged(world: World, capsys: pytest.Captur
     world.run()
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
-    assert line["warnings"] == ["the ca_certificate is not used: the endpoint is plain HTTP"]
+    assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
 
 
 # --- host keys ---
