@@ -1,1 +1,1 @@
-"""Adapters, one for each vendor. They know the vendor's words and never the BMDB."""
+"""Provider adapters, one for each vendor. They know the vendor's API and never the BMDB."""

@@ -1,4 +1,4 @@
-"""Objects that an API answers with: the fields that matter, checked, and never quoted."""
+"""The objects in the answers of an API: the fields that Shepherd uses, validated, and never quoted in errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shepherd_core.errors import ProviderError, ProviderUnavailable
 
 
 class ApiObject(BaseModel, hide_input_in_errors=True):
-    """The fields of an object that matter here. Machines come with passwords, so no error may quote what came."""
+    """The fields of an object that Shepherd uses. Errors never quote the input, which may hold a machine's password."""
 
 
 ObjectT = TypeVar("ObjectT", bound=ApiObject)
@@ -19,7 +19,7 @@ ObjectT = TypeVar("ObjectT", bound=ApiObject)
 def parse(
     kind: type[ObjectT], raw: object, what: str, error_type: type[ProviderError] = ProviderUnavailable
 ) -> ObjectT:
-    """Return *raw*, decoded JSON that is called *what* in errors, as an object, or raise *error_type*."""
+    """Return *raw*, decoded JSON, as an object, or raise *error_type*; errors call it *what*."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

@@ -1,8 +1,8 @@
 """
 Amazon EC2: capacity is what the limit leaves, and a machine is an instance with the tag of the fleet.
 
-Made for bare metal (``*.metal``); any other type works as well. No secret is
-needed: the functions' role may act on the instances of the fleet.
+Meant for bare metal (``*.metal``); other types work as well. Needs no secret:
+the role of the functions may act on the instances of the fleet.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from shepherd_core.provider_config import Ec2Settings
 
 POLL_SECONDS = 5.0
-"""Between two looks at an instance that is stopping."""
+"""The pause between two reads of the state of an instance that is stopping."""
 STOPPING_SECONDS = 60.0
-"""So long an instance may take to stop while we wait; bare metal takes longer, and is left to the next call."""
+"""How long to wait for an instance to stop; bare metal takes longer and is started by the next call."""
 STARTING_SECONDS = 15.0
-"""Kept back for the start."""
+"""The time reserved for the start."""
 PATIENCE_SECONDS = 60.0
-"""When to ask again for capacity that EC2 does not have."""
+"""How long to wait before the next request for capacity that EC2 lacks."""
 
 _MISMATCH = "IdempotentParameterMismatch"
 _UNSUPPORTED = "Unsupported"  # no instances of this type in this zone
@@ -55,11 +55,12 @@ class Ec2Provider(Provider):
     """
     The instances with our fleet tag, and as many more as the limit allows.
 
-    No other instance is ever acted upon. A machine carries its token, the name
-    of its capacity and its public SSH host key as tags. That key is made here,
-    and its private half handed over in the user data and not kept. Whoever may
-    change tags in the account could therefore change the key, but only until it
-    is recorded. *ssh_public_key* returns our own key, as in ``authorized_keys``.
+    Other instances are never touched. The token of a machine, the name of its
+    capacity and its public SSH host key are tags of the instance. The host key
+    is generated here; its private half is passed in the user data and not kept.
+    A principal that may change tags in the account could therefore change the
+    key, but only until it is recorded. *ssh_public_key* returns our own key, as
+    in ``authorized_keys``.
     """
 
     name = "ec2"
@@ -74,16 +75,16 @@ class Ec2Provider(Provider):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Return all; but EC2 gives bare metal no fresh operating system."""
+        """Return all capabilities, except reinstall for bare metal: EC2 does not replace its root volumes."""
         cannot = set() if objects.has_replaceable_root(self._settings.ec2_instance_type) else {Capability.REINSTALL}
         return frozenset(set(Capability) - cannot)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
-        Return our instances, those that ended lately among them, and the capacity that they leave.
+        Return our instances, including those that EC2 still shows after their end, and the free capacity.
 
         Raises:
-            ListingInvalid: the pages did not fit together, or an entry was not understood.
+            ListingInvalid: the pages are inconsistent, or an entry was not understood.
         """
         return objects.machines(self._settings, self._fleet.all(deadline))
 
@@ -92,21 +93,21 @@ class Ec2Provider(Provider):
         Return the instance as a machine.
 
         Raises:
-            MachineNotFound: there is no such instance any more, or it is not ours.
+            MachineNotFound: the instance is gone, or not ours.
         """
         return self._machine(self._fleet.get(provider_id, deadline))
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """
-        Launch an instance, or return the one that carries the token already, with the host key that it was given.
+        Launch an instance, or return the one that has the token already, with its host key.
 
-        The subnets are tried in order, each with a client token of its own: with the same one, EC2 would launch nothing
-        in a second subnet of a zone. Only a refusal that says that there is no room leads to the next. So whoever
-        repeats this while EC2 does not show the instance yet asks for the same one again; unless a subnet that had no
-        room before has some now.
+        The subnets are tried in order, each with its own client token: with the same client token, EC2 would launch
+        nothing in a second subnet of a zone. The next subnet is tried only after a refusal for lack of room. A
+        repeated call therefore requests the same instance again, even if EC2 does not show it yet, unless a subnet
+        without room before has room now.
 
         Raises:
-            CapacityTaken: another instance is on the capacity, or the one with this token ended already.
+            CapacityTaken: another instance is on the capacity, or the one with this token has ended.
             ProviderRefused: nothing was created.
             ProviderUnavailable: unknown whether it was created, or no subnet has room. Call again with the same
                 token, or find the token in a later listing.
@@ -123,8 +124,8 @@ class Ec2Provider(Provider):
             if isinstance(launched, str) and launched in _NO_ROOM:
                 full[subnet] = launched
                 continue
-            # Each call comes with another host key. So EC2 finds a mismatch, or answers with what it made of an earlier
-            # call: which key that instance was given, its tags tell, and nothing else does.
+            # Each call generates another host key. EC2 answers a repeated call with a mismatch, or with the instance
+            # of the earlier call, whose key is known from its tags alone.
             if (
                 isinstance(launched, Instance)
                 and launched.token == token
@@ -137,16 +138,16 @@ class Ec2Provider(Provider):
             raise ProviderUnavailable(f"an instance for {token} was launched in {subnet}, and EC2 does not show it yet")
         said = ", ".join(f"{subnet} ({code})" for subnet, code in full.items())
         if set(full.values()) == {_UNSUPPORTED}:
-            raise ProviderRefused(f"there are no instances of this type where the subnets are: {said}")
+            raise ProviderRefused(f"the zones of the subnets have no instances of this type: {said}")
         raise ProviderUnavailable(f"there is no room in the subnets {said}", PATIENCE_SECONDS)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask for a restart of the instance; one that is stopped is started.
+        Restart the instance; start it if it is stopped. Does not wait for the boot.
 
         Raises:
-            MachineNotFound: there is no such instance any more, or it is not ours.
-            ProviderUnavailable: it is stopping, for one; call again.
+            MachineNotFound: the instance is gone, or not ours.
+            ProviderUnavailable: for example, it is stopping; call again.
         """
         instance = self._fleet.get(provider_id, deadline)
         if not self._started(instance, deadline):
@@ -156,13 +157,13 @@ class Ec2Provider(Provider):
 
     def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Stop the instance and start it again, on other hardware perhaps; what is on instance store volumes is lost.
+        Stop the instance and start it again, possibly on other hardware; instance store volumes are lost.
 
-        Whoever dies in between leaves a stopped machine, which the next reboot or power cycle starts.
+        If the process dies in between, the machine is stopped; the next reboot or power cycle starts it.
 
         Raises:
-            MachineNotFound: there is no such instance any more, or it is not ours.
-            ProviderUnavailable: it is still stopping, for one; call again, and it is started when it has stopped.
+            MachineNotFound: the instance is gone, or not ours.
+            ProviderUnavailable: for example, it is still stopping; call again, to start it when it has stopped.
         """
         instance = self._fleet.get(provider_id, deadline)
         if self._started(instance, deadline):
@@ -173,29 +174,27 @@ class Ec2Provider(Provider):
         waiting = deadline.within(STOPPING_SECONDS)
         while instance.state != objects.STOPPED:
             if waiting.remaining() < POLL_SECONDS or deadline.remaining() < POLL_SECONDS + STARTING_SECONDS:
-                raise ProviderUnavailable(
-                    f"instance {instance.id} is still stopping; it will be started when asked again"
-                )
+                raise ProviderUnavailable(f"instance {instance.id} is still stopping; the next call starts it")
             self._clock.sleep(POLL_SECONDS)
             instance = self._fleet.get(provider_id, deadline)
         self._start(instance, deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask for a new root volume from the image of the settings, else as it was at launch. Other volumes stay.
+        Request a new root volume from the image of the settings, or else of the launch. Other volumes stay.
 
         The new volume has never been booted, so cloud-init reads the user data again: the host key stays the same.
 
         Raises:
-            MachineNotFound: there is no such instance any more, or it is not ours.
+            MachineNotFound: the instance is gone, or not ours.
             NotSupported: it is bare metal, whose root volume EC2 does not replace; nothing was done.
-            ProviderUnavailable: it does not run, for one; it is started if it can be. Call again.
+            ProviderUnavailable: for example, it does not run; it is started if possible. Call again.
         """
         instance = self._fleet.get(provider_id, deadline)
         if not objects.has_replaceable_root(instance.type):
-            raise NotSupported(f"EC2 replaces no root volumes of bare metal, and {instance.id} is a {instance.type}")
+            raise NotSupported(f"EC2 does not replace root volumes of bare metal: {instance.id} is a {instance.type}")
         if self._started(instance, deadline):
-            raise ProviderUnavailable(f"instance {instance.id} was stopped; it can be reinstalled when it runs")
+            raise ProviderUnavailable(f"instance {instance.id} was stopped and is starting; reinstall it when it runs")
         image = {} if self._settings.ec2_image is None else {"ImageId": self._settings.ec2_image}
         self._calls.change(
             f"replace the root volume of {instance.id}",
@@ -206,7 +205,7 @@ class Ec2Provider(Provider):
         )
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Terminate the instance; one that is gone, or not ours, is left alone."""
+        """Terminate the instance; do nothing if it is gone or not ours."""
         try:
             instance = self._fleet.get(provider_id, deadline)
         except MachineNotFound:
@@ -220,10 +219,10 @@ class Ec2Provider(Provider):
 
     def _existing(self, slot: str, token: UUID, deadline: Deadline) -> Machine | None:
         """
-        Return the machine that was created with *token*, if EC2 shows it.
+        Return the machine that was created with *token*, None if EC2 does not show it.
 
         Raises:
-            CapacityTaken: it ended already, or another is in its place.
+            CapacityTaken: it has ended, or another instance is on the capacity.
         """
         on_slot = self._fleet.on(slot, deadline)
         for instance in on_slot:
@@ -231,11 +230,11 @@ class Ec2Provider(Provider):
                 return self._machine(instance)
         for instance in on_slot:
             if instance.token == token or instance.state != objects.TERMINATED:
-                raise CapacityTaken(f"{slot} is used, or was, by instance {instance}")
+                raise CapacityTaken(f"{slot} is or was used by instance {instance}")
         return None
 
     def _wanted(self, slot: str, token: UUID, deadline: Deadline) -> dict[str, Any]:
-        """Return what the new instance shall be, with a host key of its own."""
+        """Return the parameters of the launch, with a new host key."""
         from shepherd_core import ssh_key  # noqa: PLC0415 - only to create machines
 
         try:
@@ -248,12 +247,12 @@ class Ec2Provider(Provider):
         return objects.launch(self._settings, slot, token, host_key, user_data)
 
     def _launch(self, wanted: dict[str, Any], subnet: str, client_token: str, deadline: Deadline) -> Instance | str:
-        """Return the instance that was launched in *subnet*, or why it was not, if that is to be expected."""
+        """Return the instance that was launched in *subnet*, or the code of an expected refusal."""
         answer = self._calls.change(
             f"launch an instance in {subnet}",
             lambda ec2: ec2.run_instances(SubnetId=subnet, ClientToken=client_token, **wanted),
             deadline,
-            told={_MISMATCH, *_NO_ROOM},
+            expected={_MISMATCH, *_NO_ROOM},
         )
         if isinstance(answer, str):
             return answer
@@ -264,13 +263,13 @@ class Ec2Provider(Provider):
 
     def _started(self, instance: Instance, deadline: Deadline) -> bool:
         """
-        Start *instance* if it is stopped, and return whether it was.
+        Start *instance* if it is stopped; return whether it was stopped.
 
         Raises:
             ProviderUnavailable: it is stopping, and can be neither started nor stopped now.
         """
         if instance.state == objects.STOPPING:
-            raise ProviderUnavailable(f"instance {instance.id} is still stopping; ask again when it has stopped")
+            raise ProviderUnavailable(f"instance {instance.id} is still stopping; try again when it has stopped")
         if instance.state == objects.STOPPED:
             self._start(instance, deadline)
         return instance.state == objects.STOPPED

@@ -1,4 +1,4 @@
-"""Calls to EC2: in time, and with our errors."""
+"""Calls to EC2, with a time limit and with Shepherd's errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_SUCH = {"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"}
-_CHANGING = {"IncorrectInstanceState", "IncorrectState"}  # it was in another state when we looked
+_CHANGING = {"IncorrectInstanceState", "IncorrectState"}  # its state has changed since it was read
 
 
 class Ec2Calls:
     """
     EC2 in the account and the region of the environment. Safe to use from several threads.
 
-    *what* a call does is named in its errors, with AWS's code and never with its words: they may repeat the request,
-    and one of the requests holds a private key.
+    Errors name *what* the call does and AWS's error code, never AWS's message: it may repeat the request, and one of
+    the requests holds a private key.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Ec2Calls:
 
     def read(self, what: str, call: Callable[[Any], Any], deadline: Deadline) -> Any:
         """
-        Return what *call* returns for a client that tries up to three times.
+        Return the result of *call* with a client that tries up to three times.
 
         Raises:
             MachineNotFound: there is no such instance.
-            ProviderUnavailable: no answer in time, throttled, or an error of EC2's own.
+            ProviderUnavailable: no answer in time, throttled, or an internal error of EC2.
             ProviderRefused: any other refusal.
             TimeLimitExceeded: the deadline passed before a request could be sent.
         """
@@ -50,31 +50,31 @@ class Ec2Calls:
 
         return in_time(what, lambda: _asked(what, reading, deadline.left, call), deadline)
 
-    def change(self, what: str, call: Callable[[Any], Any], deadline: Deadline, told: Collection[str] = ()) -> Any:
+    def change(self, what: str, call: Callable[[Any], Any], deadline: Deadline, expected: Collection[str] = ()) -> Any:
         """
-        Return what *call* returns for a client that tries once, or the code of a refusal if it is one of *told*.
+        Return the result of *call* with a client that tries once, or the code of a refusal if it is one of *expected*.
 
         Raises:
             SessionExpired: the BMDB session has no time left; nothing was sent.
-            ProviderUnavailable: as ``read``, and it is unknown whether it was done.
-            MachineNotFound, ProviderRefused, TimeLimitExceeded: as ``read``, and it was not done.
+            ProviderUnavailable: see ``read``; unknown whether it was done.
+            MachineNotFound, ProviderRefused, TimeLimitExceeded: see ``read``; it was not done.
         """
 
         def changing() -> Any:
             self._changing = self._changing or aws.client("ec2", attempts=1)
             return self._changing
 
-        return in_time(what, lambda: _asked(what, changing, deadline.check, call, told), deadline)
+        return in_time(what, lambda: _asked(what, changing, deadline.check, call, expected), deadline)
 
 
 def in_time(what: str, call: Callable[[], T], deadline: Deadline) -> T:
     """
-    Return what *call* returns, or raise what it raises, but give it up when the time is over.
+    Return or raise the outcome of *call*, but give up at the deadline.
 
-    In a thread of its own: boto3 knows time limits for a connection and for a piece of an answer, none for a call.
+    Runs it in another thread: boto3 has time limits for a connection and for a part of an answer, not for a call.
 
     Raises:
-        ProviderUnavailable: it was given up.
+        ProviderUnavailable: no outcome by the deadline; the call may still take effect.
         TimeLimitExceeded: the deadline passed before it could begin.
     """
     seconds = deadline.left(threading.TIMEOUT_MAX)
@@ -83,7 +83,7 @@ def in_time(what: str, call: Callable[[], T], deadline: Deadline) -> T:
     def run() -> None:
         try:
             result = call()
-        except Exception as error:  # noqa: BLE001 - raised by the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             failure = error
             outcome.put(lambda: _raised(failure))
         else:
@@ -106,23 +106,23 @@ def _asked(
     client: Callable[[], Any],
     fence: Callable[[], object],
     call: Callable[[Any], Any],
-    told: Collection[str] = (),
+    expected: Collection[str] = (),
 ) -> Any:
     try:
         ec2 = client()
-        fence()  # the first client takes a second to make
+        fence()  # after client(): the first client takes a second to create
         return call(ec2)
     except ShepherdError:
         raise
-    except Exception as error:  # noqa: BLE001 - boto3 lets through whatever a broken answer provoked
+    except Exception as error:  # noqa: BLE001 - a malformed answer makes boto3 raise anything
         meaning, said = aws.fault(error)
-    if said in told:
+    if said in expected:
         return said
-    # Raised outside of the handler, so that the original goes no further: see the class.
-    raise _ours(meaning, said)(f"EC2 could not {what}: {said}")
+    # Raised outside the handler, so that the error does not hold the original, which may hold a key (see the class).
+    raise _provider_error(meaning, said)(f"EC2 could not {what}: {said}")
 
 
-def _ours(meaning: aws.Fault, said: str) -> type[ProviderError]:
+def _provider_error(meaning: aws.Fault, said: str) -> type[ProviderError]:
     if said in _NO_SUCH:
         return MachineNotFound
     if meaning is aws.Fault.PASSING or said in _CHANGING:

@@ -1,4 +1,4 @@
-"""The instances of one fleet, as EC2 shows them. Nothing is changed here."""
+"""The instances of one fleet, as EC2 shows them; read only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from shepherd_core.providers.ec2_calls import Ec2Calls
 
 PAGE = 1_000
-"""Instances that EC2 is asked for at a time, the most that it gives."""
+"""The number of instances in a page, EC2's maximum."""
 
 
 class Ec2Fleet:
-    """The instances whose fleet tag is *name*. For a while EC2 may not show what is new, and shows what has ended."""
+    """The instances with the fleet tag *name*. EC2 may show new ones late, and shows ended ones for a while."""
 
     def __init__(self, name: str, calls: Ec2Calls) -> None:
         self._name = name
@@ -27,20 +27,20 @@ class Ec2Fleet:
 
     def all(self, deadline: Deadline) -> list[Instance]:
         """
-        Return every instance of the fleet, in whatever state.
+        Return every instance of the fleet, in any state.
 
         Raises:
-            ListingInvalid: the pages did not fit together, or an entry was not understood.
+            ListingInvalid: the pages are inconsistent, or an entry was not understood.
         """
         return list(self._entries({}, deadline, ListingInvalid))
 
     def on(self, slot: str, deadline: Deadline) -> list[Instance]:
-        """Return those that were created on this capacity, in whatever state."""
+        """Return the instances that were created on this capacity, in any state."""
         return list(self._entries({SLOT_TAG: slot}, deadline, ProviderUnavailable))
 
     def get(self, instance_id: str, deadline: Deadline) -> Instance:
         """
-        Return one that has not ended.
+        Return one instance that has not ended.
 
         Raises:
             MachineNotFound: there is no such instance, it has ended, or it is not of this fleet.

@@ -1,4 +1,4 @@
-"""What EC2 says of instances, and what that means as machines; what it is told of new ones. No call is made here."""
+"""EC2's instances as machines, and the parameters of a launch; makes no calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATUS = {
     STOPPED: ProviderStatus.STOPPED,
     **dict.fromkeys(_GONE, ProviderStatus.MISSING),
 }
-# Reasons for an end that say nothing against the next instance. All others mean that it failed, mostly at its launch.
+# Reasons for an end that the next instance need not share. All others mean that it failed, mostly at its launch.
 _DELIBERATE = {
     "Client.UserInitiatedShutdown",
     "Client.InstanceInitiatedShutdown",
@@ -50,14 +50,14 @@ class Instance:
     tags: Mapping[str, str]
     zone: str | None
     reason: str
-    """Why it is in its state, as a code; empty: nothing is said."""
+    """The code of the reason for its state; empty if EC2 gives none."""
     private_address: str | None
     public_address: str | None
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Instance:
         """
-        Return the instance that an answer shows.
+        Return the instance in an answer.
 
         Raises:
             KeyError: it has no id, or a tag has no key.
@@ -71,7 +71,7 @@ class Instance:
             zone=raw.get("Placement", {}).get("AvailabilityZone"),
             reason=raw.get("StateReason", {}).get("Code", ""),
             private_address=private or ipv6,
-            # One that has IPv6 alone has the same address everywhere.
+            # An instance with IPv6 alone has one address, which is both private and public.
             public_address=raw.get("PublicIpAddress") or (None if private else ipv6),
         )
 
@@ -80,22 +80,22 @@ class Instance:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether it will never run again; EC2 shows it for a while all the same."""
+        """Return whether it has ended; EC2 still shows it for a while."""
         return self.state in _GONE
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it ended without anybody wanting it."""
+        """Return whether it ended unintentionally."""
         return self.is_gone and self.reason not in {"", *_DELIBERATE}
 
     @property
     def slot(self) -> str | None:
-        """Return the capacity that it was created on; None: it was not created by us."""
+        """Return the capacity that it was created on; None if Shepherd did not create it."""
         return self.tags.get(SLOT_TAG)
 
     @property
     def token(self) -> UUID | None:
-        """Return the machine id that it was created with."""
+        """Return the token (the machine id) that it was created with."""
         try:
             return UUID(self.tags.get(MACHINE_TAG, ""))
         except ValueError:
@@ -103,17 +103,16 @@ class Instance:
 
     @property
     def host_key(self) -> str | None:
-        """Return the public half of the host key that it was given."""
+        """Return the public half of its host key."""
         value = self.tags.get(HOST_KEY_TAG, "")
         return value if _ED25519.fullmatch(value) else None
 
 
 def machine(instance: Instance, which_address: str) -> Machine:
     """
-    Return what *instance* means, with its *private* or *public* address.
+    Return *instance* as a machine with its *private* or *public* address (*which_address*).
 
-    One that is gone has failed: nothing is to be done about it, it is nobody's, and once it is terminated its
-    capacity is free.
+    An instance that has ended is a failed machine without a token; once it is terminated, its capacity is free.
     """
     address = instance.public_address if which_address == "public" else instance.private_address
     return Machine(
@@ -131,10 +130,10 @@ def machine(instance: Instance, which_address: str) -> Machine:
 
 def machines(settings: Ec2Settings, instances: Sequence[Instance]) -> list[Machine]:
     """
-    Return what all *instances* of the fleet mean, and the capacity that they leave of the limit.
+    Return all *instances* of the fleet as machines, and the capacity that they leave of the limit.
 
-    Capacity has no name in EC2, so it gets one here: FLEET/1 to FLEET/LIMIT, a tag of the instance on it. Where the
-    last instance failed by itself, as long as EC2 shows that, nothing is created: the next one would fare no better.
+    Capacity has no name in EC2, so it gets one here: FLEET/1 to FLEET/LIMIT, a tag of the instance on it. Capacity
+    whose last instance failed is marked as failed while EC2 shows that instance: the next one would probably fail too.
     """
     present = [instance for instance in instances if instance.state != TERMINATED]
     occupied = {instance.slot for instance in present}
@@ -153,15 +152,14 @@ def machines(settings: Ec2Settings, instances: Sequence[Instance]) -> list[Machi
 
 
 def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_data: str) -> dict[str, Any]:
-    """Return what RunInstances is told of a new instance, but for the subnet and the client token."""
+    """Return the parameters of RunInstances, without subnet and client token."""
     tags = {FLEET_TAG: settings.ec2_fleet, SLOT_TAG: slot, MACHINE_TAG: str(token)}
     of_instance = {"Name": slot, **tags, HOST_KEY_TAG: host_key}
     wanted: dict[str, Any] = {
         "MinCount": 1,
         "MaxCount": 1,
         "UserData": user_data,
-        # User data holds the private host key: no container, and nobody who merely makes the machine send a request,
-        # is to read it.
+        # User data holds the private host key: containers and server-side request forgery must not reach it.
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "TagSpecifications": [
             {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in given.items()]}
@@ -184,9 +182,9 @@ def launch(settings: Ec2Settings, slot: str, token: UUID, host_key: str, user_da
 
 def user_data(host_private_key: str, host_key: str, authorized_key: str) -> str:
     """
-    Return what cloud-init reads when a root volume boots first: the machine's host key, and who may log in. A secret.
+    Return the input of cloud-init at the first boot of a root volume: host key and authorized key. It is a secret.
 
-    With ``ssh_keys``, cloud-init makes no others. JSON is YAML, and needs no care for line ends.
+    With ``ssh_keys``, cloud-init generates no other host keys. JSON is valid YAML, and safe with line breaks.
     """
     wanted = {
         "ssh_deletekeys": True,
@@ -198,5 +196,5 @@ def user_data(host_private_key: str, host_key: str, authorized_key: str) -> str:
 
 
 def has_replaceable_root(instance_type: str | None) -> bool:
-    """Return whether EC2 replaces root volumes of this type: not of bare metal, but for Macs. None: any."""
+    """Return whether EC2 replaces root volumes of this type: not for bare metal, except Macs; None: True."""
     return instance_type is None or ".metal" not in instance_type or instance_type.startswith("mac")

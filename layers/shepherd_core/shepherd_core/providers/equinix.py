@@ -1,7 +1,7 @@
 """
 Equinix Metal: capacity is a hardware reservation, and a machine is the device on it.
 
-The operator retired the service on 2026-06-30. The adapter stays as the
+The vendor retired the service on 2026-06-30. The adapter stays as the
 reference for providers whose capacity is reserved machines.
 """
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 PER_PAGE = 100
 RESERVATION_ID_LENGTH = 18
-"""How much of the reservation's id is part of a host name."""
+"""The number of characters of the reservation's id in a host name."""
 
-# Objects in objects are sent only when asked for; what is long and of no use is better left out.
+# The API sends nested objects only if they are included; long ones that are not used are excluded.
 _DEVICE = {
     "include": "hardware_reservation,facility,facility.metro,metro",
     "exclude": "created_by,customdata,network_ports,operating_system,actions,plan,provisioning_events,ssh_keys,volumes",
@@ -59,9 +59,10 @@ class EquinixProvider(Provider):
     """
     The devices of one project whose host name begins with our prefix, and the free reservations of that project.
 
-    No other device is ever acted upon. A machine carries its token as a tag.
-    The SSH key of *ssh_public_key* (a line as in ``authorized_keys``) is put into
-    the project, under the label of the settings, before the first machine is created.
+    Other devices are never touched. The token of a machine is a tag of the
+    device. The SSH key of *ssh_public_key* (a line as in ``authorized_keys``) is
+    added to the project, under the label of the settings, before the first
+    machine is created.
     """
 
     name = "equinix"
@@ -90,7 +91,7 @@ class EquinixProvider(Provider):
         Return our devices and the free reservations; the two listings are read at the same time.
 
         Raises:
-            ListingInvalid: twice in a row the pages did not fit together, or an entry was not understood.
+            ListingInvalid: the pages were inconsistent twice in a row, or an entry was not understood.
         """
         with ThreadPoolExecutor(2, thread_name_prefix="equinix") as pool:
             reservations = pool.submit(self._list, self._reservations, deadline, _RESERVATION)
@@ -102,7 +103,7 @@ class EquinixProvider(Provider):
         Return the device as a machine.
 
         Raises:
-            MachineNotFound: there is no such device, or its host name shows that it is not ours.
+            MachineNotFound: there is no such device, or its host name is without our prefix.
         """
         device = self._device(provider_id, deadline)
         if not device.hostname.startswith(self._prefix):
@@ -113,10 +114,10 @@ class EquinixProvider(Provider):
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """
-        Create a device on the reservation of *capacity*, or return the one there that carries the token already.
+        Create a device on the reservation of *capacity*, or return the one there that has the token already.
 
-        Nobody looks first whether the reservation is free: the API refuses one that is not, and only then it is asked
-        who is on it.
+        Does not check first whether the reservation is free: the API refuses one that is in use, and only then the
+        device on it is read.
 
         Raises:
             CapacityTaken: a device without the token is on the reservation.
@@ -125,23 +126,23 @@ class EquinixProvider(Provider):
                 find the token in a later listing.
         """
         if not isinstance(capacity, FreeReservation) or not capacity.reservation_id:  # without one, a device on demand
-            raise ProviderRefused(f"capacity {capacity.capacity_id} is no free reservation of the listing")
+            raise ProviderRefused(f"capacity {capacity.capacity_id} is not a free reservation of the listing")
         body = {
             "hostname": self._prefix + capacity.reservation_id[:RESERVATION_ID_LENGTH],
             "plan": capacity.plan,
-            # A metro is obligatory although the reservation fixes the place.
+            # The API requires a metro, although the reservation determines it.
             "metro": capacity.metro or "any",
             "operating_system": self._os,
             "hardware_reservation_id": capacity.reservation_id,
-            # Without a key here, the API lets everybody of the organisation into the machine.
+            # Without a key here, the API admits all users of the organisation to the machine.
             "project_ssh_keys": [self._key.ensure(deadline)],
             "tags": [token_tag(token)],
         }
         try:
             answer = self._api.post(self._devices, body, deadline, _DEVICE)
         except ProviderRefused:
-            self._key.forget()  # in case it is the key that was refused, because it is no longer there
-            # Or the reservation is not free: somebody was faster, an earlier call of ours perhaps.
+            self._key.forget()  # perhaps the key was refused, because it was removed
+            # Or the reservation is in use, perhaps after an earlier call of ours.
             existing = self._existing(capacity.reservation_id, token, deadline)
             if existing is None:
                 raise
@@ -151,7 +152,7 @@ class EquinixProvider(Provider):
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask for a restart of the device.
+        Request a restart of the device; returns when the API has accepted.
 
         Raises:
             MachineNotFound: there is no such device, or it is not ours.
@@ -160,7 +161,7 @@ class EquinixProvider(Provider):
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask for a fresh operating system, the one of the settings. The disks are not wiped first, which takes long.
+        Request a reinstall with the operating system of the settings; without wiping the disks, which takes long.
 
         Raises:
             MachineNotFound: there is no such device, or it is not ours.
@@ -168,25 +169,25 @@ class EquinixProvider(Provider):
         self._act(provider_id, {"type": "reinstall", "deprovision_fast": True, "operating_system": self._os}, deadline)
 
     def _act(self, provider_id: ProviderId, action: Mapping[str, object], deadline: Deadline) -> None:
-        self.get_machine(provider_id, deadline)  # makes sure that it is ours
+        self.get_machine(provider_id, deadline)  # raises if it is not ours
         self._api.post(f"/devices/{quote(provider_id, '')}/actions", action, deadline, missing=MachineNotFound)
 
     def _device(self, device_id: str, deadline: Deadline) -> Device:
-        if device_id in {"", ".", ".."}:  # no quoting keeps these from being taken for another path
+        if device_id in {"", ".", ".."}:  # quoting does not keep these from changing the path
             raise MachineNotFound(f"{device_id!r} is not the id of a device")
         answer = self._api.get(f"/devices/{quote(device_id, '')}", deadline, _DEVICE, missing=MachineNotFound)
         return parse(Device, answer, f"device {device_id}")
 
     def _existing(self, reservation_id: str, token: UUID, deadline: Deadline) -> Machine | None:
         """
-        Return the machine that was created with *token*, if there is one.
+        Return the machine that was created with *token*, None if there is none.
 
         Raises:
             CapacityTaken: another machine is on the reservation.
         """
         path = f"/hardware-reservations/{quote(reservation_id, '')}"
         reservation = parse(Reservation, self._api.get(path, deadline, _RESERVATION), f"reservation {reservation_id}")
-        # By tag too: what is said of a reservation may be minutes older than the device on it.
+        # Search by tag first: the reservation may be minutes out of date.
         answer = self._api.get(self._devices, deadline, {**_DEVICE, "tag": token_tag(token), "per_page": PER_PAGE})
         for entry in parse(Page, answer, f"{self._devices} with the tag of {token}").entries:
             device = parse(Device, entry, "a device with our tag")
@@ -203,7 +204,7 @@ class EquinixProvider(Provider):
         return machine(device, reservation.id)
 
     def _list(self, path: str, deadline: Deadline, params: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return all entries. What comes or goes while pages are turned spoils a listing, so it is tried twice."""
+        """Return all entries. Changes while the pages are read make them inconsistent, so it is tried twice."""
         try:
             return list(self._entries(path, deadline, params))
         except ListingInvalid:
@@ -217,21 +218,21 @@ class EquinixProvider(Provider):
             answer = self._api.get(path, deadline, {**params, "page": number, "per_page": PER_PAGE})
             page = parse(Page, answer, f"{path}, page {number},", ListingInvalid)
             if page.meta.current_page != number:
-                raise ListingInvalid(f"{path}: page {page.meta.current_page} came instead of page {number}")
+                raise ListingInvalid(f"{path}: the answer is page {page.meta.current_page} instead of page {number}")
             if total not in {None, page.meta.total}:
                 raise ListingInvalid(f"{path}: the total changed from {total} to {page.meta.total} on page {number}")
             total = page.meta.total
             for entry in page.entries:
                 entry_id = entry.get("id")
                 if not isinstance(entry_id, str) or entry_id in seen:
-                    raise ListingInvalid(f"{path}, page {number}: the id {entry_id!r} is not one, or came twice")
+                    raise ListingInvalid(f"{path}, page {number}: the id {entry_id!r} is not valid, or listed twice")
                 seen.add(entry_id)
                 yield entry
             if page.meta.next is None or not page.entries:
                 break
             number += 1
         if len(seen) != total:
-            raise ListingInvalid(f"{path}: {len(seen)} entries came, but the total is {total}")
+            raise ListingInvalid(f"{path}: {len(seen)} entries were listed, but the total is {total}")
 
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         listed = parse(SshKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys

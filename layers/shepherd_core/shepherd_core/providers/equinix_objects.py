@@ -1,4 +1,4 @@
-"""What the Equinix Metal API answers with, and what that means as machines. No request is made here."""
+"""The objects of the Equinix Metal API, and their conversion to machines; makes no requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shepherd_core.providers.api_object import ApiObject, parse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOKEN_TAG = "shepherd-token="  # noqa: S105 - what the tag begins with that holds the machine id
+TOKEN_TAG = "shepherd-token="  # noqa: S105 - the prefix of the tag with the machine id
 
 _STATUS = {
     "queued": ProviderStatus.PROVISIONING,
@@ -32,14 +32,14 @@ _STATUS = {
 
 
 class Link(ApiObject):
-    """Another object, or only where it is to be found."""
+    """Another object, or a link to it."""
 
     id: str | None = None
     href: str | None = None
 
     @property
     def key(self) -> str:
-        """Return the id; it is also the end of the address."""
+        """Return the id, which is also the end of the link."""
         return self.id or (self.href or "").rstrip("/").rpartition("/")[2]
 
 
@@ -81,7 +81,7 @@ class Device(ApiObject):
 
 
 class Reservation(ApiObject):
-    """Hardware that is ours to put a device on."""
+    """A hardware reservation."""
 
     id: str
     device: Link | None = None
@@ -97,7 +97,7 @@ class Reservation(ApiObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeReservation(Machine):
-    """Capacity, and what has to be said about it to create a device there."""
+    """Capacity, with the fields that the creation of a device needs."""
 
     plan: str | None
     """The kind of hardware."""
@@ -105,7 +105,7 @@ class FreeReservation(Machine):
 
 
 class Meta(ApiObject):
-    """Where in a listing a page is."""
+    """The position of a page in a listing."""
 
     total: int
     current_page: int
@@ -120,7 +120,7 @@ class Page(ApiObject):
 
 
 class SshKey(ApiObject):
-    """An SSH key that the project knows."""
+    """An SSH key of the project."""
 
     id: str
     label: str | None = None
@@ -129,18 +129,18 @@ class SshKey(ApiObject):
 
 
 class SshKeys(ApiObject):
-    """All SSH keys that the project knows; they are not paged."""
+    """All SSH keys of the project; not paged."""
 
     ssh_keys: list[SshKey]
 
 
 def token_tag(token: UUID) -> str:
-    """Return the tag that a device created with *token* carries."""
+    """Return the tag of a device that was created with *token*."""
     return f"{TOKEN_TAG}{token}"
 
 
 def machine(device: Device, reservation_id: str | None = None) -> Machine:
-    """Return what *device* means; it is known to be on the reservation, if one is given."""
+    """Return *device* as a machine; *reservation_id* is its reservation, if known."""
     public = [entry.address for entry in device.ip_addresses or () if entry.public and entry.address is not None]
     tokens = [token for tag in device.tags or () if (token := _token(tag)) is not None]
     return Machine(
@@ -157,17 +157,17 @@ def machine(device: Device, reservation_id: str | None = None) -> Machine:
 
 def machines(prefix: str, devices: Sequence[dict[str, Any]], reservations: Sequence[dict[str, Any]]) -> list[Machine]:
     """
-    Return what two complete listings mean: the devices whose host name begins with *prefix*, and the free capacity.
+    Return the machines of two complete listings: the devices whose host name begins with *prefix*, and free capacity.
 
     Raises:
-        ListingInvalid: an entry that matters was not understood.
+        ListingInvalid: a relevant entry was not understood.
     """
     found = [
         machine(parse(Device, entry, f"device {entry['id']}", ListingInvalid))
         for entry in devices
         if str(entry.get("hostname")).startswith(prefix)
     ]
-    # What is said of a reservation is often older than what is said of the device on it.
+    # Reservations are often more out of date than the devices on them.
     occupied = {
         parse(Link, entry["hardware_reservation"], f"device {entry['id']}", ListingInvalid).key
         for entry in devices
@@ -197,6 +197,6 @@ def _token(tag: str) -> UUID | None:
 
 
 def _location(*places: Place | None) -> str | None:
-    """Return the code of the first metro, else of the first facility; a metro alone counts as either."""
+    """Return the first code of the metros of *places*, else of the *places* themselves."""
     known = [place for place in places if place is not None]
     return next((place.code for place in [*(p.metro for p in known if p.metro), *known] if place.code), None)

@@ -1,4 +1,4 @@
-"""Hetzner's dedicated servers, through the Robot web service: what is rented is there to be used, and stays rented."""
+"""Hetzner's dedicated servers, through the Robot web service: capacity is a rented server, which stays rented."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class HetznerProvider(Provider):
     """
     The servers of one account whose name in Robot begins with our prefix.
 
-    No other server is ever acted upon, and none is ordered or cancelled. Nobody
-    records which are in use, so all are ``PossiblyUsed``: the BMDB knows. To
+    Other servers are never touched, and none is ordered or cancelled. Robot does
+    not record which are in use, so all are ``PossiblyUsed``; the BMDB knows. To
     create a machine is to take a server, which changes nothing on it.
 
-    A reinstall arms the server, with our SSH key, for its next boot, and then
-    resets it. Whoever dies in between leaves it armed: so no reboot happens
-    here before what is armed has been disarmed.
+    A reinstall arms the server (activates a boot configuration for its next
+    boot, with our SSH key) and then resets it. A process that dies in between
+    leaves it armed; therefore every reboot disarms the server first.
 
     *credential* returns ``USER:PASSWORD``; it and *ssh_public_key* (a line as in
     ``authorized_keys``) raise SecretError.
@@ -84,14 +84,14 @@ class HetznerProvider(Provider):
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
-        Return our servers, as the Provider does; one request.
+        Return our servers; one request.
 
         Raises:
-            ListingInvalid: an entry was not understood, or came twice.
+            ListingInvalid: an entry was not understood, or is listed twice.
         """
         try:
             listed = self._api.get("/server", deadline)
-        except MachineNotFound:  # how Robot says that there is none at all
+        except MachineNotFound:  # Robot's answer if there is none
             listed = []
         return machines(self._prefix, listed)
 
@@ -100,16 +100,16 @@ class HetznerProvider(Provider):
         Return the server as a machine; one request.
 
         Raises:
-            MachineNotFound: there is no such server, or its name shows that it is not ours.
+            MachineNotFound: there is no such server, or its name is without our prefix.
         """
         return machine(self._server(provider_id, deadline))
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """
-        Return the server that *capacity* is, as used, as the Provider does.
+        Return the server of *capacity*, as used.
 
-        There is nothing to create, and so nothing that a second call could create twice. The
-        *token* is not kept: that two machines do not take the same server is the BMDB's to see to.
+        Nothing is created, so a second call cannot create anything twice. The *token* is not
+        stored: the BMDB ensures that two machines do not take the same server.
         """
         deadline.check()
         try:
@@ -127,28 +127,28 @@ class HetznerProvider(Provider):
         Raises:
             MachineNotFound: there is no such server, or it is not ours.
             NotSupported: this server cannot be reset by Robot.
-            ProviderRefused: somebody armed the server by hand, so that a boot would do what they want.
+            ProviderRefused: an operator armed the server, so that a boot would do something else.
         """
         self._restart(provider_id, self._reboot, deadline)
 
     def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Press the reset button, the strongest that comes back by itself; switch on what Robot knows to be off.
+        Press the reset button, Robot's strongest reset after which a server boots by itself; switch on one that is off.
 
         Raises:
-            MachineNotFound, NotSupported, ProviderRefused: as ``reboot``.
+            MachineNotFound, NotSupported, ProviderRefused: see ``reboot``.
         """
         self._restart(provider_id, _HARDWARE, deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Let the server install the distribution of the settings, or boot the rescue system, by a reset.
+        Make the server install the distribution of the settings, or boot the rescue system, by a reset.
 
         Raises:
-            MachineNotFound, ProviderRefused: as ``reboot``.
-            NotSupported: this server cannot be reset, or cannot be installed, by Robot.
-            ProviderUnavailable: unknown whether it happens. If it does not, the server may be armed
-                until the next call of this or of ``reboot``.
+            MachineNotFound, ProviderRefused: see ``reboot``.
+            NotSupported: Robot cannot reset or cannot install this server.
+            ProviderUnavailable: unknown whether it happens. If it does not, the server may stay armed
+                until the next call of this method or of ``reboot``.
         """
         number = self._server(provider_id, deadline).server_number
         reset = self._reset_type(number, _HARDWARE, deadline)
@@ -160,7 +160,7 @@ class HetznerProvider(Provider):
         try:
             self._reset(number, reset, deadline)
         except ShepherdError:
-            # If the reset happens all the same, the server merely boots. Whatever fails here, the next reboot repeats.
+            # If the reset happens nevertheless, the server just boots. If disarming fails, the next reboot repeats it.
             self._try_to_disarm(number, deadline)
             raise
 
@@ -185,30 +185,30 @@ class HetznerProvider(Provider):
 
     def _reset_type(self, number: int, wanted: Sequence[str], deadline: Deadline) -> str:
         """
-        Return the reset that Robot can do with this server, of *wanted* the first.
+        Return the first reset of *wanted* that Robot offers for this server.
 
         Raises:
-            NotSupported: none of them.
+            NotSupported: it offers none of them.
         """
         offered = parse(ResetEntry, self._api.get(f"/reset/{number}", deadline), f"the resets of {number}").reset
         chosen = offered.choose(wanted)
         if chosen is None:
-            raise NotSupported(f"server {number} offers the resets {offered.type}; one of {list(wanted)} is wanted")
+            raise NotSupported(f"server {number} offers the resets {offered.type}, none of {list(wanted)}")
         return chosen
 
     def _reset(self, number: int, reset: str, deadline: Deadline) -> None:
         self._api.post(f"/reset/{number}", {"type": reset}, deadline)
 
     def _arm(self, number: int, key: str, deadline: Deadline) -> None:
-        """Let the next boot be the reinstallation."""
+        """Activate the reinstallation for the next boot."""
         try:
             self._activate(number, key, deadline)
-        except AlreadyEnabled:  # since we looked, or Robot's view was stale
+        except AlreadyEnabled:  # armed meanwhile, or Robot's answer was out of date
             self._disarm(number, deadline)
             try:
                 self._activate(number, key, deadline)
             except AlreadyEnabled as error:
-                raise ProviderUnavailable(f"{error}; somebody else arms server {number} at the same time") from error
+                raise ProviderUnavailable(f"{error}; server {number} is being armed by another client") from error
 
     def _activate(self, number: int, key: str, deadline: Deadline) -> None:
         try:
@@ -217,21 +217,21 @@ class HetznerProvider(Provider):
             self._try_to_disarm(number, deadline)
             raise
         except ProviderRefused:
-            self._key.forget()  # in case it is the key that was refused, because it is no longer there
+            self._key.forget()  # perhaps the key was refused, because it was removed
             raise
 
     def _disarm(self, number: int, deadline: Deadline) -> None:
         """
-        Let the next boot be an ordinary one.
+        Make the next boot an ordinary one.
 
         Raises:
-            ProviderRefused: what is armed was not armed by us.
+            ProviderRefused: the server was not armed by Shepherd.
         """
         try:
             answer = self._api.get(f"/boot/{number}", deadline)
-        except NotSupported:  # nothing to boot but its disks
+        except NotSupported:  # it can only boot from its disks
             return
-        for kind, keys in parse(BootEntry, answer, f"what server {number} boots").active():
+        for kind, keys in parse(BootEntry, answer, f"the boot configurations of {number}").active():
             if fingerprint(self._key.line()) not in keys:
                 raise _armed_by_others(number, kind)
             self._api.delete(f"/boot/{number}/{kind}", deadline)
@@ -243,13 +243,13 @@ class HetznerProvider(Provider):
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         try:
             listed = self._api.get("/key", deadline, missing=MachineNotFound)
-        except MachineNotFound:  # how Robot says that there is none at all
+        except MachineNotFound:  # Robot's answer if there is none
             return []
         return stored_keys(listed)
 
 
 def _armed_by_others(number: int, kind: str) -> ProviderRefused:
     return ProviderRefused(
-        f"server {number} is armed with the boot configuration {kind!r}, and not by us: a reset would start it. "
+        f"server {number} is armed with the boot configuration {kind!r}, not by Shepherd: a reset would start it. "
         "Deactivate it in Robot, or reset the server there"
     )

@@ -1,4 +1,4 @@
-"""The manners of Hetzner's Robot web service: basic authentication, forms, errors with a code, and a lock-out."""
+"""The client of Hetzner's Robot web service: basic authentication, forms, errors with a code, and a lock-out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from shepherd_core.providers.http_answer import Answer
 
 LOCKOUT_SECONDS = 600
-"""For so long Robot locks an address out that failed to log in three times."""
+"""How long Robot locks out an address after three failed logins."""
 LIMIT_SECONDS = 3_600
-"""The length of Robot's windows of requests; assumed where the answer does not say."""
+"""The length of Robot's rate limit windows; used if the answer does not give one."""
 
 
 class AlreadyEnabled(ProviderRefused):
@@ -28,8 +28,8 @@ _KINDS: Mapping[str, type[ProviderError]] = {
     "SERVER_NOT_FOUND": MachineNotFound,
     "RESET_NOT_AVAILABLE": NotSupported,
     "BOOT_NOT_AVAILABLE": NotSupported,
-    "RESET_MANUAL_ACTIVE": ProviderUnavailable,  # until the technician is done
-    "BOOT_ALREADY_ENABLED": AlreadyEnabled,  # in no description, but others have met it
+    "RESET_MANUAL_ACTIVE": ProviderUnavailable,  # until the technician has finished
+    "BOOT_ALREADY_ENABLED": AlreadyEnabled,  # not in the description, but observed
 }
 
 
@@ -37,9 +37,9 @@ class RobotApi(HttpApi):
     """
     The web service, for the credential ``USER:PASSWORD``.
 
-    One request at a time, so that a credential that is refused is sent once:
-    after three failed logins the whole address is locked out, and with it
-    everybody behind it. Robot's limits leave little to gain from more.
+    One request at a time, so that a refused credential is sent only once: after
+    three failed logins, Robot locks out the address and all clients behind it.
+    Robot's rate limits leave little to gain from concurrent requests.
     """
 
     def __init__(self, url: str, credential: Callable[[], str], clock: Clock) -> None:
@@ -83,7 +83,7 @@ def _base64(credential: str) -> str:
 
 
 def _fault(answer: Answer) -> dict[str, Any]:
-    """Return what the answer says about an error; nothing if Robot did not write it."""
+    """Return the error in the answer; empty if the answer is not Robot's."""
     said = answer.decoded()
     fault = said.get("error") if isinstance(said, dict) else None
     return fault if isinstance(fault, dict) else {}

@@ -1,4 +1,4 @@
-"""What Hetzner's Robot web service answers with, and what that means as machines. No request is made here."""
+"""The objects of Hetzner's Robot web service, and their conversion to machines; makes no requests."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ class Server(ApiObject):
 
 
 class ServerEntry(ApiObject):
-    """A server in its wrapping."""
+    """The object around a server."""
 
     server: Server
 
 
 class Reset(ApiObject):
-    """How a server can be reset."""
+    """The ways in which a server can be reset."""
 
     type: list[str]
     operating_status: str | None = None
 
     def choose(self, wanted: Sequence[str]) -> str | None:
-        """Return the first of *wanted* that is offered; of a server known to be off, the button that switches on."""
+        """Return the first of *wanted* that is offered; for a server that is off, the power button if offered."""
         if self.operating_status == "shut off":
-            wanted = ("power", *wanted)  # while it runs, that button switches it off
+            wanted = ("power", *wanted)  # this button would switch off a server that is on
         return next((one for one in wanted if one in self.type), None)
 
 
 class ResetEntry(ApiObject):
-    """The same in its wrapping."""
+    """The object around the resets."""
 
     reset: Reset
 
 
 class Key(ApiObject):
-    """An SSH key of the key store; its data is left out where it is shown as part of something else."""
+    """An SSH key of the key store; without its data if it is part of another object."""
 
     name: str = ""
     fingerprint: str
@@ -72,25 +72,25 @@ class Key(ApiObject):
 
 
 class KeyEntry(ApiObject):
-    """A key in its wrapping."""
+    """The object around a key."""
 
     key: Key
 
 
 class BootOption(ApiObject):
-    """One thing that a server can boot instead of its disks; active: at the next boot."""
+    """A boot configuration, which replaces the disks; active: at the next boot."""
 
     active: bool = False
     authorized_key: list[KeyEntry] | None = None
 
 
 class BootEntry(ApiObject):
-    """All that a server can boot, by kind; null: not this server."""
+    """All boot configurations of a server, by kind; null if not available for this server."""
 
     boot: dict[str, BootOption | None]
 
     def active(self) -> Iterator[tuple[str, set[str]]]:
-        """Yield the kind of what is active, with the fingerprints of the SSH keys that it lets in; at most one."""
+        """Yield the kind of the active one, if any, with the fingerprints of its SSH keys."""
         for kind, option in self.boot.items():
             if option is not None and option.active:
                 yield kind, {entry.key.fingerprint for entry in option.authorized_key or ()}
@@ -98,10 +98,10 @@ class BootEntry(ApiObject):
 
 def machine(server: Server) -> Machine:
     """
-    Return what *server* means.
+    Return *server* as a machine.
 
-    A cancelled server counts as failed: it runs until its last day, but
-    nothing new is begun on it.
+    A cancelled server is marked as failed: it runs until its last day, but no
+    new machine is created on it.
     """
     return Machine(
         provider_id=ProviderId(str(server.server_number)),
@@ -115,13 +115,13 @@ def machine(server: Server) -> Machine:
 
 def machines(prefix: str, listed: object) -> list[Machine]:
     """
-    Return what a complete listing means: the servers whose name begins with *prefix*.
+    Return the machines of a complete listing: the servers whose name begins with *prefix*.
 
     Raises:
-        ListingInvalid: an entry was not understood, or came twice.
+        ListingInvalid: an entry was not understood, or is listed twice.
     """
     if not isinstance(listed, list):
-        raise ListingInvalid(f"the listing of servers is of type {type(listed).__name__}; a list was wanted")
+        raise ListingInvalid(f"the listing of servers is of type {type(listed).__name__}, not a list")
     found: dict[int, Machine] = {}
     seen: set[int] = set()
     for index, entry in enumerate(listed):
@@ -135,7 +135,7 @@ def machines(prefix: str, listed: object) -> list[Machine]:
 
 
 def stored_keys(listed: object) -> list[StoredKey]:
-    """Return what the answer with all SSH keys means; their ids are their fingerprints."""
+    """Return the keys in the answer with all SSH keys; their ids are their fingerprints."""
     entries = listed if isinstance(listed, list) else [listed]
     keys = [parse(KeyEntry, entry, "the list of SSH keys").key for entry in entries]
     return [StoredKey(key.fingerprint, key.name, key.data, key.created_at) for key in keys]
@@ -148,7 +148,7 @@ def fingerprint(line: str) -> str:
 
 
 def _address(server: Server) -> IPv4Address | IPv6Address | None:
-    """Return where SSH answers: the main address, else any single one, else the host in the IPv6 network."""
+    """Return the address for SSH: the main one, else any single one, else the host in the IPv6 network."""
     for text in (server.server_ip, *(server.ip or ())):
         address = _parsed(text)
         if address is not None:

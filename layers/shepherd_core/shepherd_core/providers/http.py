@@ -1,4 +1,4 @@
-"""JSON over HTTP, for the adapters of providers that have such an API; what differs among them is overridden."""
+"""JSON over HTTP: the base of the clients of provider APIs, which override where an API differs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
-from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, ShepherdError, TimeLimitExceeded
-from shepherd_core.providers.http_answer import Answer, read, retry_after
+from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, TimeLimitExceeded
+from shepherd_core.providers.http_answer import Answer, innermost, read, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     Params = Mapping[str, str | int]
 
 ANSWER_SECONDS = 10
-"""How long to wait for a connection, or for the next piece of an answer."""
+"""How long to wait for a connection, or for the next part of an answer."""
 TRIES = 3
-"""How often a read is tried in all."""
+"""The total number of tries of a read."""
 PAUSE_SECONDS = 0.5
 """The longest pause after the first try; doubled after each further one."""
 LONGEST_PAUSE_SECONDS = 10
-"""Whoever would have to wait longer than this is told so instead: waiting costs money."""
+"""A longer pause is raised as an error instead: waiting in a function costs money."""
 TEXT_LENGTH = 200
-"""How many characters of somebody else's words an error quotes."""
+"""The number of characters of a foreign message that an error quotes."""
 
 _PASSING = (408, 425, 429)
 _WITHOUT_ANSWER = (202, 204)
@@ -42,14 +42,15 @@ class HttpApi:
     """
     One API, with one credential, and at most *max_calls* requests at the same time.
 
-    *credential* is asked at the first request, and again when a read is
-    answered with 401, since it may have been replaced meanwhile. It is sent in
-    the header *credential_header*, to this API alone: redirections are not
+    *credential* is called at the first request, and again when a read is
+    answered with 401, because it may have been replaced. The credential is sent
+    in the header *credential_header*, to this API only: redirections are not
     followed. It is never part of an error. Safe to use from several threads.
 
     A credential that was answered with 401 is not sent again for
-    *lockout_seconds*: set it for an API that locks out whoever fails to log in.
-    With *max_calls* 1 it is sent once in that time, however many threads wait.
+    *lockout_seconds*: set it for an API that locks out clients after failed
+    logins. With *max_calls* 1 it is sent only once in that time, however many
+    threads wait.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class HttpApi:
         *,
         lockout_seconds: float = 0,
     ) -> None:
-        """*url* is what all paths are appended to."""
+        """*url* is the base URL of all paths."""
         self._url = url.rstrip("/")
         self._header = credential_header
         self._credential = credential
@@ -72,10 +73,10 @@ class HttpApi:
         self._clock = clock
         self._calls = threading.BoundedSemaphore(max_calls)
         self._session = requests.Session()
-        # Cookies would be state that the threads share.
+        # No cookies: they would be state that the threads share.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         for scheme in ("http://", "https://"):
-            # What is repeated is decided in get: urllib3's Retry knows neither deadline nor clock.
+            # ``get`` decides about retries: urllib3's Retry knows neither deadline nor clock.
             self._session.mount(scheme, HTTPAdapter(max_retries=0, pool_maxsize=max_calls))
 
     def get(
@@ -86,7 +87,7 @@ class HttpApi:
         missing: type[ProviderError] = ProviderRefused,
     ) -> Any:
         """
-        Return the decoded answer. Tried up to three times, with pauses, while the deadline allows.
+        Return the decoded answer. Tries up to three times, with pauses, while the deadline allows.
 
         Raises:
             ProviderUnavailable: no answer, no JSON, 429 or 5xx, also at the last try.
@@ -104,7 +105,7 @@ class HttpApi:
             except ProviderUnavailable as error:
                 pause = error.retry_after
                 if pause is None:
-                    # Chance keeps those apart that failed together.
+                    # Random, so that requests that failed together are not repeated together.
                     pause = PAUSE_SECONDS * 2 ** (tries - 1) * random.uniform(0.5, 1)  # noqa: S311 - not a secret
                 if tries == TRIES or not _may_wait(pause, deadline):
                     raise
@@ -120,7 +121,7 @@ class HttpApi:
         missing: type[ProviderError] = ProviderRefused,
     ) -> Any:
         """
-        Ask for a change, once, and return the decoded answer; None where the status promises none.
+        Send a change, once, and return the decoded answer; None if the status means that there is none.
 
         Raises:
             ProviderUnavailable: unknown whether it was done, except after 429, when it was not.
@@ -133,19 +134,19 @@ class HttpApi:
         return self._result(f"POST {path}", answer, credential, missing)
 
     def delete(self, path: str, deadline: Deadline, missing: type[ProviderError] = ProviderRefused) -> Any:
-        """Ask for a removal, as ``post`` asks for a change."""
+        """Send a deletion, once; see ``post``."""
         credential = self._usable_credential()
         answer = self._exchange("DELETE", path, deadline, credential, params=None)
         return self._result(f"DELETE {path}", answer, credential, missing)
 
-    # What an API may do in its own way.
+    # Subclasses override the following methods where an API differs.
 
     def _authorization(self, credential: str) -> str:
-        """Return what the header for the credential holds."""
+        """Return the value of the header for *credential*."""
         return credential
 
     def _secrets(self, credential: str) -> tuple[str, ...]:
-        """Return what of *credential* no error may repeat."""
+        """Return the texts of *credential* that must not be in errors."""
         return (credential,)
 
     def _encoded(self, body: object) -> Mapping[str, Any]:
@@ -153,7 +154,7 @@ class HttpApi:
         return {"json": body}
 
     def _said(self, answer: Answer) -> str:
-        """Return what the API says about an error; a load balancer in front of it may have said nothing."""
+        """Return the API's message about an error; empty for an answer of, say, a load balancer in front of it."""
         said = answer.decoded()
         if not isinstance(said, dict):
             return ""
@@ -161,7 +162,7 @@ class HttpApi:
         return "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(said.get("error") or "")
 
     def _failure(self, message: str, answer: Answer, missing: type[ProviderError]) -> ProviderError:
-        """Return the error that an answer other than 2xx stands for."""
+        """Return the error for an answer other than 2xx."""
         if answer.status in _PASSING or answer.status >= requests.codes.server_error:
             return ProviderUnavailable(message, answer.retry_after)
         return (missing if answer.status == requests.codes.not_found else ProviderRefused)(message)
@@ -171,7 +172,7 @@ class HttpApi:
         return self._ask_credential() if self._locked_seconds(credential) else credential
 
     def _locked_seconds(self, credential: str) -> float:
-        """Return for how many seconds *credential* must not be sent."""
+        """Return the seconds for which *credential* must not be sent."""
         refused, until = self._locked_out or (None, 0)
         return max(0.0, until - self._clock.monotonic()) if refused == credential else 0
 
@@ -182,7 +183,7 @@ class HttpApi:
             kind = ProviderUnavailable if error.retryable else ProviderRefused
             raise kind(f"the credential for {self._url}: {error}") from error
         if not credential or not credential.isascii() or not credential.isprintable():
-            # Looked at here, because the error that requests would raise quotes it.
+            # Checked here, because the error that requests would raise quotes it.
             raise ProviderRefused(f"the credential for {self._url} is empty or holds characters that cannot be sent")
         self._known_credential = credential
         return credential
@@ -191,7 +192,7 @@ class HttpApi:
         self, method: str, path: str, deadline: Deadline, credential: str, *, params: Params | None, body: object = None
     ) -> Answer:
         def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
-            # As auth instead of a header: otherwise requests adds what it finds in ~/.netrc.
+            # As auth instead of a header: otherwise requests adds credentials from ~/.netrc.
             request.headers[self._header] = self._authorization(credential)
             return request
 
@@ -199,7 +200,7 @@ class HttpApi:
             raise TimeLimitExceeded
         try:
             if locked := self._locked_seconds(credential):
-                raise ProviderRefused(f"{method} {path}: not sent: the credential was refused; again in {locked:.0f} s")
+                raise ProviderRefused(f"{method} {path}: not sent: the credential was refused; retry in {locked:.0f} s")
             if method != "GET":
                 deadline.check()
             with self._session.request(
@@ -214,19 +215,21 @@ class HttpApi:
             ) as response:
                 if response.status_code == requests.codes.unauthorized:
                     self._locked_out = (credential, self._clock.monotonic() + self._lockout_seconds)
-                content = read(f"{method} {path}", response, deadline)
+                content = read(f"{method} {path}", response.raw, deadline)
         except (requests.RequestException, HTTPError) as error:
             if isinstance(error, requests.RequestException):
                 error.request = None  # it holds the credential
             if isinstance(error, ValueError):
                 raise ProviderRefused(f"{self._url!r} is not the http(s) URL of an API") from error
-            raise ProviderUnavailable(f"{method} {path}: no complete answer: {_innermost(error)}") from error
+            reason = innermost(error)
+            message = f"{type(reason).__name__}: {reason}"[:TEXT_LENGTH]
+            raise ProviderUnavailable(f"{method} {path}: no complete answer: {message}") from error
         finally:
             self._calls.release()
         return Answer(response.status_code, content, retry_after(response.headers))
 
     def _result(self, request: str, answer: Answer, credential: str, missing: type[ProviderError]) -> Any:
-        """Return the decoded answer if the API did what was asked, else raise the error that fits."""
+        """Return the decoded answer of a success; raise the error for anything else."""
         if answer.status in _WITHOUT_ANSWER:
             return None
         if requests.codes.ok <= answer.status < requests.codes.multiple_choices:
@@ -246,10 +249,3 @@ def _may_wait(seconds: float, deadline: Deadline) -> bool:
         return seconds <= LONGEST_PAUSE_SECONDS and seconds < deadline.left()
     except TimeLimitExceeded:
         return False
-
-
-def _innermost(error: BaseException) -> str:
-    """Return the reason at the bottom: what is wrapped around it says the same at length."""
-    while (reason := error.__cause__ or error.__context__) is not None and not isinstance(reason, ShepherdError):
-        error = reason
-    return f"{type(error).__name__}: {error}"[:TEXT_LENGTH]

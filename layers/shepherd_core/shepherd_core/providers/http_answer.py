@@ -1,18 +1,19 @@
-"""A whole answer over HTTP: reading it in time, and what it says in general."""
+"""A complete HTTP answer: reading it by the deadline, and what all APIs have in common."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.errors import ProviderUnavailable, TimeLimitExceeded
+from shepherd_core.errors import ProviderUnavailable, ShepherdError, TimeLimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import requests
+    import urllib3
 
     from shepherd_core.clock import Deadline
 
@@ -23,40 +24,50 @@ _PIECE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     body: bytes
     retry_after: float | None
-    """Seconds that the header Retry-After asks for."""
+    """The seconds of the header Retry-After."""
 
     def decoded(self) -> Any:
-        """Return what the body means as JSON; None if it is none, or null."""
+        """Return the body as JSON; None if it is not JSON, or null."""
         try:
             return json.loads(self.body)
         except ValueError:
             return None
 
 
-def read(request: str, response: requests.Response, deadline: Deadline) -> bytes:
+def read(request: str, response: urllib3.BaseHTTPResponse, deadline: Deadline, longest: float = math.inf) -> bytes:
     """
-    Return the whole body; one that trickles in outlives the deadline by one piece at most.
+    Return the whole body; a slow one exceeds the deadline by one part at most.
 
     Raises:
-        ProviderUnavailable: the deadline passed. Not TimeLimitExceeded: the request was sent.
+        ProviderUnavailable: the deadline passed, or the body is longer than *longest* bytes. Not TimeLimitExceeded:
+            the request was sent.
     """
     content = bytearray()
-    while piece := response.raw.read1(_PIECE, decode_content=True):
+    while piece := response.read1(_PIECE, decode_content=True):
         content += piece
+        if len(content) > longest:
+            raise ProviderUnavailable(f"{request}: the answer is longer than {longest} bytes")
         try:
             deadline.left()
         except TimeLimitExceeded as error:
-            raise ProviderUnavailable(f"{request}: the answer was still coming when the time was used up") from error
+            raise ProviderUnavailable(f"{request}: the answer was incomplete when the time was up") from error
     return bytes(content)
 
 
+def innermost(error: BaseException) -> BaseException:
+    """Return the first cause of *error*, outside Shepherd; the errors around it only repeat it at length."""
+    while (reason := error.__cause__ or error.__context__) is not None and not isinstance(reason, ShepherdError):
+        error = reason
+    return error
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the API wants to be left alone; a date is compared with the API's own clock."""
+    """Return the seconds of the header Retry-After; a date is compared with the API's own clock."""
     value = headers.get("Retry-After", "")
     if value.isascii() and value.isdecimal():
         seconds = float(value)

@@ -1,4 +1,4 @@
-"""A list of machines that somebody wrote by hand: JSON, read whole and checked whole."""
+"""A machine list, written by an operator: JSON, read and validated as a whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shepherd_core.clock import Deadline
 
     Entry = Mapping[str, Any]
-    """The fields of an entry, by name, as what they mean; those that are left out are missing here too."""
+    """The parsed fields of an entry, by name, without those that are left out."""
 
 _LONGEST = 128
 
@@ -32,23 +32,24 @@ _LONGEST = 128
 class Field:
     """A field of the entries."""
 
-    meaning: Callable[[object], Any]
-    """Returns what a value means, None if it means nothing."""
+    parse: Callable[[object], Any]
+    """Returns the parsed value, None if it is not valid."""
     wanted: str
-    """What a value has to be, for whoever wrote something else."""
+    """A description of valid values, for error messages."""
     required: bool = True
 
 
 class MachineList:
     """
-    The list that *read* returns, a JSON list of objects with *fields*; each entry has an ID and an Addr of its own.
+    The list that *read* returns: a JSON list of objects with *fields*; ID and Addr of each entry are unique.
 
-    Nobody records which entries are in use, so all are ``PossiblyUsed``: the
-    BMDB knows. To create a machine is to take its entry, which changes nothing.
+    The list does not record which entries are in use, so all are
+    ``PossiblyUsed``; the BMDB knows. To create a machine is to take its entry,
+    which changes nothing.
 
-    *read* raises SourceError. Every method calls it once: give it one that
-    remembers the answer for the length of an invocation. *disagreements*
-    returns what is wrong between the entries, which it is given by index.
+    *read* raises SourceError. Every method calls it once: pass one that caches
+    the document for the length of an invocation. *disagreements* gets the
+    entries by index and returns the contradictions between them.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class MachineList:
         Return all entries, in their order.
 
         Raises:
-            ListingInvalid: the list has faults; each is named with entry, field, value and what was wanted.
+            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
             ProviderUnavailable: the list cannot be read now.
             ProviderRefused: the list cannot be read.
             TimeLimitExceeded: no time is left.
@@ -85,7 +86,8 @@ class MachineList:
 
         Raises:
             MachineNotFound: there is none.
-            ProviderRefused: the list has faults, or as ``entries``, which says more.
+            ProviderRefused: the list has errors.
+            ProviderUnavailable, ProviderRefused, TimeLimitExceeded: see ``entries``.
         """
         try:
             entries = self.entries(deadline)
@@ -98,10 +100,10 @@ class MachineList:
 
     def take(self, capacity: Machine, token: UUID, status: ProviderStatus, deadline: Deadline) -> Machine:
         """
-        Return the entry that *capacity* is, as used and in *status*, as a Provider's ``create_machine``.
+        Return the entry of *capacity*, as used and in *status*: the ``create_machine`` of a Provider.
 
-        There is nothing to create, and so nothing that a second call could create twice. The
-        *token* is not kept: that two machines do not take the same entry is the BMDB's to see to.
+        Nothing is created, so a second call cannot create anything twice. The *token* is not
+        stored: the BMDB ensures that two machines do not take the same entry.
         """
         deadline.check()
         try:
@@ -115,7 +117,7 @@ class MachineList:
         Return the entries of a JSON list, in its order.
 
         Raises:
-            ListingInvalid: names every fault of every entry.
+            ListingInvalid: names every error of every entry.
         """
         try:
             found = json.loads(document, object_pairs_hook=_Object)
@@ -145,7 +147,7 @@ class MachineList:
         return list(entries.values())
 
     def _checked(self, entry: _Object) -> tuple[dict[str, Any], list[str]]:
-        """Return those fields that are right, as what they mean, and what is wrong with the others."""
+        """Return the parsed values of the valid fields, and the errors of the others."""
         faults = [f"{name} is written more than once; once was wanted" for name in entry.repeated]
         faults += [
             f"{name!r} is {shown(value)}; no fields but {', '.join(self._fields)} are known"
@@ -155,7 +157,7 @@ class MachineList:
         values: dict[str, Any] = {}
         for name, field in self._fields.items():
             if name in entry:
-                value = field.meaning(entry[name])
+                value = field.parse(entry[name])
                 if value is None:
                     faults.append(f"{name} is {shown(entry[name])}; {field.wanted} was wanted")
                 else:
@@ -177,12 +179,12 @@ def machine(entry: Entry, status: ProviderStatus) -> Machine:
 
 
 def shown(value: object) -> str:
-    """Return *value* as a fault names it, not longer than it takes to find it."""
+    """Return *value* for an error message, shortened to 80 characters."""
     return f"{value!r:.80}"
 
 
 class _Object(dict[str, object]):
-    """A JSON object that knows which of its fields were written twice: the sign of two entries run together."""
+    """A JSON object that records repeated fields, a sign of two entries run together."""
 
     def __init__(self, pairs: list[tuple[str, object]]) -> None:
         super().__init__(pairs)
@@ -216,4 +218,4 @@ FIELDS: Mapping[str, Field] = {
     "Addr": Field(_address, "the IP address of one machine, as text and without a zone,"),
     "Location": Field(_text, f"a text of at most {_LONGEST} printable characters", required=False),
 }
-"""The fields that every such list has."""
+"""The fields of every machine list."""

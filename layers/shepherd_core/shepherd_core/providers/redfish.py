@@ -1,8 +1,8 @@
 """
-Redfish: machines of one's own, as a list has them, restarted through their BMCs.
+Redfish: your own machines, from a machine list, restarted through their BMCs.
 
-Requests carry the credential, if not told otherwise: a session would have to
-be closed, which a function that is killed cannot do, and BMCs have few.
+By default each request has the credential. A session would have to be closed,
+which a function that is killed cannot do, and BMCs have few sessions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from shepherd_core.provider_config import RedfishSettings
     from shepherd_core.providers.machine_list import Entry
 
-_TOLD = 10
-"""How many BMCs that did not answer a log line names."""
+_LOGGED = 10
+"""The number of machines with an unknown power state that a log line names."""
 
 
 class RedfishProvider(Provider):
@@ -43,12 +43,12 @@ class RedfishProvider(Provider):
     A provider whose machines are the entries of a JSON list, which names the BMC of each.
 
     ``[{"ID": "rack1-3", "Addr": "192.0.2.13", "Bmc": "https://192.0.2.113", "Credential": "/shepherd/bmc/rack1-3"},
-    …]``: as for the static provider, and *Bmc* is the URL of the BMC, *Credential* the name of the secret that holds
-    ``user:password``. *System*, the path of the ComputerSystem, is needed where a BMC has several; *Fingerprint* pins
-    the BMC's certificate, which is verified against CAs otherwise.
+    …]``: *ID* and *Addr* as for the static provider, *Bmc* is the URL of the BMC, *Credential* the name of the secret
+    ``user:password``. *System*, the path of the ComputerSystem, is required if a BMC has several; *Fingerprint* pins
+    the certificate of the BMC, which is otherwise verified against CAs.
 
-    *read_list* and *read_ca* return documents and raise SourceError; give the first as ``MachineList`` wants it.
-    *read_secret* and *forget_secret* are the secret store's.
+    *read_list* and *read_ca* return documents and raise SourceError; *read_list* caches as ``MachineList`` says.
+    *read_secret* and *forget_secret* are those of the secret store.
     """
 
     name = "redfish"
@@ -80,48 +80,48 @@ class RedfishProvider(Provider):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Return what it can do: reinstall too, if there is something to boot from."""
+        """Return all capabilities; reinstall only with a boot source in the settings."""
         always = {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
         return frozenset(always if self._boot_source is None else {*always, Capability.REINSTALL})
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
-        Return all entries, each with its power state, unless the settings say to leave that out.
+        Return all entries, each with its power state unless the settings disable that.
 
-        A BMC that does not answer in time leaves the state of its machine unknown, and that is all: the list is
-        complete without it. All BMCs together have the time for one request, and at most half of what is left.
+        If a BMC does not answer in time, the state of its machine is unknown; the listing is complete all the same.
+        All BMCs together have the time for one request, and at most half of the time that is left.
 
         Raises:
-            ListingInvalid: the list has faults; each is named with entry, field, value and what was wanted.
+            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
         """
         entries = self._list.entries(deadline)
         if not self._list_power:
             return [machine(entry, ProviderStatus.UNKNOWN) for entry in entries]
-        # One thread for a BMC: it is asked one thing at a time, and sent a wrong password once.
+        # One thread for each BMC, which so gets one request at a time, and a wrong password only once.
         bmcs: dict[str, list[tuple[Entry, Door]]] = {}
         for entry in entries:
             bmcs.setdefault(entry["Bmc"], []).append((entry, self._door(entry)))
-        silent: list[str] = []
+        failures: list[str] = []
         limit = deadline.within(min(self._way.seconds, deadline.remaining() / 2))
         with ThreadPoolExecutor(self._max_calls, thread_name_prefix="redfish") as pool:
-            found = list(pool.map(partial(self._known, silent=silent, limit=limit), bmcs.values()))
-        if silent:
-            telemetry.warning("power states are unknown", machines=len(silent), reasons=sorted(silent)[:_TOLD])
+            found = list(pool.map(partial(self._known, failures=failures, limit=limit), bmcs.values()))
+        if failures:
+            telemetry.warning("power states are unknown", machines=len(failures), reasons=sorted(failures)[:_LOGGED])
         known = {provider_id: status for statuses in found for provider_id, status in statuses.items()}
         return [machine(entry, known[entry["ID"]]) for entry in entries]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Return one entry and its power state, as the Provider does; a BMC that does not answer is an error here."""
+        """Return one entry with its power state; here it is an error if the BMC does not answer."""
         entry = self._list.entry(provider_id, deadline)
         return machine(entry, self._status(entry, self._door(entry), deadline))
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """Return the entry that *capacity* is, as used, as the Provider does; see ``MachineList.take``."""
+        """Return the entry of *capacity*, as used; see ``MachineList.take``."""
         return self._list.take(capacity, token, capacity.status, deadline)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Restart the machine, which then boots as usual; one that is off is switched on.
+        Restart the machine, which then boots from its disk; switch it on if it is off.
 
         Raises:
             MachineNotFound: the list has no such machine.
@@ -132,9 +132,9 @@ class RedfishProvider(Provider):
 
     def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Cut the machine's power and give it back; one that is off is switched on.
+        Switch the machine off and on; switch it on if it is off.
 
-        If it dies between the two, the machine is off, and the next call, or the next ``reboot``, switches it on.
+        If the process dies in between, the machine is off; the next call, or the next ``reboot``, switches it on.
 
         Raises:
             MachineNotFound: the list has no such machine.
@@ -145,11 +145,11 @@ class RedfishProvider(Provider):
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Let the machine boot once from the boot source of the settings, whose matter it is to install a system.
+        Boot the machine once from the boot source of the settings, which must install a system.
 
         Raises:
             MachineNotFound: the list has no such machine.
-            NotSupported: the settings name no boot source, or the BMC cannot do it with this one; nothing was done.
+            NotSupported: the settings name no boot source, or the BMC cannot use this one; nothing was done.
         """
         if self._boot_source is None:
             super().reinstall(provider_id, deadline)
@@ -168,16 +168,16 @@ class RedfishProvider(Provider):
             return status(bmc, entry.get("System") or path_of_the_only(bmc))
 
     def _known(
-        self, systems: list[tuple[Entry, Door]], silent: list[str], limit: Deadline
+        self, systems: list[tuple[Entry, Door]], failures: list[str], limit: Deadline
     ) -> dict[str, ProviderStatus]:
-        """Return what is known of the systems of one BMC; why something is not goes into *silent*."""
+        """Return the states of the systems of one BMC; the reasons of unknown states are added to *failures*."""
         known = {}
         for entry, door in systems:
             try:
                 known[entry["ID"]] = self._status(entry, door, limit)
             except (ProviderError, TimeLimitExceeded) as error:
                 known[entry["ID"]] = ProviderStatus.UNKNOWN
-                silent.append(f"{entry['ID']}: {error}")
+                failures.append(f"{entry['ID']}: {error}")
         return known
 
     def _door(self, entry: Entry) -> Door:
@@ -189,10 +189,10 @@ class RedfishProvider(Provider):
         with self._cas_lock:
             if self._cas is None:
                 try:
-                    # Nothing for an empty document: ssl would take that for the system's.
+                    # An invalid text for an empty document, for which ssl would use the CAs of the system.
                     pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
                     context = ssl.create_default_context(cadata=pem)
-                    # From Python 3.13 on it wants of CAs what those of many a rack never had.
+                    # The default of Python 3.13 refuses CAs without certain extensions, which private CAs often lack.
                     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
                     self._cas = context
                 except SourceError as error:

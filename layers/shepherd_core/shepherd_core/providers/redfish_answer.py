@@ -1,33 +1,25 @@
-"""What a BMC answers: read in time and within measure, and its errors made harmless."""
+"""The answer of a BMC, with its errors sanitized."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.errors import ProviderUnavailable, TimeLimitExceeded
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import urllib3
-
-    from shepherd_core.clock import Deadline
-
 TEXT_LENGTH = 300
-"""How many characters of a BMC's words an error quotes."""
+"""The number of characters of a BMC's message that an error quotes."""
 
-_PIECE = 65_536
-_LARGEST = 4 * 1024 * 1024
 _MESSAGES = "@Message.ExtendedInfo"
 _BAD_REQUEST = 400
 
 
 class Answer:
-    """An answer, with as much of the interface of one of requests' as sushy uses."""
+    """An answer, with the part of the interface of a ``requests.Response`` that sushy uses."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes, hidden: Callable[[str], str]) -> None:
-        """*hidden* returns a text without our credential: a BMC may repeat in an error what it was sent."""
+        """*hidden* removes our credential from a text: a BMC may repeat the request in an error."""
         self.status_code = status
         self.headers = headers
         self.content = content
@@ -35,15 +27,15 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Return whether the BMC did, or began to do, what it was asked for."""
+        """Return whether the BMC carried out the request, or began to."""
         return 200 <= self.status_code < 300  # noqa: PLR2004 - the class of statuses, not a status
 
     def json(self) -> Any:
         """
-        Return what the content means; of an error only what sushy looks at, cleaned and in the shape that it expects.
+        Return the content as JSON; of an error only the fields that sushy uses, sanitized and of the right types.
 
         Raises:
-            ValueError: it is not JSON, and no error.
+            ValueError: it is not JSON, and not an error.
         """
         refused = self.status_code >= _BAD_REQUEST
         try:
@@ -52,9 +44,9 @@ class Answer:
             if not refused:
                 raise ValueError(f"no JSON: {error}") from error
             value = None
-        return {"error": self._harmless(value)} if refused else value
+        return {"error": self._sanitized(value)} if refused else value
 
-    def _harmless(self, value: object) -> dict[str, object]:
+    def _sanitized(self, value: object) -> dict[str, object]:
         error = _object(_object(value).get("error"))
         messages = error.get(_MESSAGES) or _object(value).get(_MESSAGES)
         return {
@@ -73,7 +65,7 @@ class Answer:
         return [self._text(item) for item in _list(value)]
 
     def _text(self, value: object) -> str:
-        """Return a text as one short line without our credential; nothing for anything else."""
+        """Return a text as one short line without our credential; an empty text for any other value."""
         text = self._hidden(value) if isinstance(value, str) else ""
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:TEXT_LENGTH]
 
@@ -87,28 +79,9 @@ def _list(value: object) -> list[object]:
 
 
 def said(error: Mapping[str, Any] | None) -> str:
-    """Return what a BMC says about an error, as ``Answer`` cleaned it: its messages, else what it says in general."""
+    """Return the text of an error that ``Answer`` sanitized: its messages, else its general message."""
     if error is None:
         return ""
     messages = [message["Message"] for message in error[_MESSAGES] if message["Message"]]
     ids = [message["MessageId"] for message in error[_MESSAGES] if message["MessageId"]]
     return "; ".join(dict.fromkeys(messages or [error["message"] or ", ".join(ids)]))[:TEXT_LENGTH]
-
-
-def read(asked: str, response: urllib3.BaseHTTPResponse, limit: Deadline) -> bytes:
-    """
-    Return the whole body; one that trickles in outlives the limit by one piece at most.
-
-    Raises:
-        ProviderUnavailable: time is up, or this is no answer but a flood. Not TimeLimitExceeded: the request was sent.
-    """
-    content = bytearray()
-    while piece := response.read1(_PIECE, decode_content=True):
-        content += piece
-        if len(content) > _LARGEST:
-            raise ProviderUnavailable(f"{asked}: the answer is longer than {_LARGEST} bytes")
-        try:
-            limit.left()
-        except TimeLimitExceeded as error:
-            raise ProviderUnavailable(f"{asked}: the answer was still coming when the time was used up") from error
-    return bytes(content)

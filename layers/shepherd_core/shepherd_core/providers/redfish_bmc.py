@@ -1,8 +1,8 @@
 """
-One BMC as sushy sees it: its connector, with transport, patience and logins of our own.
+A BMC for sushy: its connector, with our transport, retries and logins.
 
-sushy knows Redfish and what vendors make of it. Its own transport retries,
-sleeps and logs in again as it sees fit, and knows no deadline.
+sushy knows Redfish and the vendors' deviations from it. Its own transport
+retries, sleeps and logs in again without a deadline.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 ROOT = "/redfish/v1/"
 TRIES = 3
-"""How often a read is tried in all."""
+"""The total number of tries of a read."""
 PAUSE_SECONDS = 0.5
 """The pause after the first try; doubled after each further one."""
 CLOSING_SECONDS = 2.0
-"""Kept for closing a session, but never more than a quarter of the time."""
+"""The time reserved for closing a session, at most a quarter of the time that is left."""
 
 _PASSING = (408, 409, 423, 425, 429, 500, 502, 503, 504, 507)
 _UNAUTHORIZED = 401
@@ -42,27 +42,27 @@ _UNAUTHORIZED = 401
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How all BMCs are treated."""
+    """The options for all BMCs."""
 
     logins: Logins
     clock: Clock
     seconds: float
-    """How long a BMC may take for one request, all tries included."""
+    """The time limit of a request, including all tries."""
     sessions: bool
-    """Whether to log in, and out in the end; else every request carries the credential."""
+    """Whether to use a session, with login and logout; otherwise every request has the credential."""
 
 
 @contextmanager
 def connected(way: Way, door: Door, deadline: Deadline) -> Iterator[Bmc]:
     """
-    Yield the BMC behind *door*, and close its session in the end; what sushy raises inside arrives as our errors.
+    Yield the BMC at *door*, and close its session at the end; sushy's errors are raised as Shepherd's.
 
     Raises:
-        ProviderUnavailable: no answer, none that can be understood, or a passing refusal. Where something was to be
-            changed, it is unknown whether it was.
-        ProviderRefused: the BMC refuses, or could not prove who it is.
+        ProviderUnavailable: no answer, one that was not understood, or a temporary refusal. Unknown whether a change
+            took effect.
+        ProviderRefused: the BMC refuses, or its certificate is not trusted.
         TimeLimitExceeded: no time is left.
-        SessionExpired: the BMDB session ended before a change could be asked for.
+        SessionExpired: the BMDB session ended before a change could be requested.
     """
     bmc = Bmc(way, door, deadline)
     try:
@@ -72,17 +72,17 @@ def connected(way: Way, door: Door, deadline: Deadline) -> Iterator[Bmc]:
     except exceptions.SushyError as error:
         raise ProviderRefused(f"{bmc.asked}: {str(error)[:TEXT_LENGTH]}") from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        # sushy takes apart what the BMC sent, and does not look first.
+        # sushy parses answers without validating them.
         raise ProviderUnavailable(f"{bmc.asked}: the answer is not understood: {error!r:.200}") from error
     finally:
         bmc.close()
 
 
 class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
-    """One BMC, for one thread and one piece of work; made by ``connected``."""
+    """A BMC, for one thread and one operation; created by ``connected``."""
 
     def __init__(self, way: Way, door: Door, deadline: Deadline) -> None:
-        # Not Connector's, which would prepare connections of its own.
+        # Without Connector.__init__, which would prepare its own connections.
         self._way = way
         self._door = door
         self._deadline = deadline
@@ -94,20 +94,20 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self._session_path: str | None = None
         self._secrets: list[str] = []
         self.broken: ShepherdError | None = None
-        """Why a request got no useful answer, if one did not: sushy passes over some errors, and these with them."""
+        """The last error of a request without a useful answer, because sushy ignores some errors, also such ones."""
 
     @property
     def name(self) -> str:
-        """Return what errors call it."""
+        """Return its name in errors."""
         return f"the BMC {self._door.url}"
 
     @property
     def asked(self) -> str:
-        """Return what was asked for last, as errors name it."""
+        """Return the last request, as errors name it."""
         return self._transport.asked
 
     def close(self) -> None:
-        """End the session, if there is one. One that cannot be ended ends when the BMC has waited long enough."""
+        """Close the session, if there is one. If that fails, it ends by the BMC's own timeout."""
         if self._token is not None and self._session_path is not None:
             logout = Request(method="DELETE", path=self._session_path, headers={"X-Auth-Token": self._token})
             try:
@@ -119,7 +119,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self._transport.close()
 
     def failure(self, error: exceptions.HTTPError) -> ProviderError:
-        """Return what a refusal of the BMC means to us, with its own words."""
+        """Return Shepherd's error for a refusal of the BMC, with the BMC's message."""
         words = said(error.body)
         message = f"{self.asked}: {error.status_code}{': ' if words else ''}{words}"
         passing = error.status_code in _PASSING or self.check_retry_on_exception(error)
@@ -134,9 +134,9 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         **_: object,
     ) -> Answer:
         """
-        Ask, and return the answer; what only reads is tried up to three times, while there is time.
+        Send a request and return the answer; reads are tried up to three times, while there is time.
 
-        All that sushy's resources do comes through here.
+        All requests of sushy's resources come through here.
         """
         given = {name: value for name, value in (headers or {}).items() if value is not None}
         request = Request(method=method, path=path, data=data, headers=given, effect=method != "GET")
@@ -174,7 +174,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         raise AssertionError  # count never ends
 
     def _authorized(self, request: Request, limit: Deadline) -> Answer:
-        """Send with the credential; if that is refused, with the one that took its place, and with no third."""
+        """Send with the credential; if it is refused, once more with its replacement, if there is one."""
         logins, url, secret = self._way.logins, self._door.url, self._door.secret
         credential = self._credential = self._credential or logins.get(url, secret, limit)
         self._secrets += credential.secrets
@@ -202,19 +202,19 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         return self._transport.send(request.carrying("X-Auth-Token", self._token), self._deadline, limit)
 
     def _log_in(self, credential: Credential, limit: Deadline) -> Answer:
-        """Begin a session; afterwards there is a token, or the answer says why there is none."""
+        """Open a session; afterwards there is a token, or the answer has the reason why not."""
         root = _decoded(self._transport.send(Request(method="GET", path=ROOT, headers={}), self._deadline, limit))
         try:
             path = str(root["Links"]["Sessions"]["@odata.id"])
         except (LookupError, TypeError):
-            path = f"{ROOT}SessionService/Sessions"  # where the specification puts them
+            path = f"{ROOT}SessionService/Sessions"  # the path of the specification
         login = {"UserName": credential.user, "Password": credential.password}
         request = Request(method="POST", path=path, data=login, headers={})
         answer = self._transport.send(request, self._deadline, limit)
         if answer.ok:
             self._token = answer.headers.get("X-Auth-Token")
             if self._token is None:
-                raise ProviderRefused(f"{self.asked}: the answer holds no X-Auth-Token: this BMC has no sessions")
+                raise ProviderRefused(f"{self.asked}: the answer has no X-Auth-Token: this BMC has no sessions")
             self._secrets.append(self._token)
             self._session_path = answer.headers.get("Location") or _decoded(answer).get("@odata.id")
         return answer
@@ -226,7 +226,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
 
 
 def _decoded(answer: Answer) -> Any:
-    """Return the answer's JSON; an empty object for none, and None for what is not JSON."""
+    """Return the answer's JSON; an empty object if there is no content, None if it is not JSON."""
     try:
         return answer.json() if answer.content else {}
     except ValueError:

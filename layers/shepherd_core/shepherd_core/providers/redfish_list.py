@@ -1,4 +1,4 @@
-"""What an entry of the list says about a machine's BMC, besides what every such list says about a machine."""
+"""The machine list of the Redfish provider: the fields about BMCs, besides those of every machine list."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def redfish_list(read: Callable[[], bytes]) -> MachineList:
-    """Return the list that *read* returns; its entries have a Bmc and a Credential, and may have more."""
+    """Return the list that *read* returns; each entry has a Bmc and a Credential, maybe a System or a Fingerprint."""
     return MachineList(read, _FIELDS, _disagreements)
 
 
 def _bmc(value: object) -> str | None:
-    """Return a URL without its last slash, and in one spelling, since it tells BMCs apart."""
+    """Return the normalized URL without a slash at the end, because URLs identify BMCs."""
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         return None
     try:
@@ -68,11 +68,11 @@ _FIELDS: Mapping[str, Field] = {
 
 
 def _disagreements(entries: Mapping[int, Entry]) -> Iterator[str]:
-    """Yield what would let two entries act on one machine: the same system, or one that might be the same."""
+    """Yield the contradictions by which two entries could mean one machine: equal, or possibly equal, systems."""
     known: dict[str, dict[str | None, int]] = {}
     for index, entry in entries.items():
         if "Bmc" in entry:
-            # With a slash in the end or without, as the BMC wants it, it is the same one.
+            # With and without a slash at the end it is the same system; BMCs differ in what they accept.
             system = None if "System" not in entry else entry["System"].rstrip("/")
             others = known.setdefault(entry["Bmc"], {})
             if others and (system is None or system in others or None in others):

@@ -1,4 +1,4 @@
-"""Who we are to a BMC: credentials, and the care not to be locked out with a wrong one."""
+"""The credentials of BMCs, and the protection against a lock-out by a wrong one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shepherd_core.clock import Clock, Deadline
 
 LOCKOUT_SECONDS = 600
-"""For how long a credential that a BMC refused is not sent to it again: some lock an account at the third bad login."""
+"""How long a refused credential is not sent to the BMC again: some lock an account after three bad logins."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -27,12 +27,12 @@ class Credential:
 
     @property
     def basic(self) -> str:
-        """Return it as HTTP Basic authentication sends it."""
+        """Return the value of the header Authorization."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return what of it no error may repeat."""
+        """Return the texts that must not be in errors."""
         return (self.basic.removeprefix("Basic "), self.password)
 
 
@@ -41,8 +41,8 @@ class Logins:
     The credentials of all BMCs, each a secret ``user:password``.
 
     *read* returns a secret by its name and raises SecretError; *forget* makes
-    it look anew next time. They are called by one thread at a time, for which
-    the others wait no longer than their limits. Safe to use from several threads.
+    *read* fetch it again. They are called by one thread at a time; the others
+    wait, at most until their limits. Safe to use from several threads.
     """
 
     def __init__(self, read: Callable[[str], str], forget: Callable[[str], None], clock: Clock) -> None:
@@ -59,7 +59,7 @@ class Logins:
         Raises:
             ProviderRefused: the BMC refused it less than ``LOCKOUT_SECONDS`` ago, or there is none.
             ProviderUnavailable: the secret cannot be read now.
-            TimeLimitExceeded: others took all the time to read theirs.
+            TimeLimitExceeded: other threads read secrets until the limit.
         """
         credential = self._parsed(secret, limit)
         refused, until = self._refused.get(bmc, (None, 0.0))
@@ -67,18 +67,18 @@ class Logins:
         if credential == refused and left > 0:
             raise ProviderRefused(
                 f"the BMC {bmc} refused the credential {secret!r}; it is not sent again for {left:.0f} s, "
-                "or until it is another one"
+                "unless it is changed"
             )
         return credential
 
     def refuse(self, bmc: str, secret: str, credential: Credential, limit: Deadline) -> Credential | None:
         """
-        Take note that the BMC refused *credential*; return the one that took its place since it was read, if any.
+        Record that the BMC refused *credential*; return its replacement in the secret store, if there is one.
 
         Raises:
-            ProviderRefused: the secret is there no more, or no credential.
+            ProviderRefused: the secret is gone, or not a credential.
             ProviderUnavailable: the secret cannot be read now.
-            TimeLimitExceeded: others took all the time to read theirs.
+            TimeLimitExceeded: other threads read secrets until the limit.
         """
         self._refused[bmc] = (credential, self._clock.monotonic() + LOCKOUT_SECONDS)
         self._forget(secret)
@@ -97,5 +97,5 @@ class Logins:
             self._reading.release()
         user, colon, password = text.strip().partition(":")
         if not user or not colon or not password or not text.strip().isprintable():
-            raise ProviderRefused(f"the secret {secret!r} does not hold a credential; user:password was wanted")
+            raise ProviderRefused(f"the secret {secret!r} is not a credential; user:password was wanted")
         return Credential(user, password)

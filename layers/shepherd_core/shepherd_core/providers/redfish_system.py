@@ -1,10 +1,10 @@
 """
-One computer system of a BMC: its power, and what it boots from.
+A computer system of a BMC: its power and its boot source.
 
-A plain restart must never reinstall the machine: a one-time boot override that
-is still set, and our medium in its drive, are taken back before one. A
-reinstallation sets both only while the machine is off: whenever it is switched
-on then, by whomever, nothing has run on it that could be lost.
+A plain restart must never reinstall the machine: before it, a one-time boot
+override that is still set is cleared, and our medium is ejected. A
+reinstallation sets both only while the machine is off: whatever switches it on
+then, nothing has run on it in between that could be lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from shepherd_core.providers.redfish_bmc import Bmc, Way
 
 POLL_SECONDS = 1.0
-"""The pause between two looks at whether a machine has gone off."""
+"""The pause between two reads of the power state of a machine that is being switched off."""
 PXE = "pxe"
-"""The boot source that is not a URL."""
+"""The only boot source that is not a URL."""
 
 _DISCS = {VirtualMediaType.CD, VirtualMediaType.DVD}
 _STATUS = {"On": ProviderStatus.RUNNING, "Off": ProviderStatus.STOPPED}
@@ -38,7 +38,7 @@ _STATUS = {"On": ProviderStatus.RUNNING, "Off": ProviderStatus.STOPPED}
 
 def path_of_the_only(bmc: Bmc) -> str:
     """
-    Return the path of the one system that *bmc* has.
+    Return the path of the only system of *bmc*.
 
     Raises:
         ProviderRefused: it has none, or several.
@@ -51,13 +51,13 @@ def path_of_the_only(bmc: Bmc) -> str:
 
 
 def status(bmc: Bmc, path: str) -> ProviderStatus:
-    """Return whether the system at *path* is on; whatever is neither ``On`` nor ``Off`` is unknown."""
+    """Return the power state of the system at *path*; states other than ``On`` and ``Off`` are unknown."""
     state = bmc.get(path).json().get("PowerState")
     return _STATUS.get(state, ProviderStatus.UNKNOWN) if isinstance(state, str) else ProviderStatus.UNKNOWN
 
 
 class ComputerSystem:
-    """The system at *path* of *bmc*, as it was when this was made."""
+    """The system at *path* of *bmc*, in its state when this object was created."""
 
     def __init__(self, bmc: Bmc, path: str, way: Way, boot_source: str | None, deadline: Deadline) -> None:
         """*boot_source*: ``pxe``, or the URL of an image for the virtual drive."""
@@ -69,33 +69,33 @@ class ComputerSystem:
         self._system = System(bmc, path)
         self._allowed = self._system.get_allowed_reset_system_values()
         if bmc.broken is not None:
-            raise bmc.broken  # sushy goes on without what it could not read: boot settings, or what resets are offered
+            raise bmc.broken  # sushy ignores a failure to read the boot settings or the offered resets
 
     def reboot(self, *, graceful: bool) -> None:
         """
-        Restart it, at once or, if *graceful* and the BMC can, by its operating system; switch it on if it is off.
+        Restart it, by its operating system if *graceful* and the BMC can, else at once; switch it on if it is off.
 
         Raises:
-            NotSupported: the BMC offers nothing for that; nothing was done.
+            NotSupported: the BMC offers no reset for that; nothing was done.
         """
         kinds = [ResetType.FORCE_RESTART, ResetType.POWER_CYCLE]
         self._restart([ResetType.GRACEFUL_RESTART, *kinds] if graceful else kinds)
 
     def power_cycle(self) -> None:
         """
-        Cut the power and give it back. If this dies in between, the next restart of any kind switches it on.
+        Switch it off and on. If the process dies in between, the next restart of any kind switches it on.
 
         Raises:
-            NotSupported: the BMC offers nothing for that; nothing was done.
+            NotSupported: the BMC offers no reset for that; nothing was done.
         """
         self._restart([ResetType.POWER_CYCLE])
 
     def reinstall(self) -> None:
         """
-        Boot it from the boot source, this once. If this dies on the way, it is off, or boots from the source at once.
+        Boot it once from the boot source. If the process dies in between, it is off, or boots from the source.
 
         Raises:
-            NotSupported: the BMC cannot switch it off and on, or not let it boot from there; nothing was done.
+            NotSupported: the BMC cannot switch it off and on, or cannot boot it from there; nothing was done.
         """
         *first, last = self._steps([])
         drive = None
@@ -134,10 +134,10 @@ class ComputerSystem:
         if self._boot_source not in {None, PXE}:
             for drive in self._drives():
                 if drive.inserted and drive.image == self._boot_source:
-                    drive.eject_media()  # a firmware may boot from whatever is in the drive
+                    drive.eject_media()  # the firmware may boot from a medium in the drive without an override
 
     def _pending(self) -> dict[str, Any]:
-        """Return the settings that hold from the next reset on, for which some BMCs have a resource of its own."""
+        """Return the settings from the next reset on, which some BMCs keep in a separate resource; else empty."""
         settings = self._system.json.get("@Redfish.Settings") or {}
         path = (settings.get("SettingsObject") or {}).get("@odata.id")
         try:
@@ -147,7 +147,7 @@ class ComputerSystem:
         return pending
 
     def _steps(self, kinds: list[ResetType]) -> list[ResetType]:
-        """Return what restarts it: the first of *kinds* that the BMC offers, else off and on; on, if it is off."""
+        """Return the resets of a restart: the first of *kinds* that is offered, else off and on; on, if it is off."""
         on = (ResetType.ON, ResetType.FORCE_ON)
         if self._system.power_state is PowerState.OFF:
             return [self._offered(*on)]
@@ -194,7 +194,7 @@ class ComputerSystem:
             try:
                 drives = owner.virtual_media.get_members()
             except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError, exceptions.AccessError):
-                continue  # it has none, or none for us
+                continue  # it has none, or we may not use them
             if found := [drive for drive in drives if _DISCS & set(drive.media_types or ())]:
                 return found
         return []

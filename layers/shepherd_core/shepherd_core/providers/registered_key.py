@@ -1,4 +1,4 @@
-"""Our SSH key in the key store of a provider: put there once, by whoever comes first."""
+"""Our SSH key in the key store of a provider, added at its first use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """An SSH key that the provider knows."""
+    """An SSH key in the key store."""
 
     id: str
-    """What the provider calls it when a machine is to get it."""
+    """The id by which a request for a machine names the key."""
     name: str | None
     line: str
     """As in ``authorized_keys``."""
@@ -28,11 +28,11 @@ class StoredKey:
 
 class RegisteredKey:
     """
-    The SSH key of *public_key* (a line as in ``authorized_keys``), under *name* or the name that it bears already.
+    The SSH key of *public_key* (a line as in ``authorized_keys``), under *name* or the name that it has there already.
 
-    *listed* returns all keys of the store; *add* puts one there, or raises
-    ProviderRefused if it is there already. Safe to use from several threads,
-    and beside others that do the same.
+    *listed* returns all keys of the store; *add* adds a key, or raises
+    ProviderRefused if it is there already. Safe to use from several threads and
+    processes.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class RegisteredKey:
         Return the key.
 
         Raises:
-            ProviderUnavailable, ProviderRefused: it cannot be read; passing or not.
+            ProviderUnavailable: it cannot be read now.
+            ProviderRefused: it cannot be read.
         """
         try:
             return self._public_key()
@@ -64,10 +65,10 @@ class RegisteredKey:
 
     def ensure(self, deadline: Deadline) -> str:
         """
-        Return the id of the key, after putting it into the store if need be.
+        Return the id of the key; add it to the store if it is not there.
 
         Raises:
-            ProviderRefused: it is not there, and another key bears our name.
+            ProviderRefused: it is not there, and another key has our name.
         """
         if not self._lock.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
             raise TimeLimitExceeded
@@ -80,7 +81,7 @@ class RegisteredKey:
             self._lock.release()
 
     def forget(self) -> None:
-        """Look the key up again when it is wanted next: the provider refused it, so it may be gone."""
+        """Look up the key again at its next use: the provider refused it, so it may have been removed."""
         self._id = None
 
     def _find(self, line: str, deadline: Deadline) -> str | None:
@@ -89,7 +90,7 @@ class RegisteredKey:
         if same:
             return min(same, key=lambda key: (key.name != self._name, key.created_at, key.id)).id
         if any(key.name == self._name for key in keys):
-            raise ProviderRefused(f"another SSH key bears the name {self._name!r} at the provider: remove one of them")
+            raise ProviderRefused(f"another SSH key has the name {self._name!r} at the provider: remove or rename it")
         return None
 
     def _put(self, line: str, deadline: Deadline) -> str:
@@ -97,8 +98,8 @@ class RegisteredKey:
         try:
             self._add(self._name, line, deadline)
         except ProviderRefused as error:
-            refused = error  # somebody else may have added it since we looked
-        # Looked up even after success: of those who added it at the same time, all use the oldest.
+            refused = error  # another process may have added it meanwhile
+        # Looked up even after success: if several processes added it at the same time, all use the oldest.
         found = self._find(line, deadline)
         if found is None:
             raise refused or ProviderUnavailable(f"the SSH key {self._name!r} was added, but is not listed yet")

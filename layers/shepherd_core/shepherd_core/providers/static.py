@@ -1,4 +1,4 @@
-"""The static provider: machines that somebody wrote into a list, for whoever has SSH and no API."""
+"""The static provider: machines from a machine list, with SSH and without an API."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StaticProvider(Provider):
     A provider whose machines are the entries of a JSON list.
 
     ``[{"ID": "rack1-3", "Addr": "192.0.2.13", "Location": "Amsterdam"}, …]``:
-    *ID* is the provider id, *Addr* the IP address where SSH answers, and
-    *Location* may be left out. An entry stands for a machine that is up. See
-    ``MachineList``, which says what *read* is.
+    *ID* is the provider id, *Addr* the IP address for SSH, and *Location* is
+    optional. The machine of an entry is running. For *read* see
+    ``MachineList``.
     """
 
     name = "static"
@@ -34,17 +34,17 @@ class StaticProvider(Provider):
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
-        Return all entries, as the Provider does.
+        Return all entries.
 
         Raises:
-            ListingInvalid: the list has faults; each is named with entry, field, value and what was wanted.
+            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
         """
         return [machine(entry, ProviderStatus.RUNNING) for entry in self._list.entries(deadline)]
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Return one entry, as the Provider does."""
+        """Return one entry."""
         return machine(self._list.entry(provider_id, deadline), ProviderStatus.RUNNING)
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """Return the entry that *capacity* is, as used, as the Provider does; see ``MachineList.take``."""
+        """Return the entry of *capacity*, as used; see ``MachineList.take``."""
         return self._list.take(capacity, token, ProviderStatus.RUNNING, deadline)
