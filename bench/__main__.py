@@ -1,13 +1,13 @@
 """
-The bench: what Shepherd costs, as ratios to what it replaces and to what is possible, side by side in one run.
+The bench: Shepherd's costs as ratios to its predecessor and to a lower bound, measured side by side in one run.
 
     make bench                                       # everything, about half an hour
     make bench BENCH="claims idle"                   # parts
-    python -m bench --quick claims                   # sizes that only show that it works
+    python -m bench --quick claims                   # small sizes, only to check that it works
 
-Each part prints a table and its goals, and writes build/bench/PART.json; with --publish also the curves and the JSON
-into docs/performance/DATE, which is what is committed. Everything runs against a PostgreSQL of its own. Figures are
-medians, ways to do the same thing take turns, and the absolute ones mean little: read the ratios.
+Each part prints tables and goals, and writes build/bench/PART.json; with --publish it writes JSON and curves to
+docs/performance/DATE instead, to be committed. Everything runs against a private PostgreSQL server. Figures are
+medians, and alternatives take turns. Absolute figures mean little: read the ratios.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PARTS = ("claims", "flatness", "idle", "history", "reconcile", "upload", "initia
 
 
 def main() -> None:
-    """Measure, show, write."""
+    """Run the command line: measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; none: all of them")
-    parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: the figures mean nothing")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="small sizes, few repeats; the figures are meaningless")
     parser.add_argument("--publish", action="store_true", help="write JSON and curves for the repository")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="folder to write to instead")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="folder to write to")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
     output = options.output
     if options.publish:
         output = ROOT / "docs" / "performance" / f"{datetime.now(UTC):%Y-%m-%d}"

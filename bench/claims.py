@@ -1,7 +1,7 @@
 """
 Claim and finish: machines per second by size of the fleet and number of workers, and round trips per machine.
 
-Beside them the predecessor, a bare autocommitted UPDATE of one row, and two queues.
+Compared with the predecessor, a bare autocommitted UPDATE of one row, and two queues.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LARGE = 100_000
 BATCHES = (10, 50)
 PREDECESSOR = "predecessor"
 BARE_SECONDS = 0.5
-# The predecessor is stopped after so long: where it is slow, that is enough to see how slow.
+# The predecessor is stopped after this time, which is enough for a rate.
 PREDECESSOR_SECONDS = {1_000: 5.0, 10_000: 5.0, 100_000: 10.0, 1_000_000: 30.0}
-RIVAL_TASKS = {"procrastinate": 200, "pgqueuer": 1_000}  # enough to see how fast
+RIVAL_TASKS = {"procrastinate": 200, "pgqueuer": 1_000}  # enough for a rate
 RIVAL_WORKERS = (1, 16)
 
 _OURS = (*(f"batch {batch}, together" for batch in BATCHES), f"batch {BATCHES[0]}, singly")
@@ -51,7 +51,7 @@ def measure(*, quick: bool) -> Result:
         rivals = {} if quick else _rivals(postgres)
         for machines in fleets:
             fleet = BenchFleet(postgres, machines)
-            largest = machines == FLEETS[-1]  # takes long, and is measured less
+            largest = machines == FLEETS[-1]  # takes long, so it is measured less
             for count in (workers[0], workers[-1]) if largest else workers:
                 figures, processors, conflicts = _cell(fleet, count, 1 if largest else repeats)
                 best = min(value or 0 for way, value in processors.items() if way.endswith("together"))
@@ -140,7 +140,7 @@ def _compare(
     )
     small, large = by_cell[1_000, 1], by_cell[LARGE, 16]
     result.at_least("1,000 machines, 1 worker: times the predecessor", 8, _best(small) / small[PREDECESSOR])
-    # None at all in the time that it got counts as one.
+    # If it claimed none within its time, count one.
     predecessor = large[PREDECESSOR] or 1 / PREDECESSOR_SECONDS[LARGE]
     result.at_least("100,000 machines, 16 workers: times the predecessor", 1000, _best(large) / predecessor)
     for (machines, count), figures in by_cell.items():
@@ -155,7 +155,7 @@ def _compare(
 def _cell(
     fleet: BenchFleet, count: int, repeats: int
 ) -> tuple[dict[str, float], dict[str, float | None], dict[str, float | None]]:
-    """Return of each way the machines per second, and for each machine microseconds of processors, and conflicts."""
+    """Return by alternative: machines per second; per machine, microseconds of processor time and conflicts."""
     spent: dict[str, list[float]] = {}
     conflicts: dict[str, list[float]] = {}
 
@@ -169,14 +169,14 @@ def _cell(
         before = fleet.conflicts()
         done = Done.by_all(together(count, ready))
         if done.count:
-            # Those of warming up count, too, and so do its machines.
+            # Includes the conflicts and the machines of the warm-up.
             conflicts.setdefault(way, []).append((fleet.conflicts() - before) / (done.count + count))
         return rate(way, done)
 
     def ours(way: str, batch: int, *, singly: bool) -> float:
         figure = drained(way, lambda _: _ours(fleet, batch, singly=singly))
         if left := fleet.left():
-            raise RuntimeError(f"{left} of {fleet.due} machines were left over")
+            raise RuntimeError(f"{left} of {fleet.due} due machines were not finished")
         return figure
 
     together_10, together_50, singly_10 = _OURS
@@ -196,7 +196,7 @@ def _cell(
 
 
 def _eager(fleet: BenchFleet, count: int) -> tuple[float, float]:
-    """Return the predecessor's machines per second, and conflicts for each, where it does not pause after one."""
+    """Return the predecessor's machines per second and conflicts per machine, without pauses after conflicts."""
     fleet.make_due(spare=count)
     before = fleet.conflicts()
     done = Done.by_all(together(count, lambda _: _predecessor(fleet, PREDECESSOR_SECONDS[LARGE], pause_seconds=0)))
@@ -205,8 +205,8 @@ def _eager(fleet: BenchFleet, count: int) -> tuple[float, float]:
 
 def _ours(fleet: BenchFleet, batch: int, *, singly: bool) -> Callable[[], Done]:
     session = fleet.session()
-    meter = Meter(session.connection._connected())  # noqa: SLF001 - only to know the server's process
-    # As a function that is warm: one machine to spare for each worker, and a claim that finds nothing.
+    meter = Meter(session.connection._connected())  # noqa: SLF001 - to find the server's process
+    # Warm up like a warm function: one spare machine for each worker, and a claim that finds nothing.
     warm = work.claim(session, Process.AGENT_START, PROVIDER, 1)
     work.finish_agent_start(session, dict.fromkeys(warm.work, _FACTS))
     work.claim(session, Process.AGENT_START, "nobody", batch)
@@ -234,7 +234,7 @@ def _predecessor(fleet: BenchFleet, seconds: float, pause_seconds: float = PAUSE
 
 
 def _bare(fleet: BenchFleet, count: int) -> Done:
-    """Let connections update rows of their own, each one row after the other."""
+    """Update rows over *count* connections, each its own rows, one at a time."""
 
     def ready(number: int) -> Callable[[], Done]:
         own = driver(fleet.settings)
@@ -259,7 +259,7 @@ def _bare(fleet: BenchFleet, count: int) -> Done:
 
 
 def _rivals(postgres: Postgres) -> dict[tuple[str, int, int], float]:
-    """Return tasks per second of the queues by their names, workers and batches; nothing if they are not installed."""
+    """Return the tasks per second of the queues by name, workers and batch; empty if they are not installed."""
     python = Path(__file__).parents[1] / ".venv-bench" / "bin" / "python"
     if not python.exists():
         return {}

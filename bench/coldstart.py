@@ -1,14 +1,14 @@
 """
-What a cold start of each function costs, as a ratio to what the libraries that it cannot do without cost by themselves.
+The cost of a cold start of each function, as a ratio to the cost of its indispensable libraries alone.
 
     make bench-coldstart                             # a table
     python bench/coldstart.py --json                 # the same as JSON
 
-Two stages: ``import`` is the handler as Lambda imports it; ``ready`` is the function built from settings with a static
-list in a file (the Recoverer: with Equinix Metal, since a list cannot reboot), its first log line and metrics written,
-and, in the Initializer, SSH at hand. Each figure is the median of fresh processes, ours and the bare libraries' in
-turn, which find their modules as on Lambda: on a path, with bytecode. Time is the processor's, memory is what the
-process grew by. A ratio above the goal of 1.15 says that our own code is slow to load.
+Two stages: ``import`` is the import of the handler, as by Lambda; ``ready`` is the function built from settings with a
+machine list in a file (the Recoverer: with Equinix Metal, since a list cannot reboot), its first log line and metrics
+written, and, in the Initializer, SSH loaded. Each figure is the median of new processes, alternating between ours and
+the bare libraries, which find their modules as on Lambda: on a path, with bytecode. Time is processor time, memory is
+the growth of the process. A ratio above the goal of 1.15 means that Shepherd's own code is slow to load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("
 FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent_api", "migrator")
 GOAL = 1.15
 
-# Nobody is asked anything: all of this is looked up late.
+# Made up: none of it is used until the first invocation.
 SETTINGS = {
     "SHEPHERD_BMDB_HOST": "/nowhere",
     "SHEPHERD_PROVIDER": "static",
@@ -72,7 +72,7 @@ _BUILD = {"migrator": "from shepherd_core import deployment; runtime.bmdb()", "a
 
 
 def built(function: str, **settings: str) -> str:
-    """Return the program that imports the handler of *function* and builds what is behind it, with *settings*."""
+    """Return the program that imports the handler of *function* and builds its objects, with *settings*."""
     environment = {**SETTINGS, **({"SHEPHERD_PROVIDER": "equinix"} if function == "recoverer" else {}), **settings}
     return f"""
 import os
@@ -96,13 +96,13 @@ telemetry.emit({function!r}, "static", {{telemetry.Metric.CLAIMED: 1}})
 
 
 def bare(function: str, stage: str) -> str:
-    """Return the program that imports the libraries that *function* cannot do without at *stage*."""
+    """Return the program that imports the indispensable libraries of *function* at *stage*."""
     return "\n".join((_ALWAYS, _READY.get(function, _TELEMETRY) if stage == "ready" else ""))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a program took in a process of its own, and which modules it loaded."""
+    """The cost of a program in a new process, and the modules that it loaded."""
 
     seconds: float
     kib: float
@@ -110,7 +110,7 @@ class Cost:
 
 
 def measure(program: str) -> Cost:
-    """Return what *program* costs in a new process."""
+    """Return the cost of *program* in a new process."""
     whole = f"""
 import json, sys, time
 sys.path[:0] = {PATHS!r}
@@ -133,7 +133,7 @@ print(json.dumps([seconds, kib() - before, sorted(set(sys.modules) - known)]))
 
 @dataclass(frozen=True)
 class Figure:
-    """One function at one stage; milliseconds and MiB, the bare libraries', and the ratios."""
+    """The figures of a function at a stage: its own, those of the bare libraries, and the ratios."""
 
     function: str
     stage: str
@@ -153,7 +153,7 @@ def figure(function: str, stage: str, repeats: int) -> Figure:
     rounds = [(measure(programs[0]), measure(programs[1])) for _ in range(repeats)]
     ms, bare_ms = (statistics.median(each[which].seconds for each in rounds) * 1000 for which in (0, 1))
     mib, bare_mib = (statistics.median(each[which].kib for each in rounds) / 1024 for which in (0, 1))
-    # The median of neighbours' ratios, because how fast a machine is changes over minutes.
+    # The median of the ratios of neighbours, because the speed of a computer changes over minutes.
     time_ratio = statistics.median(mine.seconds / theirs.seconds for mine, theirs in rounds)
     memory_ratio = mib / bare_mib if bare_mib else 0.0
     rounded = (round(value, 2) for value in (ms, bare_ms, mib, bare_mib, time_ratio, memory_ratio))

@@ -1,11 +1,11 @@
 """
-What Shepherd costs a month on AWS: a formula, with every price and every assumption named.
+Shepherd's cost a month on AWS: a formula with named prices and assumptions.
 
     make cost                                        # 10, 1,000 and 100,000 machines
     python bench/cost.py --machines 500 --set heartbeat_minutes=5 --set failures_per_machine=2
 
 The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
-rely on a figure. The database is not in the sum, because it is yours: name its price with ``--set database=…``.
+rely on a figure. The sum does not include your database; set its price with ``--set database=…``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Inputs:
     """arm64"""
     lambda_million_requests: float = 0.20
     api_million_requests: float = 1.00
-    """Of an HTTP API, the first 300 million in a month."""
+    """For an HTTP API, the first 300 million requests of a month."""
     api_million_more_requests: float = 0.90
     traffic_gb: float = 0.09
-    """To the internet; what comes in is free."""
+    """To the internet; inbound traffic is free."""
     scheduler_million_events: float = 1.00
     logs_gb: float = 0.50
     custom_metric: float = 0.30
@@ -40,41 +40,41 @@ class Inputs:
     dashboard: float = 3.00
     database: float = 0.0
 
-    # The deployment, as template.yaml has it.
+    # The deployment, as in template.yaml.
     loops: int = 4
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 50
-    """Metrics that alarms look at: each is charged for."""
+    alarms: int = 49
+    """The metrics of alarms: AWS charges for each."""
     metrics: int = 33
 
-    # What happens.
+    # Activity.
     idle_seconds: float = 0.05
-    """Billed for a tick that finds nothing to do, warm."""
+    """Billed for a warm invocation with nothing to do."""
     agent_start_seconds: float = 0.2
-    """Billed for one agent start: two seconds of work, ten at the same time."""
+    """Billed for one agent start: two seconds, ten machines at the same time."""
     failures_per_machine: float = 1.0
     """Agent starts and recoveries of one machine in a month."""
     listing_seconds_per_thousand: float = 2.0
     """Billed for the Provisioner to list and compare a thousand machines."""
     rearm_seconds_per_thousand: float = 0.05
-    """Billed for the Recoverer to look at a thousand healthy machines, once in each silence interval."""
+    """Billed for the Recoverer to check a thousand healthy machines, once in each heartbeat timeout."""
     silence_minutes: float = 10.0
     update_minutes: float = 60.0
-    """Between two listings of the Updater, while all machines are settled."""
+    """Between two listings of the Updater, while all machines are steady."""
     tick_log_kb: float = 1.2
     heartbeat_minutes: float = 1.0
     """Between two heartbeats of a machine."""
     heartbeat_seconds: float = 0.01
-    """Billed for one: half a millisecond of work on a whole core, and one round trip to the database."""
+    """Billed for a heartbeat: half a millisecond on a whole core, and one round trip to the database."""
     heartbeat_answer_kb: float = 6.0
-    """Sent for one: half of one for the answer, the rest for the TLS handshake, because agents keep no connection."""
+    """Sent for a heartbeat: half a kB for the answer, the rest for the TLS handshake of each new connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """What AWS charges for, of a month or of any other time."""
+    """The amounts that AWS charges for, in a month or another time."""
 
     months: float
     ticks: float
@@ -87,7 +87,7 @@ class Amounts:
 
 
 def month(machines: int, inputs: Inputs) -> dict[str, float]:
-    """Return the dollars of a month by what they are for."""
+    """Return the dollars of a month by purpose."""
     ticks = inputs.loops * inputs.ticks_per_minute * _MINUTES
     listings = inputs.ticks_per_minute * _MINUTES + _MINUTES / inputs.update_minutes
     starts = machines * inputs.failures_per_machine
@@ -113,7 +113,7 @@ def month(machines: int, inputs: Inputs) -> dict[str, float]:
 
 
 def dollars(amounts: Amounts, inputs: Inputs) -> dict[str, float]:
-    """Return what *amounts* cost, by what it is for; only the prices of *inputs* matter, and what a line is long."""
+    """Return the cost of *amounts* by purpose; uses only the prices of *inputs* and the size of a log line."""
     return {
         "heartbeats: API": _api(amounts.heartbeats / 1e6, inputs),
         "heartbeats: Lambda": amounts.heartbeats / 1e6 * inputs.lambda_million_requests
@@ -136,7 +136,7 @@ def _api(millions: float, inputs: Inputs) -> float:
 
 
 def table(fleets: list[int], inputs: Inputs) -> str:
-    """Return what is printed: a column for each number of machines."""
+    """Return the table, with a column for each number of machines."""
     months = {machines: month(machines, inputs) for machines in fleets}
     lines = [
         f"US dollars a month (prices of {PRICES_OF}), by machines",
@@ -158,7 +158,7 @@ def main() -> None:
     for item in arguments.set:
         name, _, value = item.partition("=")
         if name not in names:
-            parser.error(f"--set {item}: there is no input {name!r}; there are {', '.join(sorted(names))}")
+            parser.error(f"--set {item}: unknown input {name!r}; the inputs are {', '.join(sorted(names))}")
         try:
             changes[name] = float(value)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Flatness: what a tick asks the database, in fleets of all sizes, beside the predecessor's query."""
+"""Flatness: the database queries of an invocation in fleets of all sizes, compared with the predecessor's query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shepherd_core.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
 from bench.predecessor import Predecessor
-from bench.results import Curve, Result, Table, in_turn, median
+from bench.results import Curve, Result, Table, in_turn, median, timed
 from simulator.postgres import Postgres
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def measure(*, quick: bool) -> Result:
     sizes = (100, 1_000) if quick else SIZES
     repeats = 3 if quick else 60
     with Postgres() as postgres:
-        # All at once, so that they can take turns, and as many due in each.
+        # All fleets at once, so that they can take turns, with the same number of due machines.
         subjects = {size: Subject(BenchFleet(postgres, size, due=50)) for size in sizes}
         ways = {
             (what, size): way
@@ -69,7 +69,7 @@ PREDECESSOR = "the predecessor's query, nothing due"
 
 
 class Subject:
-    """One fleet, and what is asked of it."""
+    """A fleet and the queries."""
 
     def __init__(self, fleet: BenchFleet) -> None:
         fleet.make_due()
@@ -77,16 +77,16 @@ class Subject:
         self._predecessor = Predecessor(fleet.settings)
         self._fleet = fleet
         for way in self.ways().values():
-            way()  # prepares the statement, and has read what it will read again
+            way()  # prepares the statement and fills the caches
 
     def ways(self) -> dict[str, Callable[[], float]]:
-        """Return what is asked, by name; each returns its seconds."""
+        """Return the queries by name; each returns its seconds."""
         return {
             "claim of 10": self._claim,
             "claim, nothing due": self._claim_nothing,
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
-            "breaker's look": lambda: _timed(lambda: holds.look(self._session, PROVIDER, Silence())),
+            "breaker's look": lambda: timed(lambda: holds.look(self._session, PROVIDER, Silence())),
             PREDECESSOR: self._look,
         }
 
@@ -100,7 +100,7 @@ class Subject:
         return seconds
 
     def _claim_nothing(self) -> float:
-        return _timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH))
+        return timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH))
 
     def _open(self) -> float:
         connection = self._session.connection
@@ -112,10 +112,10 @@ class Subject:
 
     def _close(self) -> float:
         session = self._fleet.session(self._session.connection)
-        return _timed(lambda: session.close(Process.AGENT_START, PROVIDER))
+        return timed(lambda: session.close(Process.AGENT_START, PROVIDER))
 
     def _look(self) -> float:
-        """Let nothing be eligible, which is the usual case, and its worst."""
+        """Measure with no eligible machine, the usual case, and the predecessor's worst."""
         self._fleet.admin.run(
             "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') "
             "FROM bench_due ON CONFLICT DO NOTHING"
@@ -123,9 +123,3 @@ class Subject:
         seconds = self._predecessor.look()
         self._fleet.make_due()
         return seconds
-
-
-def _timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""A large fleet in a database: planted with SQL, with a part of it due, as often as that is wanted."""
+"""A large fleet in a database, created with SQL, part of which can be made due any number of times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PROVIDER = "static"
 
-# All have an agent that sends heartbeats; those in bench_due are due for an agent start when ``make_due`` says so.
+# All machines have an agent that sends heartbeats; ``make_due`` makes those in bench_due due for an agent start.
 _PLANT = """
 INSERT INTO machines (machine_created_at)
     SELECT now() - interval '2 days' - n * interval '1 second' FROM generate_series(1, {machines}) n;
@@ -47,7 +47,7 @@ UPDATE machine_due SET process = 'ShepherdAgentStart', not_before = now() - rand
     WHERE machine_id IN (SELECT machine_id FROM wanted);
 """
 SPARE = 16
-"""Machines besides, that can be made due for workers to warm up with."""
+"""Additional machines that can be made due, for the warm-up of workers."""
 _OTHERS = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
@@ -56,10 +56,10 @@ _CHANGING = ("machine_agent_started", "machine_agent_heartbeat", "machine_due", 
 
 
 class BenchFleet:
-    """A fleet of so many machines in a database of its own."""
+    """A fleet in its own database."""
 
     def __init__(self, postgres: Postgres, machines: int, due: int | None = None) -> None:
-        """*due*: how many can be made due; else one in a hundred."""
+        """*due*: how many machines can be made due; None: one in a hundred."""
         self.machines = machines
         self.due = max(1, machines // 100) if due is None else due
         self.settings: BmdbSettings = postgres.new_database()
@@ -68,7 +68,7 @@ class BenchFleet:
         self.admin.run("CHECKPOINT")
 
     def make_due(self, spare: int = 0) -> None:
-        """Let the same be due as ever, and so many to *spare*, in tables as clean as where they are looked after."""
+        """Make the same machines due as always, and *spare* more, in freshly vacuumed tables."""
         if spare > SPARE:
             raise ValueError(spare)
         self.admin.run(_MAKE_DUE.format(due=self.due + spare))
@@ -76,7 +76,7 @@ class BenchFleet:
             self.admin.run(f"VACUUM ANALYZE {table}")
 
     def left(self) -> int:
-        """Return how many of them have no agent yet, or are still held."""
+        """Return how many of the due machines have no agent yet, or are still locked by work."""
         rows = self.admin.run(
             "SELECT count(*) FROM bench_due d WHERE EXISTS (SELECT 1 FROM work w WHERE w.machine_id = d.machine_id) "
             "OR NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = d.machine_id)"
@@ -84,36 +84,36 @@ class BenchFleet:
         return int(rows[0][0])
 
     def conflicts(self) -> int:
-        """Return how many transactions were rolled back so far, by connections that are closed."""
+        """Return the number of transactions that were rolled back so far; waits until all connections are closed."""
         end = time.monotonic() + 10
         while self.admin.run(_OTHERS)[0][0]:
             if time.monotonic() > end:
-                raise RuntimeError("somebody is still connected")
+                raise RuntimeError("a client is still connected after 10 s")
             time.sleep(0.01)
         rows = self.admin.run("SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()")
         return int(rows[0][0])
 
     def connect(self) -> Connection:
-        """Return a connection as the functions have it."""
+        """Return a connection like that of the functions."""
         return Connection(self.settings, None, SystemClock())
 
     def session(self, connection: Connection | None = None) -> Session:
-        """Open a session that outlives the bench."""
+        """Open a session of an hour."""
         return Session.open(connection or self.connect(), SystemClock(), "bench", "bench", 3600)
 
 
 def driver(settings: BmdbSettings) -> pg8000.native.Connection:
-    """Return a bare connection."""
+    """Return a connection of the bare driver."""
     socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
     return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
 
 
 class Waits:
-    """Stands where a connection's stream is, and counts how often something was sent and its answer waited for."""
+    """Replaces the stream of a connection, and counts round trips: requests that were sent and waited for."""
 
     def __init__(self, connection: Connection) -> None:
-        """Count the waits of *connection* from now on."""
-        found = connection._connected()  # noqa: SLF001 - the stream is nobody else's business
+        """Count the round trips of *connection* from now on."""
+        found = connection._connected()  # noqa: SLF001 - the stream is private
         stream = found._sock  # noqa: SLF001
         self._stream: Any = stream._stream if isinstance(stream, Waits) else stream  # noqa: SLF001
         self._asked = False
@@ -121,21 +121,21 @@ class Waits:
         found._sock = self  # noqa: SLF001
 
     def write(self, data: bytes) -> int:
-        """Pass it on."""
+        """See the stream."""
         self._asked = True
         return int(self._stream.write(data))
 
     def flush(self) -> None:
-        """Pass it on."""
+        """See the stream."""
         self._stream.flush()
 
     def read(self, size: int) -> bytes:
-        """Pass it on, and count the first read after something was sent."""
+        """Read from the stream, and count the first read after a write."""
         if self._asked:
             self._asked = False
             self.count += 1
         return bytes(self._stream.read(size))
 
     def close(self) -> None:
-        """Pass it on."""
+        """See the stream."""
         self._stream.close()

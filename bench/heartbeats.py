@@ -1,11 +1,11 @@
 """
-Heartbeats that one instance of the agents' endpoint takes, as a ratio to the bare statement that it cannot do without.
+Heartbeats per second of one instance of the agent API, as a ratio to its indispensable statement alone.
 
-One process, one connection, one heartbeat after the other, against a PostgreSQL of its own that waits for its disk at
-every commit. *Remembered* calls the handler with signed requests of machines whose keys it knows, which is how nearly
-all come; *first* with those that its process never heard of. *Bare* is ``INSERT … ON CONFLICT`` for the same rows over
-the same connection, prepared, with nothing around it. They take turns, and each figure is the median of its turns. A
-ratio of remembered to bare below the goal says that our own part of a heartbeat costs more than the database's.
+One process, one connection, one heartbeat at a time, against a private PostgreSQL server that waits for its disk at
+every commit. *Remembered* calls the handler with signed requests of machines whose keys it has cached, the usual case;
+*first* with requests of machines that are new to its process. *Bare* is the prepared ``INSERT … ON CONFLICT`` alone,
+for the same rows over the same connection. They take turns, and each figure is the median of its turns. If the ratio
+of remembered to bare is below the goal, Shepherd's own part of a heartbeat costs more than the database's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Machine:
         self._body = HeartbeatRequest(machine_id=machine_id).SerializeToString()
 
     def event(self, signed_at: int) -> dict[str, Any]:
-        """Return what an HTTP API makes of a heartbeat."""
+        """Return the event of a heartbeat, as from an HTTP API."""
         signed = b"\n".join((b"shepherd-agent-v1", b"POST", b"/heartbeat", str(signed_at).encode(), self._body))
         return {
             "version": "2.0",
@@ -68,7 +68,7 @@ class Machine:
 
 
 class Bench:
-    """A fleet, and the two ways to record that it lives."""
+    """A fleet, and the ways to record its heartbeats."""
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._machines = machines
@@ -83,7 +83,7 @@ class Bench:
         return _rate(_call, events[1:])
 
     def remembered(self) -> float:
-        """Return the heartbeats per second of machines that were heard before."""
+        """Return the heartbeats per second of machines whose keys are cached."""
         return _rate(_call, self._events())
 
     def bare(self) -> float:
@@ -102,11 +102,11 @@ class Bench:
         return self._signed_at
 
     def _driver(self) -> pg8000.native.Connection:
-        return runtime.build_agent_api().connection._connected()  # noqa: SLF001 - the same connection, without our part
+        return runtime.build_agent_api().connection._connected()  # noqa: SLF001 - the same connection, without Shepherd's code
 
 
 def _call(event: dict[str, Any]) -> None:
-    answer = lambda_handler(event, _CONTEXT)  # type: ignore[arg-type]  # all of the context that is looked at
+    answer = lambda_handler(event, _CONTEXT)  # type: ignore[arg-type]  # the part of the context that is used
     assert answer["statusCode"] == HTTPStatus.OK, answer
 
 
@@ -128,7 +128,7 @@ def measure(*, quick: bool) -> Result:
             SHEPHERD_BMDB_USER=settings.bmdb_user,
         )
         connection = runtime.bmdb(settings)
-        driver = connection._connected()  # noqa: SLF001 - plants what nothing of ours plants
+        driver = connection._connected()  # noqa: SLF001 - writes rows that no statement of Shepherd writes
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
         fleet = [Machine(str(row[0])) for row in driver.run(plant)]
         start = driver.prepare("INSERT INTO machine_agent_started VALUES (:machine_id, clock_timestamp(), :public_key)")
@@ -139,10 +139,10 @@ def measure(*, quick: bool) -> Result:
         bench = Bench(fleet)
         ways = {"bare": bench.bare, "first": bench.first, "remembered": bench.remembered}
         for way in ways.values():
-            way()  # makes the rows, and warms up
+            way()  # creates the rows and warms up
         figures = in_turn(repeats, ways)
         runtime.build_agent_api().connection.close()
-    # The median of neighbours' ratios, because how fast a machine is changes over minutes.
+    # The median of the ratios of neighbours, because the speed of a computer changes over minutes.
     ratios = {
         name: median([one / bare for one, bare in zip(rates, figures["bare"], strict=True)])
         for name, rates in figures.items()

@@ -1,4 +1,4 @@
-"""A long past: a hundred times as much history as machines, and thousands of dead sessions, beside a short one."""
+"""The cost of a long history: a hundred rows for each machine, and thousands of expired sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shepherd_core.bmdb import queries, work
 from shepherd_core.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
-from bench.results import Result, Table, in_turn, median
+from bench.results import Result, Table, in_turn, median, timed
 from simulator.postgres import Postgres
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _Subject:
         return {
             "claim and finish of 10": self._work,
             "opening a session": self._open,
-            "the last 2 rows of a machine's history": lambda: _timed(
+            "the last 2 rows of a machine's history": lambda: timed(
                 lambda: queries.history(connection, self._machine_id, 2)
             ),
         }
@@ -95,18 +95,12 @@ class _Subject:
         return seconds
 
     def _open(self) -> float:
-        """Leave it open: to close it would clear dead ones away."""
-        return _timed(lambda: self._fleet.session(self._session.connection))
+        """Leave it open: closing it would reap expired sessions."""
+        return timed(lambda: self._fleet.session(self._session.connection))
 
 
 def _forgetting(fleet: BenchFleet) -> list[float]:
-    """Return the seconds of each bounded step from the old end of a long past."""
+    """Return the seconds of each bounded deletion from the old end of a long history."""
     connection = fleet.connect()
     queries.forget_history(connection, 36_500)
-    return [_timed(lambda: queries.forget_history(connection, 3)) for _ in range(20)]
-
-
-def _timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+    return [timed(lambda: queries.forget_history(connection, 3)) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What a tick costs that finds nothing to do: round trips, rows, time; in a small and in a large fleet."""
+"""The cost of an invocation with nothing to do: round trips, rows, time; in a small and in a large fleet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
 
-# Rows that were read or written in all tables, and pages that were looked at.
+# The rows that were read or written in all tables.
 _ROWS = """
 SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)::bigint
 FROM pg_stat_user_tables
@@ -36,7 +36,7 @@ def measure(*, quick: bool) -> Result:
     with Postgres() as postgres:
         fleets = {size: BenchFleet(postgres, size, due=1) for size in sizes}
         for fleet in fleets.values():
-            # While the larger was planted, the smaller has fallen silent, which is something to do.
+            # While the larger fleet was created, the smaller one has become unhealthy, and so has something to do.
             fleet.admin.run("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
             fleet.admin.run("VACUUM ANALYZE machine_agent_heartbeat")
         ticks = {
@@ -68,17 +68,17 @@ def measure(*, quick: bool) -> Result:
 
 
 def _recoverer() -> Recoverer:
-    class Nobody:
-        """A provider that is only asked for its name."""
+    class Named:
+        """A provider with nothing but a name."""
 
         name = PROVIDER
 
-    provider: Any = Nobody()
+    provider: Any = Named()
     return Recoverer(provider, silence=Silence(), settle_seconds=60, backoff=Backoff(60, 60, 1))
 
 
 class Tick:
-    """One loop in one fleet, where nothing is due."""
+    """One loop in one fleet, with nothing due."""
 
     def __init__(self, fleet: BenchFleet, loop: Any) -> None:
         self._fleet = fleet
@@ -87,15 +87,15 @@ class Tick:
         self._run()
 
     def wall(self) -> float:
-        """Return the seconds of a tick."""
+        """Return the seconds of an invocation."""
         return self._timed(time.perf_counter)
 
     def cpu(self) -> float:
-        """Return the seconds that our processor spends in a tick."""
+        """Return the processor seconds of this process in an invocation."""
         return self._timed(time.process_time)
 
     def counted(self) -> tuple[int, int]:
-        """Return the round trips of a tick, and the rows that it touches."""
+        """Return the round trips of an invocation, and the number of rows that it touches."""
         before = self._rows()
         waits = Waits(self._connection)
         self._run()
@@ -114,10 +114,10 @@ class Tick:
             self._loop, PROVIDER, self._connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
         )
         if counts[Metric.CLAIMED]:
-            raise RuntimeError(f"nothing was due, and this was done: {counts}")
+            raise RuntimeError(f"nothing was due, but the counts are {counts}")
 
     def _rows(self) -> int:
-        """Return the counter; the server brings it up to date when a connection has been quiet, or is asked to."""
+        """Return the counter; a flush is forced, because the server updates it only while a connection is idle."""
         self._connection.transact(lambda: self._connection.script("SELECT pg_stat_force_next_flush()"))
         self._connection.run("now")
         return int(self._fleet.admin.run(_ROWS)[0][0])

@@ -1,4 +1,4 @@
-"""Initializer throughput: agents started in a minute by one function, one at a time, and by OpenSSH's clients."""
+"""Initializer throughput: agents per minute, by one function, one at a time, and by OpenSSH's clients."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def measure(*, quick: bool) -> Result:
 
 
 def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency: int) -> tuple[int, float, float]:
-    """Return how many, how many a minute, and our processor's seconds for each, for one invocation of the loop."""
+    """Return the machines, the machines per minute, and our processor seconds per machine, of one invocation."""
     settings = postgres.new_database()
     quoted = ", ".join(f"'{address}'" for address in addresses)
     with driver(settings) as admin:

@@ -1,4 +1,4 @@
-"""Simulated machines in a process of their own, so that what they cost is not ours; and OpenSSH's clients for them."""
+"""Simulated machines in a separate process, so that their cost is not measured, and OpenSSH's clients for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONTEXT = multiprocessing.get_context("fork")
 
-# Answers as an agent does, and exits. The shell reads no further than that, however long the file is.
+# Answers as an agent does, and exits. The shell reads no further, however long the file is.
 _AGENT = r"""#!/bin/sh
 exec python3 -ISc '
 import sys
@@ -39,7 +39,7 @@ sys.stdout.buffer.write(field(10, field(10, init) + field(18, b"k" * 32)))
 
 @dataclass(frozen=True)
 class Park:
-    """Machines that answer SSH, and how to get in."""
+    """Machines that answer SSH, and the key for them."""
 
     addresses: Sequence[str]
     port: int
@@ -47,7 +47,7 @@ class Park:
     folder: Path
 
     def agent(self, size: int) -> Path:
-        """Return an agent of so many bytes."""
+        """Return an agent of *size* bytes."""
         path = self.folder / f"agent-{size}"
         if not path.exists():
             path.write_bytes(_AGENT.encode().ljust(size, b"#"))
@@ -59,7 +59,7 @@ class Park:
         self._client(["sftp", *self._options("-P"), *options, "-b", "-", f"root@{address}"], batch.encode())
 
     def ssh(self, address: str, stdin: bytes) -> bytes:
-        """Run what was uploaded with the stock client."""
+        """Run the uploaded agent with the stock client."""
         return self._client(["ssh", *self._options("-p"), f"root@{address}", "/root/agent"], stdin)
 
     def _options(self, port: str) -> list[str]:
@@ -78,7 +78,7 @@ class Park:
 
 @contextmanager
 def machines(count: int) -> Iterator[Park]:
-    """Have so many machines that are up."""
+    """Yield *count* machines that are up."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         private_key = ssh_key.generate()

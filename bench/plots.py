@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 
 
 def main(file: Path) -> None:
-    """Draw all of them."""
+    """Draw all curves."""
     record = json.loads(file.read_text(encoding="utf-8"))
     for curve in record["curves"]:
         figure, axes = plt.subplots(figsize=(7, 4.5))

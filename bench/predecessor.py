@@ -1,13 +1,13 @@
 """
-The predecessor's algorithm, from what is known of it, as well as it can be done.
+The predecessor's algorithm, as far as it is known, implemented as well as possible.
 
-One machine at a time: a transaction at SERIALIZABLE that checks the session, asks for one eligible machine, and writes
-work and history; and another one that checks the session and ends it. No row is locked; where two meet, one of them
-is told to try again. It works on our tables, of which it leaves machine_due alone, with the indexes that it had.
+One machine at a time: a SERIALIZABLE transaction that checks the session, selects one eligible machine, and writes
+work and history; and another one that checks the session and ends the work. No row is locked; if two transactions
+conflict, one of them must be repeated. It uses our tables, without machine_due, and the indexes that it had.
 
-Tuned as far as it goes: every statement is prepared, the statistics are fresh, the query stops at the first machine,
-and who was in conflict begins anew after a random pause of up to half a second, which with 16 workers
-gave twice as many machines in a second, of 100,000, as pauses of up to 20 ms.
+It is tuned: every statement is prepared, the statistics are fresh, the query stops at the first machine, and a
+transaction is repeated after a random pause of up to half a second, which with 16 workers and 100,000 machines gave
+twice as many machines per second as pauses of up to 20 ms.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _STATEMENTS = {
     "VALUES (:machine_id, 'ShepherdAgentStart', :session_id)",
     "history": "INSERT INTO work_history (machine_id, process, event, session_id) "
     "VALUES (:machine_id, 'ShepherdAgentStart', :event, :session_id)",
-    "tag": "INSERT INTO machine_agent_started VALUES (:machine_id, now(), :public_key)",
-    "unwork": "DELETE FROM work WHERE machine_id = :machine_id AND process = 'ShepherdAgentStart' "
+    "fact": "INSERT INTO machine_agent_started VALUES (:machine_id, now(), :public_key)",
+    "end_work": "DELETE FROM work WHERE machine_id = :machine_id AND process = 'ShepherdAgentStart' "
     "AND session_id = :session_id",
-    "forgive": "DELETE FROM work_backoff WHERE machine_id = :machine_id AND process = 'ShepherdAgentStart'",
+    "clear_backoff": "DELETE FROM work_backoff WHERE machine_id = :machine_id AND process = 'ShepherdAgentStart'",
 }
 
 
 class Predecessor:
-    """One worker, with a connection and a session of its own."""
+    """One worker, with its own connection and session."""
 
     def __init__(self, settings: BmdbSettings, pause_seconds: float = PAUSE_SECONDS) -> None:
         """*pause_seconds*: the longest pause after a conflict."""
@@ -79,7 +79,7 @@ class Predecessor:
         self._meter = Meter(self._driver)
 
     def drain(self, seconds: float, at_most: float = float("inf")) -> Done:
-        """Start and end the work of *at_most* so many machines, until none is eligible, or the time is over."""
+        """Start and end the work of machines, *at_most* this many, until none is eligible or *seconds* have passed."""
         self._meter.begin()
         began = last = time.perf_counter()
         end = began + seconds
@@ -92,7 +92,7 @@ class Predecessor:
         return Done(count, (last if time.perf_counter() < end else end) - began, self._meter.spent())
 
     def look(self) -> float:
-        """Return the seconds that it takes to ask for one eligible machine, or to find that there is none."""
+        """Return the seconds of the query for one eligible machine."""
         began = time.perf_counter()
         self._run["eligible"](provider=PROVIDER)
         return time.perf_counter() - began
@@ -107,14 +107,14 @@ class Predecessor:
         return machine_id
 
     def _finish(self, machine_id: Any) -> Any:
-        self._run["tag"](machine_id=machine_id, public_key=b"x" * 32)
-        self._run["unwork"](machine_id=machine_id, session_id=self._session_id)
-        self._run["forgive"](machine_id=machine_id)
+        self._run["fact"](machine_id=machine_id, public_key=b"x" * 32)
+        self._run["end_work"](machine_id=machine_id, session_id=self._session_id)
+        self._run["clear_backoff"](machine_id=machine_id)
         self._run["history"](machine_id=machine_id, session_id=self._session_id, event="Finished")
         return machine_id
 
     def _transact(self, unit: Callable[[], T], end: float) -> T | None:
-        """Return what *unit* returns, as often tried as it takes; None: the time is over."""
+        """Return the result of *unit*, repeated after conflicts; None if *end* has passed."""
         while time.perf_counter() < end:
             try:
                 self._driver.run("BEGIN ISOLATION LEVEL SERIALIZABLE")

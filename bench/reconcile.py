@@ -1,4 +1,4 @@
-"""Reconcile: what it takes to compare a provider's listing with as many rows, beside a bare comparison of two dicts."""
+"""Reconcile: the comparison of a provider's listing with as many rows, against a bare comparison of two dicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = 100_000
 
 
 def measure(*, quick: bool) -> Result:
-    """Return the figures; each size in a process of its own, whose memory is looked at."""
+    """Return the figures; each size in a new process, because its peak memory is measured."""
     sizes = (100, 1_000) if quick else SIZES
     repeats = 1 if quick else 9
     figures = {size: _apart(size, repeats, "same") for size in sizes}
@@ -51,7 +51,7 @@ def measure(*, quick: bool) -> Result:
         result.at_most(f"{LARGE:,} machines: peak memory of the process, MB", 256, large["peak"])
         linear = (large["ours"] / LARGE) / (figures[10_000]["ours"] / 10_000)
         result.at_most("time per machine, times that at 10,000 machines", 1.5, linear)
-        # Less and less of a larger fleet is in the processor's caches: that slows the bare comparison down too.
+        # A larger fleet fits less into the processor's caches, which slows down the bare comparison too.
         beside = large["ratio"] / figures[10_000]["ratio"]
         result.at_most("the same, beside how much slower the bare comparison becomes", 1.5, beside)
     return result
@@ -73,7 +73,7 @@ def _table(title: str, figures: Mapping[int, Mapping[str, float]]) -> Table:
 
 
 def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
-    from shepherd_core.reconcile import Limits, reconcile  # noqa: PLC0415 - what it takes to import is told apart
+    from shepherd_core.reconcile import Limits, reconcile  # noqa: PLC0415 - imports are measured separately
 
     limits = Limits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
     imports = _megabytes()
@@ -84,7 +84,7 @@ def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
     lists = _megabytes()
 
     def ours() -> None:
-        plan = reconcile(listing, replace(ledger), limits)  # a copy, because a ledger remembers what it worked out
+        plan = reconcile(listing, replace(ledger), limits)  # a copy, because a ledger caches results
         if len(plan.differences) != wanted or plan.managed != size:
             raise RuntimeError(plan)
 
@@ -92,7 +92,7 @@ def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
         here = {machine.provider_id: machine for machine in listing}
         there = {provided.provider_id: provided for provided in ledger.provided}
         if bool(here.keys() - there.keys() | there.keys() - here.keys()) != bool(wanted):
-            raise RuntimeError("the sides are not as they were made")
+            raise RuntimeError("listing and rows differ from how they were created")
 
     found = in_turn(repeats, {"ours": _timed(ours), "bare": _timed(bare)})
     ratio = median([one / other for one, other in zip(found["ours"], found["bare"], strict=True)])
@@ -130,10 +130,10 @@ def _same(size: int) -> tuple[list[Machine], Ledger]:
 
 def _mixed(listing: list[Machine], ledger: Ledger) -> tuple[list[Machine], Ledger, int]:
     """
-    Return the same fleet as it is on a bad day, in another order, and in how many machines the sides differ.
+    Return the fleet shuffled and with drift, and the number of machines with drift.
 
-    Of 500 machines each, one vanished, one is another BMDB's, one failed, one is being released, and one that
-    was set aside is back.
+    Of each 500 machines, one has vanished, one belongs to another BMDB, one has failed, one is being released, and
+    one that was set aside is back.
     """
     from shepherd_core.machine import INVALID, Availability, Machine, ProviderId  # noqa: PLC0415 - as above
 
@@ -164,7 +164,7 @@ def _timed(call: Callable[[], None]) -> Callable[[], float]:
 
 
 def _megabytes() -> float:
-    """Return the most memory that this process ever had; what its parent had would count in ``getrusage``."""
+    """Return the peak memory of this process in MB; ``getrusage`` would include that of its parent."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) / 1000
 

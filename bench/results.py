@@ -1,10 +1,11 @@
-"""What a measurement returns, and how it is shown: a table for people, JSON and curves for the record."""
+"""The results of measurements: human-readable tables, and JSON and curves for the record."""
 
 from __future__ import annotations
 
 import os
 import platform
 import statistics
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was to be reached, and what was."""
+    """A goal and the measured figure."""
 
     what: str
     wanted: str
@@ -44,18 +45,18 @@ class Goal:
 
 @dataclass
 class Result:
-    """Of one part of the bench."""
+    """The results of one part of the bench."""
 
     tables: list[Table] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
 
     def at_least(self, what: str, wanted: float, figure: float) -> None:
-        """Hold *figure* to a goal that it must reach."""
+        """Add a goal that *figure* must reach."""
         self.goals.append(Goal(what, f"at least {wanted:g}", figure, figure >= wanted))
 
     def at_most(self, what: str, wanted: float, figure: float) -> None:
-        """Hold *figure* to a goal that it must not exceed."""
+        """Add a goal that *figure* must not exceed."""
         self.goals.append(Goal(what, f"at most {wanted:g}", figure, figure <= wanted))
 
 
@@ -65,7 +66,7 @@ def median(figures: Sequence[float]) -> float:
 
 
 def in_turn(repeats: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Return what each way returned in each round; they take turns, so that all meet the same neighbours."""
+    """Return the figures of each alternative, one a round; they take turns, so that all meet the same conditions."""
     figures: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
@@ -73,8 +74,15 @@ def in_turn(repeats: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, 
     return figures
 
 
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds of *call*."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
 def machine() -> dict[str, Any]:
-    """Return what the figures were taken on."""
+    """Return the properties of this computer."""
     return {
         "processors": os.cpu_count(),
         "architecture": platform.machine(),
@@ -84,7 +92,7 @@ def machine() -> dict[str, Any]:
 
 
 def shown(result: Result) -> str:
-    """Return *result* for people."""
+    """Return *result* as human-readable text."""
     lines: list[str] = []
     for table in result.tables:
         rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]

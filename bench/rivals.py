@@ -1,13 +1,13 @@
 """
-What queues for Python make of no-op tasks on the same server: procrastinate and pgqueuer. Runs in .venv-bench.
+No-op tasks in queues for Python on the same server: procrastinate and pgqueuer. Runs in .venv-bench.
 
     rivals.py procrastinate HOST DATABASE TASKS WORKERS BATCH        # prints tasks per second
 
-Each worker is a process with a connection pool of its own, told to stop when there is nothing more to do. They begin
-together, and the time ends with the last task.
+Each worker is a process with its own connection pool, and stops when there are no more tasks. They begin together, and
+the time ends with the last task.
 """
 
-# ruff: noqa: PLC0415 - a queue is imported where that one is measured
+# ruff: noqa: PLC0415 - only the queue that is measured is imported
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 
 class Procrastinate:
-    """Fetches one task at a time, as it does; *batch* run at the same time in each worker."""
+    """Fetches one task at a time; *batch* tasks run at the same time in each worker."""
 
     def __init__(self, host: str, database: str, batch: int) -> None:
         import procrastinate
@@ -40,13 +40,13 @@ class Procrastinate:
         self._noop = noop
 
     async def install(self, tasks: int) -> None:
-        """Make the tables, and tasks in them."""
+        """Create the tables and the tasks."""
         async with self._app.open_async():
             await self._app.schema_manager.apply_schema_async()
             await self._noop.batch_defer_async(*({} for _ in range(tasks)))
 
     async def work(self, begin: Any) -> None:
-        """Work until there is nothing more."""
+        """Work until there are no more tasks."""
         async with self._app.open_async():
             await asyncio.to_thread(begin)
             await self._app.run_worker_async(
@@ -55,7 +55,7 @@ class Procrastinate:
 
 
 class Pgqueuer:
-    """Takes *batch* tasks with one statement, and writes down what became of them in batches too."""
+    """Fetches *batch* tasks with one statement, and records their results in batches too."""
 
     def __init__(self, host: str, database: str, batch: int) -> None:
         self._where = {"host": host, "database": database, "user": "postgres"}
@@ -63,7 +63,7 @@ class Pgqueuer:
         self.last = 0.0
 
     async def install(self, tasks: int) -> None:
-        """Make the tables, and tasks in them."""
+        """Create the tables and the tasks."""
         import asyncpg
         from pgqueuer.db import AsyncpgDriver
         from pgqueuer.queries import Queries
@@ -75,7 +75,7 @@ class Pgqueuer:
         await connection.close()
 
     async def work(self, begin: Any) -> None:
-        """Work until there is nothing more."""
+        """Work until there are no more tasks."""
         import asyncpg
         from pgqueuer import PgQueuer
         from pgqueuer.db import AsyncpgDriver

@@ -1,4 +1,4 @@
-"""Round trips of the real control loop, and the loop that needs nothing but time."""
+"""Round trips of the real control loop, with a loop that only takes time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FACTS = work.AgentStarted(b"x" * 32, "key")
 
 
 class NoOp:
-    """A loop whose machines need nothing but their time."""
+    """A loop whose work only takes time."""
 
     process = Process.AGENT_START
     backoff = Backoff(60, 60, 1)
@@ -41,19 +41,19 @@ class NoOp:
         self._seconds = seconds
         self._count = 0
 
-    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - asks nobody
-        """Hold nothing back."""
+    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - the protocol's
+        """Admit all."""
         return Admission()
 
     def prepare(self, deadline: Deadline) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
-        """Do the same with all of them."""
+        """Do the same for all."""
         return dict.fromkeys(works)
 
-    def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - no machine is there
-        """Take time."""
+    def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - there is no machine
+        """Sleep."""
         self._count += 1
         time.sleep(0.05 + self._seconds * self._count)
         return _FACTS
@@ -64,7 +64,7 @@ class NoOp:
 
 
 def measure(result: Result, *, quick: bool) -> None:
-    """Count what an invocation of the real control loop waits for, claim to finish, ten machines at a time."""
+    """Count the round trips of an invocation of the real control loop, from claim to finish, ten machines at a time."""
     rows = []
     with Postgres() as postgres:
         for name, seconds, wanted in (("together", 0.0, 0.3), ("singly", 0.03, 1.2)):
@@ -74,7 +74,7 @@ def measure(result: Result, *, quick: bool) -> None:
             _trips(fleet, connection, NoOp(seconds), due=10)  # prepares the statements
             trips = [_trips(fleet, connection, NoOp(seconds), due=10) for _ in range(fleet.due // 10 - 1)]
             idle = _trips(fleet, connection, NoOp(seconds), due=0)
-            # Open, the claim that finds nothing more, and close are there without any machine.
+            # An invocation without machines also opens, makes the claim that finds nothing, and closes.
             figure = (median(trips) - idle) / 10
             rows.append([name, idle, median(trips), figure])
             result.at_most(f"round trips per machine, claim to finish, when results come {name}", wanted, figure)
@@ -89,7 +89,7 @@ def measure(result: Result, *, quick: bool) -> None:
 
 
 def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -> int:
-    """Return the waits of one invocation that finds so many machines due."""
+    """Return the round trips of one invocation with *due* machines due."""
     fleet.admin.run("UPDATE machine_due SET not_before = now() + interval '1 day' WHERE process = 'ShepherdAgentStart'")
     fleet.admin.run(
         "UPDATE machine_due SET not_before = now() WHERE machine_id IN ("
@@ -102,5 +102,5 @@ def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -
         loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
     )
     if counts[Metric.FINISHED] != due:
-        raise RuntimeError(f"{due} machines were due, and this was done: {counts}")
+        raise RuntimeError(f"{due} machines were due, but the counts are {counts}")
     return waits.count

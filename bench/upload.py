@@ -1,8 +1,8 @@
 """
-Upload speed and memory of our SSH, beside OpenSSH's sftp over the same link, by the size of the file.
+Upload speed and memory of our SSH, compared with OpenSSH's sftp over the same link, by the size of the file.
 
-The stock client comes twice: as it is, which picks ChaCha20 wherever a machine
-has it, as this one does; and told to take the cipher that ours takes.
+The stock client is measured twice: with its defaults, by which it prefers
+ChaCha20 if the server has it, as here; and with the cipher of ours.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _theirs(park: Park, size: int, *options: str) -> Callable[[], float]:
 
 
 def _processor(way: Callable[[], float]) -> Callable[[], float]:
-    """Return *way* measured by processor seconds of this process and its children, which other load hardly changes."""
+    """Return *way*, measured in processor seconds of this process and its children: other load matters little."""
 
     def measured() -> float:
         before = _used()
@@ -127,12 +127,12 @@ def _used() -> float:
 
 
 def _ratio(ones: list[float], others: list[float]) -> float:
-    """Return the median of the ratios of those that were taken one after the other."""
+    """Return the median of the ratios of neighbouring measurements."""
     return median([one / other for one, other in zip(ones, others, strict=True)])
 
 
 def _growth(park: Park, size: int) -> float:
-    """Return how many megabytes this process is larger, at most, while it uploads."""
+    """Return by how many megabytes this process grows, at most, while it uploads."""
     process, over = psutil.Process(), threading.Event()
     before = process.memory_info().rss
     sizes = [before]

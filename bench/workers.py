@@ -1,4 +1,4 @@
-"""Workers that begin together, each a process of its own, as functions are."""
+"""Workers that begin together, each a separate process, like functions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Done:
-    """What one worker, or several of them, did."""
+    """The result of one or several workers."""
 
     count: int
     seconds: float
-    """Until the last of it was done."""
+    """Until the last item was finished."""
     processor_seconds: float
-    """Of the worker and of the server's process that works for it; hardly changed by other load on the computer."""
+    """Of the worker and its process in the server; depends little on other load on the computer."""
 
     @classmethod
     def by_all(cls, parts: Sequence[Done]) -> Done:
-        """Return what workers did that began together."""
+        """Return the total of workers that began together."""
         return cls(
             sum(part.count for part in parts),
             max(part.seconds for part in parts),
@@ -37,19 +37,19 @@ class Done:
 
 
 class Meter:
-    """Counts the processor time of this process and of the server's at the other end of a connection."""
+    """Measures the processor time of this process and of the server's process for a connection."""
 
     def __init__(self, connection: pg8000.native.Connection) -> None:
-        """Begin with ``begin``."""
+        """Call ``begin`` to start."""
         self._backend = Path(f"/proc/{connection.run('SELECT pg_backend_pid()')[0][0]}/schedstat")
         self._began = 0.0
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start to measure."""
         self._began = self._now()
 
     def spent(self) -> float:
-        """Return the seconds since then."""
+        """Return the processor seconds since ``begin``."""
         return self._now() - self._began
 
     def _now(self) -> float:
@@ -58,10 +58,10 @@ class Meter:
 
 def together(count: int, ready: Callable[[int], Callable[[], Any]]) -> Sequence[Any]:
     """
-    Return what *count* workers return, each in a process of its own.
+    Return the results of *count* workers, each in a separate process.
 
-    *ready* gets a worker's number, connects, warms up and returns what is to be
-    measured, which all begin when the last is ready.
+    *ready* gets the number of a worker, connects, warms up and returns the
+    function to measure; all workers call theirs when the last one is ready.
     """
     barrier = _CONTEXT.Barrier(count)
     answers = _CONTEXT.SimpleQueue()

@@ -1,4 +1,4 @@
-"""A whole world: from nothing to all agents running, through the real functions, provider calls and SSH sessions."""
+"""A complete environment: from nothing to all agents running, with the real functions, provider calls and SSH."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
     from simulator.lambda_service import Invocation
 
 SPEED = 6
-"""As fast as two processors can send the heartbeats of so many agents."""
+"""The fastest at which two processors can send the heartbeats of that many agents."""
 LIMIT_SECONDS = 1800
 MACHINES = 1000
 """Each has a real agent, a process of 12 MB or so."""
 CREATION_SECONDS = 5
-"""Between two creations, in the time of the fleet."""
+"""Between two creations, in fleet time."""
 _MONTH_MINUTES = 730 * 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What was seen of a world."""
+    """The observations of an environment."""
 
     machines: int
     speed: float
     seconds: float
     minutes: float
-    """Of the fleet."""
+    """Of fleet time."""
     ticks: list[Invocation]
     calls: Mapping[tuple[str, str], int]
-    """Of the provider, by method and path."""
+    """The calls of the provider, by method and path."""
     database_seconds: float
     attempts: int
-    """To start an agent."""
+    """The number of attempts to start an agent."""
     waited_minutes: tuple[float, float]
     """From the creation of a machine to its agent: median and longest."""
     heartbeats: int
     refused: int
-    """Heartbeats that Lambda had no room for; agents send them again."""
+    """Heartbeats that were throttled; agents repeat them."""
     heartbeat_seconds: float
-    """Of the function that takes them, in all."""
+    """The total run time of the agent API."""
 
     def busy(self, *functions: str) -> float:
-        """Return the seconds for which functions were at work; none named: all loops."""
+        """Return the run time of *functions* in seconds; of all loops if none is named."""
         return sum(tick.seconds for tick in self.ticks if not functions or tick.function in functions)
 
 
@@ -59,7 +59,7 @@ def measure(*, quick: bool) -> Result:
     """Return the figures."""
     run = _run(3, 60) if quick else _run(MACHINES, SPEED)
     listings = sum(count for (method, path), count in run.calls.items() if method == "GET" and not path.endswith("}"))
-    # The key is put into the project once, whatever the number of machines.
+    # The key is added to the project once, whatever the number of machines.
     keys = sum(count for (method, path), count in run.calls.items() if method != "GET" and path.endswith("/ssh-keys"))
     single = (sum(run.calls.values()) - listings - keys) / run.machines
     done = [tick for tick in run.ticks if not tick.throttled]
@@ -107,7 +107,7 @@ def _run(machines: int, speed: float) -> Run:
             if time.monotonic() > end:
                 raise RuntimeError(f"{running} of {machines} agents run after {LIMIT_SECONDS} s")
             time.sleep(0.5)
-            # Its heartbeat says that an agent runs.
+            # An agent runs if it has sent a heartbeat.
             running = admin.run("SELECT count(*) FROM machine_agent_heartbeat")[0][0]
         seconds, minutes, seen = world.elapsed, world.minutes, list(ticks)
         calls = Counter(world.supply._server.calls)  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
@@ -139,7 +139,7 @@ def _run(machines: int, speed: float) -> Run:
 
 
 def _costs(run: Run, done: list[Invocation]) -> list[Table]:
-    """Return what it costs by the formula of the docs, with its assumptions and with what was measured instead."""
+    """Return the costs by the formula of the docs, with its assumptions and with the measured values."""
     assumed = Inputs()
     measured = replace(
         assumed,
@@ -147,7 +147,7 @@ def _costs(run: Run, done: list[Invocation]) -> list[Table]:
         agent_start_seconds=run.busy("initializer") / run.attempts,
         heartbeat_seconds=run.heartbeat_seconds / run.heartbeats,
     )
-    # What is waited between creations is billed, and shorter here.
+    # The waits between creations are billed, and shorter here.
     waits = run.machines * CREATION_SECONDS
     listings = sum(tick.function in {"provisioner", "updater"} for tick in done)
     gb_seconds = {
