@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.results import machine, shown
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("claims", "flatness", "idle", "history", "reconcile", "upload", "initializer", "world", "heartbeats")
+PARTS = ("claims", "flatness", "idle", "history", "reconcile", "upload", "initializer", "world", "heartbeats", "window")
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ class NoOp:
     process = Process.AGENT_START
     backoff = Backoff(60, 60, 1)
     silence = None
+    guard = None
 
     def __init__(self, seconds: float) -> None:
         """Each machine takes *seconds* longer than the one before it."""

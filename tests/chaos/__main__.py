@@ -40,7 +40,7 @@ from tests.chaos.life import Life
 from tests.chaos.points import Killed
 from tests.chaos.processes import Functions, event_of, explore_processes, load
 from tests.chaos.records import Installing, Reports, Updates
-from tests.chaos.scenarios import AgentStarts, GivingUp, OneCapacity, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Provisioning, Recoveries
 from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
 from tests.chaos.twins import normal
 from tests.integration.fleet import Fleet
@@ -92,7 +92,8 @@ class Chaos:
     def crashes(self) -> None:
         """Die at every effect of every loop."""
         scenarios: list[Scenario] = [
-            each(self.fleet) for each in (Provisioning, Recoveries, GivingUp, Updates, Reports, Installing, Departures)
+            each(self.fleet)
+            for each in (Provisioning, Recoveries, Away, GivingUp, Updates, Reports, Installing, Departures)
         ]
         for scenario in scenarios:
             for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):

@@ -8,7 +8,8 @@ trip, so that they can be asked at every point.
 
 What the queries see besides the tables: ``device`` (the provider's machines:
 id, active, ours, tokens, actions taken, may_act: something was wrong with it; made_now,
-acted_now: by the last effect, if this is asked after every effect),
+acted_now: by the last effect, if this is asked after every effect; decided_at: when its worker came to stand before
+that, where others go on in between),
 ``session_seen`` (when every session that was ever observed dies, or died), and
 the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
 provider id that an operator gives back) and ``margin`` (seconds by which clocks
@@ -33,7 +34,7 @@ SILENCE = "600 seconds"
 """As long as an agent may say nothing, in all scenarios."""
 
 _SHEPHERD = "('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')"
-_ENDS = "('Finished', 'Failed', 'Canceled', 'Expired')"
+_ENDS = "('Finished', 'Failed', 'Canceled', 'Expired', 'Recovered')"
 
 
 class Invariant(NamedTuple):
@@ -97,7 +98,7 @@ INVARIANTS = (
     ),
     Invariant(
         "every_started_work_ends_once",
-        "As finished, failed, canceled or expired; what has not ended yet is held by somebody.",
+        "As finished, failed, canceled, expired or recovered; what has not ended yet is held by somebody.",
         f"""
         SELECT format('%s: %s work by %s was started, %s ended, %s are held', machine_id, started, process, ended, held)
         FROM (
@@ -165,6 +166,15 @@ INVARIANTS = (
         WHERE w.process = 'ShepherdRecovery'
             AND b.agent_heartbeat_at BETWEEN h.at - interval '{SILENCE}' + interval '1 second'
                 AND h.at - :margin::float8 * interval '1 second'
+        UNION ALL
+        SELECT format('%s was acted on, and had been heard at %s', d.id, b.agent_heartbeat_at)
+        FROM device d
+        JOIN machine_provided p ON p.provider_id = d.id
+        JOIN machine_agent_heartbeat b ON b.machine_id = p.machine_id
+        JOIN machine_agent_started a ON a.machine_id = p.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
+        WHERE d.acted_now
+            AND b.agent_heartbeat_at > clock_timestamp() - interval '{SILENCE}' + interval '1 second'
+            AND b.agent_heartbeat_at < coalesce(d.decided_at, clock_timestamp())
         """,
     ),
     Invariant(
@@ -178,9 +188,27 @@ INVARIANTS = (
         SELECT format('%s was acted on %s times, and fewer attempts are on record', d.id, d.actions)
         FROM device d JOIN machine_provided p ON p.provider_id = d.id
         WHERE d.actions > (
-            SELECT count(*) FROM work_history h
-            WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery' AND h.event = 'Attempted'
+            SELECT count(*) FILTER (WHERE h.event = 'Attempted') - count(*) FILTER (WHERE h.event = 'NotTaken')
+            FROM work_history h
+            WHERE h.machine_id = p.machine_id AND h.process = 'ShepherdRecovery'
         )
+        """,
+    ),
+    Invariant(
+        "nobody_is_given_up_untried",
+        "Without a step that may have been taken, or that the provider refused for it, a machine is not beyond hope.",
+        r"""
+        SELECT format('%s is in quarantine, and nothing was tried on it', z.machine_id)
+        FROM machine_quarantine z
+        JOIN work_history q ON q.machine_id = z.machine_id AND q.event = 'Quarantined'
+        WHERE (
+            SELECT count(*) FILTER (WHERE h.event = 'Attempted' AND h.rung <> 'quarantine')
+                - count(*) FILTER (
+                    WHERE h.event = 'NotTaken' AND h.rung <> 'quarantine'
+                        AND h.failed_cause !~ '^(ProviderRefused|MachineNotFound|NotSupported): '
+                )
+            FROM work_history h WHERE h.machine_id = z.machine_id
+        ) <= 0
         """,
     ),
     Invariant(
@@ -254,7 +282,7 @@ WITH device AS (
     SELECT * FROM jsonb_to_recordset(:devices::jsonb)
     AS d (
         id text, active boolean, ours boolean, tokens text[], actions bigint, may_act boolean, made_now boolean,
-        acted_now boolean
+        acted_now boolean, decided_at timestamptz
     )
 )
 """
@@ -295,6 +323,7 @@ def _devices(world: World, *, watched: bool) -> list[dict[str, Any]]:
             "may_act": device.id in world.may_be_rebooted,
             "made_now": seen is not None and device.id not in seen,
             "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
+            "decided_at": world.decided.get(device.id),
         }
         for device in world.api.devices()
     ]

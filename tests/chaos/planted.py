@@ -185,6 +185,32 @@ PLANTS: tuple[Plant, ...] = (
         slow=True,
     ),
     Plant(
+        "a machine that is about to be struck is not looked at again",
+        (Edit("control_loop.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
+        f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer]",
+        "no_healthy_machine_is_rebooted",
+    ),
+    Plant(
+        "an agent that reports just before the step does not count",
+        (
+            Edit("bmdb/sql/recovering.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
+            Edit(
+                "bmdb/sql/recovering.sql",
+                "WHEN j.heard_at + j.patience > statement_timestamp() THEN",
+                "WHEN false THEN",
+                "no_longer_due",
+            ),
+        ),
+        MODEL,
+        "no_healthy_machine_is_rebooted",
+    ),
+    Plant(
+        "a step that the provider declined counts as an attempt",
+        (Edit("ladder.py", "                    dropped.add(len(taken))\n", "                    pass\n"),),
+        f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer, provider away]",
+        "nobody_is_given_up_untried",
+    ),
+    Plant(
         "canceled work leaves its machine where the claim had put it",
         (Edit(_WORK, "        not_before = g.not_before,\n", "", "cancel"),),
         MODEL,

@@ -18,6 +18,7 @@ from shepherd_core.bmdb.work import Silence
 from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.control_loop import Limits
 from shepherd_core.initializer import Initializer
+from shepherd_core.ladder import DEFAULT, parse
 from shepherd_core.machine import Process
 from shepherd_core.object_source import AgentCache
 from shepherd_core.providers.equinix import EquinixProvider
@@ -27,12 +28,16 @@ from shepherd_core.reconcile import Limits as ReconcileLimits
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.ssh import SshDialer
 
+from simulator.faults import Answer
 from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.integration.fleet import HOUR, PROVIDER
 from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
+
+    from shepherd_core.machine import Machine, ProviderId
 
     from simulator.machines import MachinePark
     from tests.chaos.points import Points
@@ -219,25 +224,44 @@ class AgentStarts:
         return found
 
 
+class Answering(EquinixProvider):
+    """A provider that lets something happen while it is asked about a machine."""
+
+    happening: Callable[[str], object] = staticmethod(lambda _: None)
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Let it happen, then answer."""
+        self.happening(provider_id)
+        return super().get_machine(provider_id, deadline)
+
+
 class Recoveries:
-    """Two silent machines, one that the provider has forgotten, a healthy one, and a silent one that is paused."""
+    """
+    Two silent machines, one that the provider has forgotten, healthy ones, and a silent one that is paused.
+
+    And one that was silent, and reports again while the provider is asked about it.
+    """
 
     name = "recoverer"
+    ladder = DEFAULT
 
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
         self._fleet = fleet
         self._silent: list[UUID] = []
+        self._back: tuple[UUID, str] | None = None
 
     def arrange(self) -> World:
         """See ``Scenario``."""
         fleet = self._fleet
         world = World(fleet, SystemClock())
+        back = fleet.silent_machine()
+        self._back = back, world.machine_at_provider(back)
         self._silent = [fleet.silent_machine() for _ in range(2)]
         world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
         gone = fleet.silent_machine()
         world.api.forget(world.machine_at_provider(gone))
-        world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(12)]
+        world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(16)]
         paused = fleet.silent_machine()
         for machine_id in (*world.healthy, paused):
             world.machine_at_provider(machine_id)
@@ -247,8 +271,11 @@ class Recoveries:
     def tick(self, world: World, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
-        provider = EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
-        loop = Recoverer(provider, silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2))
+        provider = Answering(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
+        provider.happening = lambda asked: points.aside(lambda: self._answer(world, asked))
+        loop = Recoverer(
+            provider, silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2), ladder=parse(self.ladder)
+        )
         return control_loop.run(
             loop,
             "equinix",
@@ -258,6 +285,14 @@ class Recoveries:
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
+
+    def _answer(self, world: World, asked: str) -> None:
+        """Let the machine that comes back report, when the provider is asked about it."""
+        assert self._back is not None
+        machine_id, provider_id = self._back
+        heard = "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() WHERE machine_id = :id"
+        if asked == provider_id and self._fleet.sql(f"{heard} RETURNING 1", id=machine_id):
+            world.healthy.append(machine_id)
 
     def missing(self, world: World) -> list[str]:
         """See ``Scenario``."""
@@ -301,3 +336,25 @@ class GivingUp(Recoveries):
         """See ``Scenario``."""
         shown = queries.show_machine(world.fleet.connection, self._hopeless)
         return super().missing(world) + ([] if shown["quarantined_at"] else ["the machine is not in quarantine"])
+
+
+class Away(Recoveries):
+    """The provider declines every step for a while, in which the ladder could be climbed to its end."""
+
+    name = "recoverer, provider away"
+    ladder = "reboot:1:grace=60,quarantine"
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = super().arrange()
+        world.api.faults.add(Answer(method="POST", path="/devices/{id}/actions", times=12, status=503))
+        return world
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``; an attempt whose function died is the last one here."""
+        given_up = [
+            machine_id
+            for machine_id in self._silent
+            if queries.show_machine(world.fleet.connection, machine_id)["quarantined_at"]
+        ]
+        return [each for each in super().missing(world) if not any(str(machine) in each for machine in given_up)]

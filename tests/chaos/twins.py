@@ -13,6 +13,7 @@ A schedule is a function of its ``Choices``: the same choices, the same schedule
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 import threading
@@ -51,6 +52,14 @@ _OPEN = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'shepherd' AND state <> 'idle'
 """
+_WAITS = {
+    ("session.py", "wait"),
+    ("control_loop.py", "_collected"),
+    ("control_loop.py", "_ask"),
+    ("thread.py", "_worker"),
+}
+"""Files and functions in which a thread waits for another."""
+_ACTION = re.compile(r"POST .*/devices/([^/]+)/actions")
 _THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(CAST(:pids AS int[]))"
 
 
@@ -190,12 +199,21 @@ class Scheduler:
             while stopped := self._rest():
                 deed, stop = self._choices.choose(stopped, last)
                 last = stop.actor
+                self._note_decisions(stopped)
                 self._ran.trace.append(f"{deed.name} {' '.join(stop)}")
                 self._carry_out(deed, stop, points)
                 self._rest()
                 found = violations(self._world, watched=True)
                 self._ran.broken += [each for each in found if each not in self._ran.broken]
         return self._ran
+
+    def _note_decisions(self, stopped: list[Stop]) -> None:
+        """Note since when workers stand before an action: what happens from then on they cannot know."""
+        before = {match[1] for stop in stopped if (match := _ACTION.search(stop.effect))}
+        for device in before - self._world.decided.keys():
+            self._world.decided[device] = str(self._world.fleet.sql("SELECT clock_timestamp()::text")[0][0])
+        for device in self._world.decided.keys() - before:
+            del self._world.decided[device]
 
     def _begin(self, actor: _Actor, call: Callable[[], object]) -> None:
         def target() -> None:
@@ -318,9 +336,7 @@ def _asleep(frame: FrameType | None) -> tuple[int, int] | None:
                 return None  # not asleep: it starts another
             frame = frame.f_back
         return here
-    waits = {"session.py": "wait", "control_loop.py": "_collected", "thread.py": "_worker"}
-    file = code.co_filename.rpartition("/")[2]
-    return here if waits.get(file) == code.co_name else None
+    return here if (code.co_filename.rpartition("/")[2], code.co_name) in _WAITS else None
 
 
 def normal(trace: list[str]) -> list[str]:

@@ -50,6 +50,8 @@ class World:
     """By so much clocks may be read in another order than transactions commit; 0 where only one runs at a time."""
     actions_seen: dict[str, int] | None = None
     """How often each machine at the provider had been acted on when the invariants were last asked; None: unknown."""
+    decided: dict[str, str] = field(default_factory=dict)
+    """When, by the database, a worker came to stand before an action on a machine, while others go on."""
     hardware: NoHardware = field(default_factory=NoHardware)
     connections: dict[int, list[Connection]] = field(default_factory=lambda: defaultdict(list))
     """The connections that were opened, by the thread that did it."""

@@ -150,9 +150,19 @@ class Model:
         if not self.alive(session) or self.work.get((machine, process)) != session:
             return False
         self._end(machine, process, event)
-        if event is WorkEvent.FINISHED:
+        if event in (WorkEvent.FINISHED, WorkEvent.RECOVERED):
             self.machines[machine].backoffs.pop(process, None)
         return True
+
+    def may_strike(self, session: int, machine: int) -> bool:
+        """Return whether a machine that was handed out for recovery may be interrupted this moment."""
+        self._require(session)
+        return (
+            self.work.get((machine, Process.RECOVERY)) == session
+            and self.machines[machine].needs is Process.RECOVERY
+            and not self._heard(self.machines[machine])
+            and not any(self._in_force(pause, machine, Process.RECOVERY) for pause in self.pauses)
+        )
 
     def ended_last(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
         """Return whether the last that the session did to the machine for the process was *event*."""

@@ -31,6 +31,7 @@ from shepherd_core.errors import (
     CapacityTaken,
     ListingInvalid,
     MachineNotFound,
+    NoLongerDue,
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
@@ -48,6 +49,8 @@ TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
 
 ACTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE)
+
+INTERRUPTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL)
 
 ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
 """Ids that no world may use. A provider id is opaque text, so none of them may become anything else on the way."""
@@ -272,6 +275,87 @@ class ProviderContract:
             created.capacity_id,
             created.token,
         )
+
+    @pytest.mark.parametrize("action", INTERRUPTIONS)
+    def test_a_machine_is_not_interrupted_where_that_is_not_confirmed(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """It may have come back while we looked it up, logged in or waited for our turn."""
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        before = world.provider.get_machine(created.provider_id, deadline)
+        asked: list[int] = []
+
+        def ask(_: Deadline) -> None:
+            asked.append(world.requests())
+            raise NoLongerDue
+
+        limit = Deadline(SystemClock(), 60, ask=ask)
+        already = world.requests()
+        with pytest.raises(NoLongerDue):
+            interrupt(created.provider_id, limit)
+        assert len(asked) == 1
+        assert asked[0] > already, "what is looked up is looked up before"
+        assert not limit.interrupted
+        world.settle()
+        assert world.provider.get_machine(created.provider_id, deadline) == before
+        if world.reboots is not None:
+            assert world.reboots(created.provider_id) == 0
+
+    @pytest.mark.parametrize("action", INTERRUPTIONS)
+    def test_nothing_comes_between_the_confirmation_and_the_interruption(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """Whatever did would be time in which the machine comes back. And what is declined then was not done."""
+        if world.make_refusing is None:
+            pytest.skip("this world refuses nothing")
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        confirmed: list[int] = []
+
+        def ask(limit: Deadline) -> None:
+            assert not limit.interrupted
+            confirmed.append(world.requests())
+            world.make_refusing()  # type: ignore[misc]  # it is there, see above
+
+        limit = Deadline(SystemClock(), 60, ask=ask)
+        with pytest.raises(ProviderRefused):
+            interrupt(created.provider_id, limit)
+        assert len(confirmed) == 1
+        assert not limit.interrupted, "the edge said that it did not do it"
+        if world.reboots is not None:
+            assert world.reboots(created.provider_id) == 0
+
+    @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
+    def test_an_interruption_without_an_answer_may_have_happened(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """Taken for not done, it would be done again to a machine that is booting, and never counted."""
+        if world.stall is None:
+            pytest.skip("this world always answers")
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        limit = Deadline(SystemClock(), 3, ask=lambda _: world.stall and world.stall())
+        with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
+            interrupt(created.provider_id, limit)
+        assert limit.interrupted
+
+    @pytest.mark.parametrize("action", INTERRUPTIONS)
+    def test_an_interruption_that_was_accepted_is_known_and_is_asked_for_once(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """A step of several requests must not be left in the middle because the machine said something meanwhile."""
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        asked: list[Deadline] = []
+        limit = Deadline(SystemClock(), 60, ask=asked.append)
+        interrupt(created.provider_id, limit)
+        assert len(asked) == 1
+        assert limit.interrupted
 
     def test_a_released_machine_is_in_use_no_more(self, world: World, deadline: Deadline) -> None:
         """What was given back must not be found again as a machine of ours; and it may be given back twice."""

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pg8000.core import CoreConnection
 from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import holds, queries, work
+from shepherd_core.bmdb import holds, queries, recovering, work
+from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import Silence
 from shepherd_core.errors import CommitUnknown, SessionExpired, WorkConflict
@@ -73,6 +74,9 @@ WHERE d.process IS DISTINCT FROM n.process
 """
 
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
+
+_EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": WorkEvent.RECOVERED}
+"""What becomes of work that is ended so; else it is finished."""
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "old transaction"]
 Event = Literal["death", "pause", "heartbeats", "failover", "clock"]
@@ -341,7 +345,7 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 7),
         batch=st.booleans(),
-        how=st.sampled_from(["do it", "do it", "finish", "fail", "cancel"]),
+        how=st.sampled_from(["do it", "do it", "finish", "fail", "cancel", "spare"]),
         moment=moments,
         event=events,
     )
@@ -355,7 +359,9 @@ class Bmdb(RuleBasedStateMachine):
                 for holder, held in self.handed_out
                 if holder is function and held.process is first.process
             }
-        wanted_event = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED}.get(how, WorkEvent.FINISHED)
+        if how == "spare" and first.process is not Process.RECOVERY:
+            how = "cancel"
+        wanted_event = _EVENTS.get(how, WorkEvent.FINISHED)
 
         def modelled() -> set[UUID]:
             ended = {
@@ -388,11 +394,29 @@ class Bmdb(RuleBasedStateMachine):
             return self.model.fail(session, process, machine, BACKOFF.next(held.last_interval_seconds))
         if how == "cancel":
             return self.model.end(session, process, machine, WorkEvent.CANCELED)
+        if how == "spare":
+            return self.model.end(session, process, machine, WorkEvent.RECOVERED)
         if how == "do it" and process is Process.AGENT_START:
             return self.model.agent_started(session, machine)
         if how == "do it" and process is Process.RECOVERY:
             return self.model.recovered(session, machine, SETTLE_SECONDS)
         return self.model.end(session, process, machine, WorkEvent.FINISHED)
+
+    @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
+    @rule(which=st.integers(0, 7), moment=moments, event=events)
+    def strike(self, which: int, moment: Moment | None, event: Event) -> None:
+        """Ask whether a machine may be interrupted, just before that; it may have been ended before, or lost."""
+        handed_out = [(holder, held) for holder, held in self.handed_out if held.process is Process.RECOVERY]
+        function, held = handed_out[-1 - which % len(handed_out)]
+        machine = self.machines.index(held.machine_id)
+        seen, wanted = self._both(
+            function,
+            lambda: not recovering.no_longer_due(function.session, [held], SILENCE),
+            lambda: self.model.may_strike(function.number, machine),
+            moment,
+            event,
+        )
+        assert seen == wanted, f"no_healthy_machine_is_rebooted: {seen}, not {wanted}"
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
@@ -546,6 +570,8 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
         )
     if how == "cancel":
         return work.cancel(session, works)
+    if how == "spare":
+        return recovering.spare(session, {held: Spared("its agent reports again", recovered=True) for held in works})
     if how == "do it" and process is Process.AGENT_START:
         return work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
     if how == "do it" and process is Process.RECOVERY:
@@ -574,7 +600,7 @@ class KnownHistory:
 
     def step(self, name: str, **arguments: Any) -> None:
         """Take a step, and look."""
-        if name in {"claim", "end", "hold", "poke", "tick"}:
+        if name in {"claim", "end", "hold", "poke", "strike", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
         self.bmdb.nothing_is_lost_doubled_or_stuck()
@@ -621,6 +647,27 @@ class KnownHistory:
         self.step("hold", at=0, where=set(), moment="answer lost")
         self.recover(0, 10, "do it", event="heartbeats", moment="between")
 
+    def strikes(self) -> None:
+        """Look again just before machines are interrupted: they report, are paused, cannot be heard, or are lost."""
+        self.wait(0, 5)
+        self.step("invoke", at=1, close=True)
+        self.claim(1)
+        self.end("do it")
+        self.wait(0, 30)
+        for moment, event in ((None, "death"), ("between", "heartbeats"), ("answer lost", "heartbeats")):
+            self.step("tick", at=0, process=Process.RECOVERY, units=10, how=None)
+            self.step("strike", which=0, moment=moment, event=event)
+            self.end("spare", moment="answer lost")
+        self.step("tick", at=0, process=Process.RECOVERY, units=10, how=None)
+        self.step("strike", which=0, moment="between", event="pause")
+        self.step("strike", which=0)
+        self.wait(0, 5)
+        self.step("hold", at=0, where={""})
+        self.step("strike", which=0)
+        self.step("hold", at=0, where=set())
+        self.step("strike", which=0, moment="between", event="death")
+        self.end("spare")
+
     def deaths(self) -> None:
         """Let sessions die: with work in hand, before it is ended, and in a transaction that began before."""
         self.wait(0, 2, "clock")
@@ -661,8 +708,9 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet) -> 
     known.operators()
     known.lost_answers()
     known.agents()
+    known.strikes()
     known.deaths()
     known.work_by_name()
     bmdb.teardown()
-    ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED}
+    ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
     assert {event for machine in bmdb.model.machines for _, event, _ in machine.history} == {WorkEvent.STARTED, *ends}

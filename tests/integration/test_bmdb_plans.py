@@ -51,6 +51,8 @@ INSERT INTO machine_quarantine SELECT machine_id, now(), '?', repeat('?', 1500) 
 INSERT INTO machine_awaited
     SELECT machine_id, now() - interval '2 hours', now() + (random() - 0.5) * interval '1 hour'
     FROM machine_need WHERE process = 'ShepherdAgentStart' AND random() < 0.1;
+UPDATE work_backoff SET fault = CASE WHEN random() < 0.001 THEN 'access' ELSE 'unreached' END;
+INSERT INTO ssh_outages SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO machine_due
     SELECT n.machine_id, n.provider, n.process, now() + (random() - 0.01) * interval '1 day', 0, w.awaited_until
     FROM machine_need n LEFT JOIN machine_awaited w ON w.machine_id = n.machine_id;
@@ -104,6 +106,7 @@ SMALL = {
     "recovery_looks",
     "schema_migrations",
     "sessions",
+    "ssh_outages",
     "work",
 }
 
@@ -231,6 +234,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "result": "Success",
         "reasons": ["?", "?"],
         "event": "Finished",
+        "ended_as": "Recovered",
+        "faults": ["machine"] * BATCH,
         "after": UUID(int=2**127),
         "component_name": "test",
         "runtime_info": "a test",
@@ -269,6 +274,9 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
 SPECIAL: dict[str, dict[str, Any]] = {
     "fence_session": {"fence": 1},
     "hold_recovery": {"locations": ["fra", "rack"]},
+    "record_ssh_outages": {"locations": ["fra", "rack"]},
+    "no_longer_due": {"process": "ShepherdRecovery"},
+    "spare": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},
     "attempt_recovery": {"process": "ShepherdRecovery"},
@@ -280,7 +288,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: Any) -> dict[str, Any]:
     """Return the plan that ran for a statement with the *chosen* parameters; what it did is undone."""
     values = parameters(driver) | SPECIAL.get(name, {}) | chosen
-    if name in ("finish_recovery", "quarantine", "attempt_recovery"):
+    if SPECIAL.get(name, {}).get("process") == "ShepherdRecovery":
         values["machine_ids"] = [
             row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdRecovery'")
         ]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core import control_loop
 from shepherd_core.backoff import Backoff
 from shepherd_core.bmdb import queries, work
+from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.work import AgentStarted, finish_agent_start
 from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.control_loop import Limits
 from shepherd_core.errors import (
+    BmdbUnavailable,
     ConfigError,
+    NoLongerDue,
     ProviderUnavailable,
     SessionExpired,
     ShepherdError,
@@ -51,6 +57,7 @@ class Errands:
 
     process = Process.AGENT_START
     silence = None
+    guard = None
     backoff = Backoff(60, 3600, 1.2)
 
     def __init__(
@@ -697,3 +704,133 @@ def test_history_is_kept_for_ever_unless_a_retention_is_set(fleet: Fleet, run: R
     assert fleet.events(machine_id) == ["Started", "Finished"]
     run(Errands(), history_days=99)
     assert fleet.events(machine_id) == []
+
+
+# --- before a machine is interrupted ---
+
+
+class Strikes(Errands):
+    """A loop that interrupts machines; *reasons* says why one is not to be."""
+
+    def __init__(self, errand: Callable[[Attempt], object]) -> None:
+        super().__init__(errand)
+        self.reasons: dict[UUID, NoLongerDue] = {}
+        self.asked: list[set[UUID]] = []
+        self.answering: Callable[[], object] = lambda: None
+        self.spared: dict[UUID, Spared] = {}
+
+    @property
+    def guard(self) -> Strikes:  # type: ignore[override]  # those that interrupt nothing have none
+        """Return this."""
+        return self
+
+    def no_longer_due(self, _: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
+        """Say what the test says."""
+        self.asked.append({work.machine_id for work in works})
+        self.answering()
+        return {work: self.reasons[work.machine_id] for work in works if work.machine_id in self.reasons}
+
+    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+        """Take note."""
+        self.spared |= {work.machine_id: each for work, each in spared.items()}
+        return work.cancel(session, list(spared))
+
+
+def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet, run: Runner) -> None:
+    """One statement for all, however many; and who is let through goes on, while the others end without a failure."""
+    machines = [fleet.provided_machine() for _ in range(6)]
+    together = threading.Barrier(6)
+
+    def errand(attempt: Attempt) -> None:
+        together.wait(WAIT_SECONDS)
+        attempt.not_taken = "a step"
+        attempt.deadline.confirm()
+
+    loop = Strikes(errand)
+    loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
+    counts = run(loop)
+    assert set().union(*loop.asked) == set(machines)
+    assert sum(len(asked) for asked in loop.asked) == 6
+    assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
+    assert loop.spared == dict.fromkeys(machines[:2], Spared("it is back", recovered=True, not_taken="a step"))
+
+
+def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
+    """With a thousand machines to strike, a statement for each would be what they wait for."""
+    for _ in range(8):
+        fleet.provided_machine()
+    loop = Strikes(lambda attempt: attempt.deadline.confirm())
+
+    def answering() -> None:
+        end = time.monotonic() + WAIT_SECONDS
+        while len(loop.asked) == 1 and not waiting_for_answers(8):  # all others come, while the first is answered
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    loop.answering = answering
+    assert run(loop)[Metric.FINISHED] == 8
+    assert len(loop.asked) <= 2
+    assert sum(len(asked) for asked in loop.asked) == 8
+
+
+def waiting_for_answers(wanted: int) -> bool:
+    """Return whether so many threads have put their questions, and stand at the same place to wait."""
+    places = [
+        frame.f_lasti
+        for frame in sys._current_frames().values()
+        if frame.f_code.co_name == "_ask" and frame.f_code.co_filename == control_loop.__file__
+    ]
+    return len(places) == wanted and len(set(places)) == 1
+
+
+@pytest.mark.parametrize("error", [SessionExpired(), BmdbUnavailable("gone")])
+def test_nobody_waits_for_an_answer_when_the_session_is_over(fleet: Fleet, run: Runner, error: Exception) -> None:
+    """A thread that did would hold its place at the provider in the next invocation."""
+    fleet.provided_machine()
+    ended: SimpleQueue[BaseException] = SimpleQueue()
+
+    def errand(attempt: Attempt) -> None:
+        try:
+            attempt.deadline.confirm()
+        except ShepherdError as refusal:
+            ended.put(refusal)
+            raise
+
+    loop = Strikes(errand)
+    loop.answering = lambda: raises(error)(None)  # type: ignore[arg-type]  # it does not look at it
+    with pytest.raises(type(error)):
+        run(loop)
+    assert isinstance(ended.get(timeout=WAIT_SECONDS), SessionExpired)
+
+
+def test_who_was_given_up_is_not_let_through(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """The machine is in backoff by then, and may be another's."""
+    fleet.provided_machine()
+    late: SimpleQueue[BaseException | None] = SimpleQueue()
+    given_up = threading.Event()
+
+    def errand(attempt: Attempt) -> None:
+        clock.now += 100  # its time is over
+        assert given_up.wait(WAIT_SECONDS)
+        try:
+            attempt.deadline.confirm()
+        except ShepherdError as refusal:
+            late.put(refusal)
+            raise
+
+    class Tellers(Strikes):
+        backoff = Backoff(60, 3600, 1.2)
+
+    loop = Tellers(errand)
+    assert run(loop, machine_seconds=60, session_seconds=600)[Metric.FAILED] == 1
+    given_up.set()
+    assert isinstance(late.get(timeout=WAIT_SECONDS), (SessionExpired, TimeLimitExceeded))
+    assert loop.asked == []
+
+
+def test_a_loop_that_interrupts_nothing_asks_nobody(fleet: Fleet, run: Runner) -> None:
+    """To confirm is to check, there."""
+    fleet.provided_machine()
+    counts = run(Errands(lambda attempt: attempt.deadline.confirm()))
+    assert counts[Metric.FINISHED] == 1
+    assert Metric.SPARED not in counts

@@ -23,7 +23,7 @@ from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore,
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.points import Death, Killed, Points, alive
 from tests.chaos.records import Installing, Reports, Updates
-from tests.chaos.scenarios import AgentStarts, GivingUp, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, Away, GivingUp, Provisioning, Recoveries
 from tests.chaos.world import World
 from tests.integration.machine_client import Client
 from tests.integration.provisioning import PREFIX
@@ -48,6 +48,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
     [
         pytest.param(Provisioning, 17, SOON_SECONDS, id="provisioner, soon"),
         pytest.param(Recoveries, 15, OUTAGE_SECONDS, id="recoverer"),
+        pytest.param(Away, 29, OUTAGE_SECONDS, id="recoverer, provider away"),
         pytest.param(GivingUp, 15, OUTAGE_SECONDS, id="recoverer that gives up"),
         pytest.param(Updates, 5, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 9, SOON_SECONDS, id="agent_api"),
@@ -177,6 +178,11 @@ def test_an_invocation_that_nobody_disturbs_is_watched_at_every_effect(real_time
          "no_healthy_machine_is_rebooted"),
         ("DELETE FROM machine_due WHERE machine_id = (SELECT machine_id FROM machine_due LIMIT 1)",
          "nothing_is_left_behind"),
+        (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines LIMIT 1; "
+         "INSERT INTO work_history (machine_id, process, event) "
+         "SELECT machine_id, 'ShepherdRecovery', 'Quarantined' FROM machine_quarantine"),
+         "nobody_is_given_up_untried"),
+        ("UPDATE work_history SET event = 'NotTaken' WHERE event = 'Started'", "every_effect_is_explained_by_a_record"),
         ("UPDATE pauses SET machine_id = (SELECT machine_id FROM work_history LIMIT 1), created_at = 'epoch'",
          "a_paused_machine_is_not_touched"),
     ],

@@ -11,6 +11,7 @@ from shepherd_core import control_loop
 from shepherd_core.backoff import Backoff
 from shepherd_core.bmdb import queries
 from shepherd_core.bmdb.work import Silence
+from shepherd_core.breaker import Budget, Budgets
 from shepherd_core.clock import Deadline
 from shepherd_core.control_loop import Limits
 from shepherd_core.errors import SessionExpired
@@ -27,12 +28,13 @@ from tests.integration.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
 from tests.integration.provisioning import API_KEY, PREFIX, PROJECT, equinix_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work import Work
+    from shepherd_core.machine import Machine
 
     from tests.conftest import ManualClock
 
@@ -179,6 +181,56 @@ def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cau
     assert world.reboots(machine) == 1
     (backoff,) = queries.show_machine(world.fleet.connection, machine)["backoffs"]
     assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
+
+
+class Slow(EquinixProvider):
+    """A provider that is asked about a machine for so long that something happens meanwhile."""
+
+    happening: Callable[[], object] = staticmethod(lambda: None)
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Let it happen, and then answer."""
+        found = super().get_machine(provider_id, deadline)
+        self.happening()
+        return found
+
+
+def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
+    world: World, clock: ManualClock
+) -> None:
+    """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
+    machines = [world.given(world.fleet.silent_machine()) for _ in range(10)]
+    provider = Slow(equinix_settings(world.api), lambda: API_KEY, lambda: "", clock)
+    reporting = world.fleet.connect()
+    once = threading.Lock()
+
+    def report() -> None:
+        with once:
+            for machine in machines:
+                assert queries.record_heartbeat(reporting, machine)
+
+    provider.happening = report
+    anybody = Budgets(silent=Budget(1000, 1))
+    backoff = Backoff(60, 3600, 1.2)
+    world.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=backoff, budgets=anybody)
+    counts = world.run()
+    assert (counts[Metric.CLAIMED], counts[Metric.SPARED], counts[Metric.FINISHED]) == (10, 10, 0)
+    assert [world.reboots(machine) for machine in machines] == [0] * 10
+    assert all(world.fleet.events(machine) == ["Started", "Attempted", "NotTaken", "Recovered"] for machine in machines)
+    assert world.run()[Metric.CLAIMED] == 0
+
+
+def test_a_provider_that_answers_503_for_hours_brings_nobody_up_the_ladder(world: World) -> None:
+    """One silent machine climbed from reboot to quarantine without one step having been taken."""
+    world.given(world.fleet.silent_machine(silent_for=0))
+    machine = world.given(world.fleet.silent_machine())
+    world.api.faults.add(Answer(method="POST", path=ACTIONS, times=0, status=503))
+    world.watch(10 * HOUR)
+    shown = queries.show_machine(world.fleet.connection, machine)
+    assert shown["quarantined_at"] is None
+    attempted = world.fleet.sql("SELECT DISTINCT rung FROM work_history WHERE rung IS NOT NULL")
+    assert attempted == [["reboot"]]
+    assert world.reboots(machine) == 0
 
 
 def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World) -> None:

@@ -9,12 +9,27 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from shepherd_core import control_loop
 from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import queries, recovering, work
+from shepherd_core.bmdb import eligibility, holds, queries, recovering, work
+from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.work import AgentStarted, Failure, Silence
+from shepherd_core.breaker import Budget, Budgets
 from shepherd_core.clock import Deadline
 from shepherd_core.control_loop import Limits
-from shepherd_core.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired, ShepherdError
-from shepherd_core.ladder import Move, Rung, Step, parse
+from shepherd_core.errors import (
+    MachineNotFound,
+    NoLongerDue,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SessionExpired,
+    ShepherdError,
+    SshAuthenticationFailed,
+    SshHostKeyChanged,
+    SshTimedOut,
+)
+from shepherd_core.ladder import Line, Move, Rung, Step, climb, parse
 from shepherd_core.loop import Attempt
 from shepherd_core.machine import Capability, Process
 from shepherd_core.provider import Provider
@@ -49,7 +64,12 @@ class Rack(Provider):
     def __init__(self, *lacks: Capability) -> None:
         self._lacks = set(lacks)
         self.asked: list[str] = []
-        self.then: Callable[[str], None] = lambda _: None
+        self.before: Callable[[str], object] = lambda _: None
+        """What happens before the request is sent."""
+        self.then: Callable[[str], object] = lambda _: None
+        """What happens to it."""
+        self.answers = False
+        """Whether it answers that it is unavailable; else no answer comes."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -70,19 +90,26 @@ class Rack(Provider):
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Take note."""
-        self._note("reboot")
+        self._note("reboot", deadline)
 
     def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Take note."""
-        self._note("power-cycle")
+        self._note("power-cycle", deadline)
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Take note."""
-        self._note("reinstall")
+        self._note("reinstall", deadline)
 
-    def _note(self, step: str) -> None:
+    def _note(self, step: str, deadline: Deadline) -> None:
+        self.before(step)
+        deadline.confirm()
         self.asked.append(step)
-        self.then(step)
+        try:
+            self.then(step)
+        except ProviderError as error:
+            if self.answers or not error.retryable:
+                deadline.declined()
+            raise
 
 
 class World:
@@ -92,18 +119,19 @@ class World:
         self.fleet = fleet
         self.rack = Rack()
         self.ladder = DEFAULT
+        self.budgets = Budgets()
         self.clock = clock
         self.witness = fleet.silent_machine(silent_for=0)
         self.machine = fleet.silent_machine()
 
-    def run(self, connection: Connection | None = None) -> dict[Metric, float]:
+    def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
         """Run one invocation of the Recoverer."""
         return control_loop.run(
             self.loop,
             PROVIDER,
             connection or self.fleet.connection,
             self.clock,
-            Limits(10, 60, 60),
+            Limits(concurrency, 60, 60),
             deadline=Deadline(self.clock, 600),
             runtime_info="a test",
         )
@@ -117,6 +145,7 @@ class World:
             settle_seconds=120,
             backoff=Backoff(60, 3600, 1.2),
             ladder=parse(self.ladder),
+            budgets=self.budgets,
         )
 
     def watch(self, minutes: float) -> None:
@@ -127,12 +156,13 @@ class World:
             self.run()
             minutes -= LOOK
 
-    def start_agent(self, *, fails: bool = False) -> bool:
+    def start_agent(self, *, fails: bool = False, error: ShepherdError | None = None) -> bool:
         """Do the Initializer's work on the machine; False: it is not due for that."""
         session = self.fleet.open_session()
         found = [held for held in claimed(session, START) if held.machine_id == self.machine]
-        if found and fails:
-            work.fail(session, {found[0]: Failure("SshTimedOut: no answer", 300)})
+        if found and (fails or error):
+            error = error or SshTimedOut("no answer")
+            work.fail(session, {found[0]: Failure(f"{type(error).__name__}: {error}", 300, fault=error.fault)})
         elif found:
             work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), "ssh-ed25519 AAAA")})
         session.close()
@@ -159,6 +189,15 @@ class World:
             id=self.machine,
         )
         return [rung if event == "Attempted" else f"{event} {rung}" if rung else event for event, rung in rows]
+
+    @property
+    def place(self) -> list[tuple[str, bool]]:
+        """The attempts that count, each with whether it was refused."""
+        session = self.fleet.open_session()
+        rows = session.connection.run("recovery_past", machine_ids=[self.machine])
+        found = climb(Line(event, at, rung, cause) for *_, event, at, rung, cause in rows)
+        session.close()
+        return [(attempt.step, attempt.refused) for attempt in found]
 
     @property
     def quarantined(self) -> bool:
@@ -342,9 +381,10 @@ def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(world
     assert world.quarantined
 
 
-def test_a_provider_that_refuses_uses_up_the_rung_in_time(world: World) -> None:
-    """It counts as an attempt, but not every minute: its credential may have expired, for all machines at once."""
-    world.rack.then = refuse(ProviderRefused("401"))
+@pytest.mark.parametrize("error", [ProviderRefused("it is locked"), MachineNotFound("no such machine")])
+def test_a_provider_that_refuses_this_machine_uses_up_the_rung_in_time(world: World, error: ShepherdError) -> None:
+    """No step was taken, and says so; but a machine must not be kept on one rung for ever."""
+    world.rack.then = refuse(error)
     world.run()
     world.watch(29)
     assert set(world.rack.asked) == {"reboot"}
@@ -352,6 +392,69 @@ def test_a_provider_that_refuses_uses_up_the_rung_in_time(world: World) -> None:
     world.watch(30 * 7)
     assert world.quarantined
     assert "power-cycle" in world.rack.asked
+    cause = queries.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
+    assert cause.startswith("the provider refused reboot ")
+    assert "silent after" not in cause, "no step was taken, after which it could have been silent"
+    asked = len(world.rack.asked)
+    assert world.told.count("NotTaken reboot") + world.told.count("NotTaken power-cycle") == asked
+
+
+@pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderUnusable("401")])
+def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdError) -> None:
+    """Its outage is no machine's fault: hours later the machine is where it was, and gets its first reboot."""
+    world.rack.then, world.rack.answers = refuse(error), True
+    world.run()
+    world.watch(8 * 60)
+    assert set(world.rack.asked) == {"reboot"}
+    assert not world.quarantined
+    world.rack.then, before = lambda _: None, len(world.rack.asked)
+    assert before < 30, "it is asked less and less often"
+    world.watch(62)
+    assert world.rack.asked[before:] == ["reboot"]
+    assert world.place == [(Step.REBOOT, False)]
+
+
+def test_an_answer_that_was_lost_counts(world: World) -> None:
+    """The step may have been taken; once in the time that the machine is given, since it may be repeated in that."""
+    world.rack.then = refuse(ProviderUnavailable("the connection broke"))
+    world.run()
+    world.watch(29)
+    assert len(world.rack.asked) > 3
+    assert "NotTaken reboot" not in world.told
+    world.watch(30 * 7)
+    assert world.quarantined
+
+
+def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
+    """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
+    world.budgets = Budgets(silent=Budget(100, 1))
+    others = [world.fleet.silent_machine() for _ in range(11)]
+    world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
+    counts = world.run(concurrency=1)
+    assert len(world.rack.asked) == 3
+    assert (counts[Metric.FAILED], counts[Metric.NOT_TAKEN]) == (12, 12)
+    causes = world.fleet.sql("SELECT cause FROM work_backoff WHERE machine_id = ANY(:ids)", ids=others)
+    assert len(causes) == 11
+    assert all("503" in cause for (cause,) in causes)
+    assert sum("not asked" in cause for (cause,) in causes) >= 8
+    world.rack.then = lambda _: None
+    world.watch(4)
+    assert len(world.rack.asked) == 15, "the next invocation asks again"
+
+
+@pytest.mark.parametrize("error", [SshHostKeyChanged("another"), SshAuthenticationFailed("no"), ProviderUnavailable()])
+def test_what_no_reboot_cures_takes_no_machine_up_the_ladder(world: World, error: ShepherdError) -> None:
+    """It is up, and does not let us in, or nobody tells where it is: five reboots and power cycles help nobody."""
+    world.run()
+    for _ in range(20):
+        world.watch(12)
+        world.start_agent(error=error)
+    assert world.rack.asked == ["reboot"]
+    assert not world.quarantined
+    world.watch(6)
+    assert world.start_agent(fails=True)
+    world.watch(4)
+    assert world.rack.asked == ["reboot"] * 2, "it is due as soon as it fails in a way that a reboot may cure"
 
 
 @pytest.mark.parametrize("ladder", ["reboot:2,quarantine", "reinstall:2,quarantine"])
@@ -504,3 +607,203 @@ def test_twins_take_each_step_once(world: World) -> None:
         world.fleet.sql("UPDATE recovery_looks SET looked_at = now()")
     assert world.rack.asked == ["reboot", "power-cycle"]
     assert world.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]
+
+
+def spared(world: World, happening: Callable[[], object]) -> dict[Metric, float]:
+    """Let something happen just before the provider is asked, and return the counts of the invocation."""
+    world.rack.before = lambda _: happening()
+    return world.run()
+
+
+def test_a_machine_that_reports_just_before_the_step_is_left_alone(world: World) -> None:
+    """A reboot of a healthy machine is the worst that recovery can do; and what was not done does not count."""
+    counts = spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
+    assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 0, 0)
+    assert world.rack.asked == []
+    assert world.told == ["reboot", "NotTaken reboot", "Recovered"]
+    assert world.place == []
+    assert world.fleet.tags(world.machine) == {"agent_started", "agent_heartbeat"}
+    world.rack.before = lambda _: None
+    world.watch(9)
+    assert world.rack.asked == []
+    world.watch(4)
+    assert world.rack.asked == ["reboot"], "it is due again when it has been silent anew"
+    assert world.place == [("reboot", False)]
+
+
+HELD = f"INSERT INTO recovery_holds VALUES ('{PROVIDER}', '', now(), {{}}, 'an outage')"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("INSERT INTO pauses (machine_id, owner, reason) VALUES ({id}, 'me', 'memory')", "it is paused"),
+        ("INSERT INTO pauses (owner, reason) VALUES ('me', 'an outage')", "it is paused"),
+        (HELD.format("NULL"), "recovery is held back"),
+        (HELD.format("now()"), "it is given time once more"),
+        ("INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '')", "it needs no recovery any more"),
+        ("DELETE FROM machine_agent_started", "it needs no recovery any more"),
+    ],
+)
+def test_a_machine_that_is_not_due_any_more_is_not_struck(world: World, change: str, told: str) -> None:
+    """Somebody stands before it, or held recovery back, in the moment in which it was to be rebooted."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    assert world.loop.no_longer_due(session, [held]) == {}
+    world.fleet.sql(change.format(id=f"'{world.machine}'::uuid"))
+    (reason,) = world.loop.no_longer_due(session, [held]).values()
+    assert (str(reason), reason.recovered) == (told, False)
+
+
+def test_a_machine_that_is_paused_just_before_the_step_is_given_back(world: World) -> None:
+    """It did not recover, and nothing was done to it."""
+    pause = "INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', 'memory')"
+    spared(world, lambda: world.fleet.sql(pause, id=world.machine))
+    assert world.rack.asked == []
+    assert world.told == ["reboot", "NotTaken reboot", "Canceled"]
+    assert world.place == []
+
+
+@pytest.mark.parametrize("ladder", ["restart-agent:1,quarantine", "reboot:1,quarantine"])
+def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: World, ladder: str) -> None:
+    """A new agent, and quarantine, are asked for of the BMDB and not of the provider; they wait for the same answer."""
+    world.ladder = ladder
+    world.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, rung, timestamp) "
+        "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '1 hour')",
+        id=world.machine,
+    )
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    decision = world.loop.decide(session, [held])[held]
+    queries.record_heartbeat(world.fleet.connection, world.machine)
+    (reason,) = world.loop.no_longer_due(session, [held]).values()
+    assert (str(reason), reason.recovered) == ("its agent reports again", True)
+    assert decision.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}
+
+    def ask(_: Deadline) -> None:
+        raise reason
+
+    attempt = Attempt(held, Deadline(world.clock, 60, session.left, ask), decision=decision)
+    with pytest.raises(NoLongerDue):
+        world.loop.work_on(attempt)
+    assert attempt.not_taken == decision.rung.step
+    assert world.rack.asked == []
+
+
+def test_machines_that_are_about_to_be_struck_are_looked_at_together(world: World) -> None:
+    """One statement for all that wait at that moment, and not one for each."""
+    session = world.fleet.open_session()
+    others = [world.fleet.silent_machine() for _ in range(3)]
+    works = claimed(session, RECOVER)
+    queries.record_heartbeat(world.fleet.connection, others[0])
+    found = world.loop.no_longer_due(session, works)
+    assert len(works) == 4
+    assert [held.machine_id for held in found] == [others[0]]
+
+
+def test_nothing_is_struck_by_a_session_that_is_over_or_work_that_was_lost(world: World) -> None:
+    """Somebody else has the machine by now."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.fleet.sql("DELETE FROM work")
+    assert [str(reason) for reason in world.loop.no_longer_due(session, [held]).values()] == [
+        "the machine was given to somebody else"
+    ]
+    world.fleet.expire(session)
+    with pytest.raises(SessionExpired):
+        world.loop.no_longer_due(session, [held])
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_machine_is_spared_once_whatever_was_lost(world: World, lost: str) -> None:
+    """Said to be lost, it would be counted as harmed; ended twice, the history would lie."""
+    with BreakingConnection(world.fleet.settings) as way:
+        session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
+        (held,) = claimed(session, RECOVER)
+        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        assert recovering.no_longer_due(session, [held], world.loop.silence) == {}
+        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        reason = Spared("its agent reports again", recovered=True, not_taken="reboot")
+        assert recovering.spare(session, {held: reason}) == {world.machine}
+        assert world.fleet.events(world.machine) == ["Started", "NotTaken", "Recovered"]
+        world.fleet.disconnect()
+
+
+def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World) -> None:
+    """It was forgotten when the step was put on record; the machine is the one that we know."""
+    world.ladder = "reinstall:1,quarantine"
+    world.pin()
+    spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
+    assert "host_key" in world.fleet.tags(world.machine)
+    assert world.rack.asked == []
+
+
+def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
+    """Return machines that were told to come back and should have, and that SSH does not reach."""
+    machines = [world.fleet.locate(world.fleet.provided_machine(), location) for _ in range(count)]
+    for machine in machines:
+        world.fleet.change(
+            machine,
+            f"INSERT INTO machine_awaited VALUES ('{machine}', now() - interval '1 hour', now() - interval '1 minute')",
+            "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
+            f"VALUES ('{machine}', 'ShepherdAgentStart', now() + interval '1 minute', 'SshTimedOut: no', 300, "
+            "'unreached')",
+        )
+    return machines
+
+
+def test_where_ssh_reaches_nobody_machines_that_did_not_come_back_wait(world: World) -> None:
+    """Network, firewall or key are at fault: nobody who is up is power-cycled for that, and none is given up."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    few = waiting(world, 2, "fra")
+    many = waiting(world, 3)
+    counts = world.run()
+    assert counts[Metric.HELD_BACK] == 1
+    assert len(world.rack.asked) == 2
+    assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
+    (held,) = holds.holds(world.fleet.connection)
+    assert (held["location"], held["ended_at"]) == ("ams", None)
+    assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 within")
+    (verdict,) = [
+        each for each in eligibility.why(world.fleet.connection, many[0], world.loop.silence)[0] if not each.eligible
+        and each.process is RECOVER
+    ]  # fmt: skip
+    assert verdict.because == f"machines that did not come back wait: {held['reason']}"
+
+
+def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: World) -> None:
+    """What failed during the outage tells nothing of them."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    machines = waiting(world, 3)
+    world.run()
+    world.watch(1)
+    for _ in range(3):
+        world.fleet.locate(world.fleet.started_machine(60), "ams")
+    assert world.run()[Metric.HELD_BACK] == 0
+    assert holds.holds(world.fleet.connection)[0]["ended_at"] is not None
+    world.watch(9)
+    assert world.rack.asked == []
+    session = world.fleet.open_session()
+    failed = {held: Failure("SshTimedOut: no", 300, fault=SshTimedOut.fault) for held in claimed(session, START)}
+    assert machines[0] in {held.machine_id for held in failed}
+    work.fail(session, failed)
+    session.close()
+    world.fleet.sql("DELETE FROM machine_awaited WHERE machine_id <> :id", id=machines[0])
+    world.watch(1)
+    assert world.rack.asked == ["reboot"]
+
+
+def test_machines_that_let_nobody_in_are_counted_and_say_what_to_do(world: World) -> None:
+    """No loop cures them, so an operator must see them."""
+    world.run()
+    world.watch(3)
+    world.start_agent(error=SshHostKeyChanged("it has another key"))
+    world.watch(12)
+    assert world.run()[Metric.NO_ACCESS] == 1
+    start, recover = eligibility.why(world.fleet.connection, world.machine, world.loop.silence)[0]
+    advice = "(find out why; if it was reinstalled, let its new key be taken: machine forget-host-key)"
+    assert start.eligible
+    assert recover.because == (
+        f"its agent start fails for a reason that no reboot cures: SshHostKeyChanged: it has another key {advice}"
+    )

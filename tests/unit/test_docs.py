@@ -21,7 +21,11 @@ ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-FAILURES = [name for name, thing in inspect.getmembers(errors, inspect.isclass) if thing.__module__ == errors.__name__]
+FAILURES = [
+    name
+    for name, thing in inspect.getmembers(errors, inspect.isclass)
+    if thing.__module__ == errors.__name__ and issubclass(thing, Exception)
+]
 FUNCTIONS: dict[str, type[config.Settings]] = {
     "Migrator": config.MigratorSettings,
     "Provisioner": config.ProvisionerSettings,

@@ -15,7 +15,7 @@ _ABSENT = {"ParameterNotFound", "NoSuchKey", "NoSuchBucket", "404"}
 _DENIED = {"403", "UnauthorizedOperation"}
 _BLOB = " Encoded authorization failure message:"  # EC2's, at length, and of use to nobody who reads a log
 _making = threading.Lock()  # boto3 makes clients in one thread at a time; to use them is safe in any
-_TOO_MANY, _SERVER_ERROR = 429, 500
+_REFUSED, _TOO_MANY, _SERVER_ERROR, _UNAVAILABLE = 400, 429, 500, 503
 
 
 class Fault(Enum):
@@ -91,3 +91,20 @@ def fault(error: BaseException | None) -> tuple[Fault, str]:
         message = str(error.response["Error"].get("Message", ""))
         return Fault.DENIED, f"{code}: {message.partition(_BLOB)[0]}"
     return Fault.REFUSED, code
+
+
+def declined(error: BaseException) -> bool:
+    """Return whether it is certain that AWS did not do what was asked for."""
+    from botocore.exceptions import (  # noqa: PLC0415 - as above
+        BotoCoreError,
+        ClientError,
+        ConnectTimeoutError,
+        EndpointConnectionError,
+    )
+
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return bool(_REFUSED <= status < _SERVER_ERROR or status == _UNAVAILABLE)
+    return isinstance(error, ConnectTimeoutError | EndpointConnectionError) or (
+        isinstance(error, BotoCoreError) and fault(error)[0] is Fault.REFUSED
+    )

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WHOLE = ""
 """Names the provider as a whole where locations are named. Machines without a location are in no other cell."""
 
+_UNREACHED = 3
+"""From so many machines on, and if they are more than SSH reaches, SSH itself is not believed to work."""
 _WITNESSES_WANTED = 2
 """From so many quiet machines on, at least one other must report."""
 
@@ -82,6 +84,34 @@ class Cell:
         )
 
 
+@dataclass(slots=True)
+class Access:
+    """How SSH works for machines that should have come back after a step of recovery."""
+
+    unreached: int = 0
+    """Machines that it does not reach."""
+    reached: int = 0
+    """Machines on which it started an agent lately."""
+
+    def __add__(self, other: Access) -> Access:
+        """Return the figures of both together."""
+        return Access(self.unreached + other.unreached, self.reached + other.reached)
+
+
+def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
+    """
+    Return in which locations SSH fails for so many machines that the fault is hardly theirs, and why that is believed.
+
+    As in ``by_share``; but the provider is judged only where no location is at fault.
+    """
+    found = {
+        location: reason for location, each in ssh.items() if location is not None and (reason := _unreachable(each))
+    }
+    if not found and (reason := _unreachable(sum(ssh.values(), Access()))):
+        return {WHOLE: reason}
+    return found
+
+
 def by_share(cells: Mapping[str | None, Cell], budgets: Budgets) -> dict[str, str]:
     """
     Return which locations are to be held back for the shares of their machines that are quiet, and why.
@@ -126,6 +156,15 @@ def where(location: str) -> str:
 def total(cells: Iterable[Cell]) -> Cell:
     """Return the figures of all *cells* together."""
     return sum(cells, Cell())
+
+
+def _unreachable(access: Access) -> str | None:
+    if access.unreached < _UNREACHED or access.unreached <= access.reached:
+        return None
+    return (
+        f"SSH does not reach {access.unreached} machines that should have come back, and reached {access.reached} "
+        "within the hour: look at network, firewall and key"
+    )
 
 
 def _no_witness(whole: Cell, budgets: Budgets) -> str | None:

@@ -6,7 +6,10 @@ machines, works on them in threads, commits each result as soon as it is there
 (those that are there together, together), claims again while time allows, and
 closes the session. Only the calling thread talks to the BMDB; while it waits
 it keeps the session alive. A slow machine holds up nobody: the others' results
-are committed, and their places given to new machines, while it goes on.
+are committed, and their places given to new machines, while it goes on. A
+thread that is about to interrupt a machine asks whether it still should;
+the questions come with the results, and all that are there are answered by one
+statement.
 
 A new loop is a class with the methods of ``loop.Loop``.
 """
@@ -16,14 +19,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb import queries
 from shepherd_core.bmdb import work as bmdb_work
+from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.session import Session
-from shepherd_core.errors import ConfigError, ShepherdError
+from shepherd_core.errors import ConfigError, Fault, NoLongerDue, SessionExpired, ShepherdError, TimeLimitExceeded
 from shepherd_core.loop import Admission, Attempt
 from shepherd_core.telemetry import Metric
 
@@ -58,6 +63,23 @@ class Limits:
     """Days for which history is kept; 0: for ever."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Result(Generic[F]):
+    """What came of the work on one machine."""
+
+    work: Work
+    facts: F | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Whether a machine is still to be interrupted; the answer is None if it is, else an error to be raised."""
+
+    work: Work
+    answer: SimpleQueue[ShepherdError | None] = field(default_factory=SimpleQueue)
+
+
 @dataclass(slots=True)
 class _Run(Generic[F]):
     """The state of one invocation."""
@@ -69,7 +91,9 @@ class _Run(Generic[F]):
     deadline: Deadline
     counts: Counter[Metric] = field(default_factory=Counter)
     running: dict[Work, Attempt] = field(default_factory=dict)
-    results: SimpleQueue[tuple[Work, F | None, Exception | None]] = field(default_factory=SimpleQueue)
+    messages: SimpleQueue[_Result[F] | _Question] = field(default_factory=SimpleQueue)
+    over: bool = False
+    """Nobody answers questions any more."""
     next_poke: float = 0.0
     admission: Admission | None = None
     admitted_until: float = 0.0
@@ -113,16 +137,48 @@ class _Run(Generic[F]):
         return claim.work
 
     def begin(self, work: Work, decision: object) -> None:
-        deadline = self.deadline.within(self.limits.machine_seconds, self.session.left)
+        ask = partial(self._ask, work) if self.loop.guard else None
+        deadline = self.deadline.within(self.limits.machine_seconds, self.session.left, ask)
         attempt = Attempt(work, deadline, decision=decision)
         self.running[work] = attempt
         threading.Thread(target=self._work_on, args=(attempt,), daemon=True).start()
 
     def _work_on(self, attempt: Attempt) -> None:
         try:
-            self.results.put((attempt.work, self.loop.work_on(attempt), None))
+            self.messages.put(_Result(attempt.work, self.loop.work_on(attempt)))
         except Exception as error:  # noqa: BLE001 - carried to the thread that commits and logs
-            self.results.put((attempt.work, None, error))
+            self.messages.put(_Result(attempt.work, error=error))
+
+    def _ask(self, work: Work, deadline: Deadline) -> None:
+        """Return if the machine is still to be interrupted; called by the thread that works on it."""
+        question = _Question(work)
+        self.messages.put(question)
+        if self.over:
+            raise SessionExpired
+        try:
+            refusal = question.answer.get(timeout=deadline.left(threading.TIMEOUT_MAX))
+        except Empty:
+            raise TimeLimitExceeded from None
+        if refusal is not None:
+            raise refusal
+
+    def _answer(self, questions: Sequence[_Question]) -> None:
+        """Answer them all by one statement; who was given up, or if that fails all, may not go on."""
+        asked = [question.work for question in questions if question.work in self.running]
+        answers: Mapping[Work, ShepherdError | None] = {}
+        try:
+            if asked and (guard := self.loop.guard):
+                answers = {**dict.fromkeys(asked), **guard.no_longer_due(self.session, asked)}
+        finally:
+            for question in questions:
+                question.answer.put(answers.get(question.work, SessionExpired()))
+
+    def dismiss(self) -> None:
+        """Let nobody wait for an answer any more: the session is over."""
+        self.over = True
+        for message in self._waiting():
+            if isinstance(message, _Question):
+                message.answer.put(SessionExpired())
 
     def settle(self) -> bool:
         """Wait a second at most for results, commit all that have come, and return whether any had."""
@@ -132,32 +188,53 @@ class _Run(Generic[F]):
         done: dict[Work, F] = {}
         failed: dict[Work, Exception] = {}
         collected = self._collected()
-        for work, facts, error in collected:
-            if work not in self.running:
+        for message in collected:
+            if message.work not in self.running:
                 continue  # given up before; the result comes too late
-            if error is None:
-                done[work] = facts  # type: ignore[assignment]  # there is no error, so there are facts
+            if message.error is None:
+                done[message.work] = message.facts  # type: ignore[assignment]  # there is no error, so there are facts
             else:
-                failed[work] = error
+                failed[message.work] = message.error
         for work, attempt in self.running.items():
             if work not in done and work not in failed and attempt.deadline.overdue(MARGIN_SECONDS / 2):
                 failed[work] = ShepherdError(f"did not end within its {self.limits.machine_seconds:g} seconds")
         if done:
             self._count(Metric.FINISHED, list(done), self.loop.finish(self.session, done))
-        if failed:
-            failures = {work: self._failure(work, error) for work, error in failed.items()}
-            self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
+        self._end_failed(failed)
         return bool(collected)
 
-    def _collected(self) -> list[tuple[Work, F | None, Exception | None]]:
-        collected = []
+    def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
+        """Commit what did not succeed; where nothing was to be done any more, that is no failure."""
+        spared = {work: self._spared(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)}
+        if spared and (guard := self.loop.guard):
+            self._count(Metric.SPARED, list(spared), guard.spare(self.session, spared))
+        failures = {work: self._failure(work, error) for work, error in failed.items() if work not in spared}
+        if failures:
+            self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
+
+    def _collected(self) -> list[_Result[F]]:
+        """Wait for messages, answer the questions among them, and return the results."""
         wait = max(0.01, min(1.0, self.next_poke - self.clock.monotonic()))
         try:
-            collected.append(self.results.get(timeout=wait))
-            while True:
-                collected.append(self.results.get_nowait())
+            messages = [self.messages.get(timeout=wait), *self._waiting()]
         except Empty:
-            return collected
+            messages = []
+        if questions := [message for message in messages if isinstance(message, _Question)]:
+            self._answer(questions)
+        return [message for message in messages if not isinstance(message, _Question)]
+
+    def _waiting(self) -> list[_Result[F] | _Question]:
+        waiting = []
+        try:
+            while True:
+                waiting.append(self.messages.get_nowait())
+        except Empty:
+            return waiting
+
+    def _spared(self, work: Work, reason: NoLongerDue) -> Spared:
+        attempt = self.running[work]
+        telemetry.info("work is not needed any more", machine_id=work.machine_id, reason=reason)
+        return Spared(str(reason), reason.recovered, attempt.not_taken, attempt.host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
         cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
@@ -167,7 +244,11 @@ class _Run(Generic[F]):
             telemetry.warning("work failed", **facts)
         else:
             telemetry.error("work failed for a reason that nobody thought of", exc=error, **facts)
-        return bmdb_work.Failure(cause, interval, self.running[work].host_key)
+        attempt = self.running[work]
+        fault = error.fault if isinstance(error, ShepherdError) else Fault.MACHINE
+        if attempt.not_taken is not None:
+            self.counts[Metric.NOT_TAKEN] += 1
+        return bmdb_work.Failure(cause, interval, attempt.host_key, fault, attempt.not_taken)
 
     def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:
@@ -236,6 +317,7 @@ def run(
                 break
         state.cancel(list(state.running))
     finally:
+        state.dismiss()
         backlog = session.close(loop.process, provider)
     if limits.history_days:
         queries.forget_history(connection, limits.history_days)
@@ -243,6 +325,7 @@ def run(
         **{
             metric: state.counts[metric] for metric in (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
         },
+        **({metric: state.counts[metric] for metric in (Metric.SPARED, Metric.NOT_TAKEN)} if loop.guard else {}),
         Metric.BACKLOG: backlog.count,
         Metric.OLDEST_WAIT: round(backlog.oldest_wait_seconds, 3),
         Metric.INCOMPLETE: int(state.more or state.counts[Metric.CANCELED] > 0),

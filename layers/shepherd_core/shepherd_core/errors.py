@@ -6,6 +6,7 @@ Every error that Shepherd raises on purpose.
     ├── EventInvalid                 the event that invoked a function is wrong
     ├── TimeLimitExceeded            a piece of work used up its time
     ├── AnswerUndelivered            (retryable) CloudFormation took no answer
+    ├── NoLongerDue                  the machine is not to be recovered any more
     ├── BmdbError
     │   ├── BmdbUnavailable          (retryable) not reached, or connection lost
     │   ├── BmdbUntrusted            no TLS, or not who it should be
@@ -20,6 +21,7 @@ Every error that Shepherd raises on purpose.
     ├── ProviderError
     │   ├── ProviderUnavailable      (retryable) may work later
     │   ├── ProviderRefused          will not work until somebody changes something
+    │   │   └── ProviderUnusable     it refuses us, or our settings for it are wrong
     │   ├── MachineNotFound          the provider does not know that machine
     │   ├── CapacityTaken            somebody else used the capacity first
     │   ├── NotSupported             this provider cannot do that
@@ -49,15 +51,32 @@ Every error that Shepherd raises on purpose.
 
 Errors of libraries do not leave the module that called the library: they
 arrive as one of these, with the original as ``__cause__``. The text of an
-error never holds a secret. Ask ``error.retryable`` instead of its type.
+error never holds a secret. Ask ``error.retryable`` and ``error.fault`` instead
+of its type.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class Fault(StrEnum):
+    """What is wrong when work on a machine fails: whether recovery of the machine can be the cure."""
+
+    MACHINE = "machine"
+    """The machine, as far as we know."""
+    UNREACHED = "unreached"
+    """Nothing answers over SSH: the machine or, where that is so for many, the network between us and them."""
+    ACCESS = "access"
+    """The machine's address, host key or our access to it: no reboot is a cure, an operator must act."""
+    PROVIDER = "provider"
+    """The provider, or our access to it: it says nothing about the machine."""
+    OURS = "ours"
+    """Something of our own: it says nothing about the machine."""
 
 
 class ShepherdError(Exception):
@@ -65,6 +84,8 @@ class ShepherdError(Exception):
 
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later although nobody changed anything."""
+    fault: ClassVar[Fault] = Fault.MACHINE
+    """What is wrong, when this ended the work on a machine."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
@@ -92,8 +113,19 @@ class AnswerUndelivered(ShepherdError):
     retryable = True
 
 
+class NoLongerDue(ShepherdError):
+    """The machine is not to be recovered any more."""
+
+    def __init__(self, message: str | None = None, *, recovered: bool = False) -> None:
+        self.recovered = recovered
+        """Because its agent reports; else somebody holds recovery up."""
+        super().__init__(message)
+
+
 class BmdbError(ShepherdError):
     """The BMDB could not do what was asked."""
+
+    fault = Fault.OURS
 
 
 class BmdbUnavailable(BmdbError):
@@ -147,6 +179,8 @@ class WorkConflict(BmdbError):
 class ProviderError(ShepherdError):
     """The provider could not do what was asked."""
 
+    fault = Fault.PROVIDER
+
 
 class ProviderUnavailable(ProviderError):
     """The provider did not answer, or asked to come back later."""
@@ -161,6 +195,10 @@ class ProviderUnavailable(ProviderError):
 
 class ProviderRefused(ProviderError):
     """The provider refused, and will until somebody changes something."""
+
+
+class ProviderUnusable(ProviderRefused):
+    """The provider refuses us, or cannot be used with our settings: that is no machine's fault."""
 
 
 class MachineNotFound(ProviderError):
@@ -197,6 +235,8 @@ class MachineError(ShepherdError):
 class NoAddress(MachineError):
     """The provider names no address for the machine."""
 
+    fault = Fault.ACCESS
+
 
 class SshError(MachineError):
     """SSH to the machine failed."""
@@ -205,21 +245,31 @@ class SshError(MachineError):
 class SshRefused(SshError):
     """Nothing listens for SSH on the machine."""
 
+    fault = Fault.UNREACHED
+
 
 class SshTimedOut(SshError):
     """The machine did not answer over SSH in time."""
+
+    fault = Fault.UNREACHED
 
 
 class SshAuthenticationFailed(SshError):
     """The machine does not accept our SSH key."""
 
+    fault = Fault.ACCESS
+
 
 class SshHostKeyChanged(SshError):
     """The machine's SSH host key is not the one that was pinned at first contact."""
 
+    fault = Fault.ACCESS
+
 
 class SshConnectionLost(SshError):
     """The SSH connection broke before the work was done."""
+
+    fault = Fault.UNREACHED
 
 
 class SshUploadFailed(SshError):
@@ -253,6 +303,8 @@ class AgentRefused(TakeoverError):
 class SecretError(ShepherdError):
     """A secret could not be read or stored."""
 
+    fault = Fault.OURS
+
 
 class SecretMissing(SecretError):
     """The secret does not exist, or this function may not read it."""
@@ -266,6 +318,8 @@ class SecretUnavailable(SecretError):
 
 class SourceError(ShepherdError):
     """A file or object that the operator named could not be read."""
+
+    fault = Fault.OURS
 
 
 class SourceMissing(SourceError):

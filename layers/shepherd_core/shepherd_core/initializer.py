@@ -29,6 +29,7 @@ class Initializer:
 
     process = Process.AGENT_START
     silence = None
+    guard = None
 
     def __init__(
         self,

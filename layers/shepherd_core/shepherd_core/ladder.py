@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
+_REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
+"""How causes begin that are about one machine; all others are about the provider, or us."""
 MOST_ATTEMPTS = 100
 """On all rungs together: so many are read from the history."""
 
@@ -78,7 +80,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An attempt that was begun; it counts from then on, whatever became of it."""
+    """An attempt that counts: from when it was begun, unless it is known that the step was not taken."""
 
     step: str
     at: datetime
@@ -86,6 +88,8 @@ class Taken:
     """The cause; None: it did not fail, or nobody knows."""
     concluded: bool = False
     """It is known what became of it. If not, whoever made it died, perhaps after the step was taken."""
+    refused: bool = False
+    """The provider certainly did not do it, with this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +184,29 @@ def possible(ladder: Iterable[Rung], capabilities: Collection[Capability]) -> tu
 
 
 def climb(history: Iterable[Line]) -> list[Taken]:
-    """Return the attempts since the bottom, oldest first, from the lines of a machine's history in their order."""
+    """
+    Return the attempts since the bottom, oldest first, from the lines of a machine's history in their order.
+
+    A step that was not taken is no attempt, unless the provider refused it for this machine: else a machine that is
+    always refused would never get to the next rung. Lines of one moment may come in any order.
+    """
     taken: list[Taken] = []
+    dropped: set[int] = set()
     for line in history:
         match line.event:
             case WorkEvent.HEALTHY | WorkEvent.UNQUARANTINED:
-                taken = []
+                taken, dropped = [], set()
             case WorkEvent.ATTEMPTED if line.rung is not None:
                 taken.append(Taken(line.rung, line.at))
-            case WorkEvent.FINISHED | WorkEvent.FAILED if taken:
+            case WorkEvent.NOT_TAKEN if taken:
+                last = taken.pop()
+                if not (line.cause or "").startswith(_REFUSALS):
+                    dropped.add(len(taken))
+                taken.append(Taken(last.step, last.at, line.cause, concluded=True, refused=True))
+            case WorkEvent.FINISHED | WorkEvent.FAILED if taken and not taken[-1].concluded:
                 last = taken.pop()
                 taken.append(Taken(last.step, last.at, line.cause, concluded=True))
-    return taken
+    return [attempt for number, attempt in enumerate(taken) if number not in dropped]
 
 
 def healthy_until(
@@ -254,7 +269,15 @@ def _used(rung: Rung, taken: Iterable[Taken]) -> int:
     return used
 
 
-def _told(taken: Iterable[Taken]) -> str:
-    counts = Counter(attempt.step for attempt in taken if attempt.step != Step.QUARANTINE)
-    words = ", ".join(f"{step} {number} time{'' if number == 1 else 's'}" for step, number in counts.items())
-    return f"still silent after {words}" if words else "there is nothing else that could be done"
+def _told(taken: Sequence[Taken]) -> str:
+    parts = [
+        f"{beginning} {words}"
+        for beginning, refused in (("still silent after", False), ("the provider refused", True))
+        if (words := _counted(attempt.step for attempt in taken if attempt.refused is refused))
+    ]
+    return "; ".join(parts) or "there is nothing else that could be done"
+
+
+def _counted(steps: Iterable[str]) -> str:
+    counts = Counter(step for step in steps if step != Step.QUARANTINE)
+    return ", ".join(f"{step} {number} time{'' if number == 1 else 's'}" for step, number in counts.items())

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.backoff import Backoff
+    from shepherd_core.bmdb.recovering import Spared
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work import Silence, Work
     from shepherd_core.clock import Deadline
+    from shepherd_core.errors import NoLongerDue
     from shepherd_core.machine import Process
     from shepherd_core.telemetry import Metric
 
@@ -26,11 +28,13 @@ class Attempt:
 
     work: Work
     deadline: Deadline
-    """Ends the work; its ``check`` is the fence before every effect."""
+    """Ends the work; its ``check``, or ``confirm`` where a machine is interrupted, is the fence before every effect."""
     host_key: str | None = None
     """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
     decision: Any = None
     """What the loop decided beforehand."""
+    not_taken: str | None = None
+    """Set by the loop when the work failed and the step that is on record was certainly not taken: that step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,21 @@ class Admission:
     """Nothing is due: a claim would find nothing."""
 
 
+class Guard(Protocol):
+    """What keeps a loop from interrupting machines that are well by now."""
+
+    def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
+        """
+        Return those of *works* whose machines must not be interrupted any more, and why. Must be quick.
+
+        Raises:
+            SessionExpired: none of them may be.
+        """
+
+    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+        """End the work on such machines, and return those whose work that ended."""
+
+
 class Loop(Protocol[F]):
     """What one loop does with a machine. F is what it finds out."""
 
@@ -61,6 +80,10 @@ class Loop(Protocol[F]):
     @property
     def silence(self) -> Silence | None:
         """Return when an agent counts as silent, for the loop that looks for that."""
+
+    @property
+    def guard(self) -> Guard | None:
+        """Return what is asked just before a machine is interrupted; None: this loop interrupts none."""
 
     def admit(self, session: Session) -> Admission:
         """

@@ -23,9 +23,14 @@ class Provider(Protocol):
     deadline, and raises nothing but:
 
     - ``ProviderUnavailable``: passing (no answer, 429, 5xx). May be tried again later.
-    - ``ProviderRefused``: permanent (401, 403, 422). Somebody must change something first.
+    - ``ProviderRefused``: permanent (422). Somebody must change something first. As ``ProviderUnusable`` (401, 403)
+      it is no machine's fault.
     - ``MachineNotFound``, ``CapacityTaken``, ``NotSupported``, ``ListingInvalid`` where named below.
     - ``TimeLimitExceeded``: the deadline passed before a request could be sent.
+    - what ``Deadline.check`` and ``confirm`` raise.
+
+    Just before a request that interrupts a machine they call ``Deadline.confirm``, as the last thing, and
+    ``Deadline.declined`` if it was certainly not accepted.
 
     No error holds a credential. Adapters retry what only reads; what changes
     something is tried once, because the caller knows better when to repeat it.

@@ -4,7 +4,10 @@ The Recoverer: brings back machines whose agent has fallen silent, step by step,
 Which step is next follows from what was tried before; ``ladder`` has the rules.
 A step is put on record before it is taken, and what became of it afterwards. If
 this dies in between, nobody knows whether it was taken: then it is not repeated,
-but the machine waited for as after any step.
+but the machine waited for as after any step. Just before it is taken it is
+asked once more whether the machine is still silent: one that reports again, or
+was paused, is not touched. A step that the provider certainly did not take is
+no attempt; if it fails so for several machines, the rest is not asked for.
 
 Before it claims anything it asks whether that many machines can be silent by
 themselves, or whether they are not heard through a fault of ours; ``breaker``
@@ -13,13 +16,21 @@ has the rule. Then it holds back, and reboots nobody.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, cast
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb import holds, recovering
 from shepherd_core.bmdb.work import finish_recovery
-from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, total, where
-from shepherd_core.errors import MachineNotFound, NotSupported, ProviderRefused
+from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, ssh_outages, total, where
+from shepherd_core.errors import (
+    MachineNotFound,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
 from shepherd_core.ladder import DEFAULT, Move, Step, Waits, climb, healthy_until, next_move, parse, possible
 from shepherd_core.loop import Admission
 from shepherd_core.machine import Process
@@ -31,15 +42,22 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.backoff import Backoff
+    from shepherd_core.bmdb.recovering import Spared
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work import Silence, Work
     from shepherd_core.clock import Deadline
+    from shepherd_core.errors import NoLongerDue
     from shepherd_core.ladder import Rung
     from shepherd_core.loop import Attempt
+    from shepherd_core.machine import ProviderId
     from shepherd_core.provider import Provider
 
 _SHORTEST_ABSENCE_SECONDS = 120
 """Schedules tick once a minute at most; who was away for no longer than this was there."""
+
+
+_FAILURES = 3
+"""After so many failures of the provider, with no step taken in between, nothing more is asked of it for a while."""
 
 
 class Recoverer:
@@ -67,10 +85,16 @@ class Recoverer:
         """
         self.silence = silence
         self.backoff = backoff
+        self._outage = _Outage()
         self._provider = provider
         self._ladder = ladder or parse(DEFAULT, Waits(settle=settle_seconds))
         self._healthy_seconds = healthy_seconds
         self._budgets = budgets or Budgets()
+
+    @property
+    def guard(self) -> Recoverer:
+        """Return this: it interrupts machines."""
+        return self
 
     def admit(self, session: Session) -> Admission:
         """Hold back where too many machines are silent, and admit as many as were counted elsewhere."""
@@ -87,15 +111,28 @@ class Recoverer:
                 telemetry.info("recovery is held back no more", where=where(location))
         for location, reason in held.items():
             telemetry.warning("recovery is held back", where=where(location), reason=reason)
+        outages = self._ssh_outages(session, look)
         quiet = total(look.cells.values()).quiet
         counts = {
-            Metric.HELD_BACK: len(held),
+            Metric.HELD_BACK: len(held) + len(outages),
             Metric.SILENT: quiet[Kind.SILENT],
             Metric.NEVER_REPORTED: quiet[Kind.NEVER],
             Metric.QUARANTINED: look.quarantined,
+            Metric.NO_ACCESS: look.no_access,
         }
-        words = tuple(f"{where(location)}: {reason}" for location, reason in sorted(held.items()))
+        words = tuple(f"{where(location)}: {reason}" for location, reason in sorted([*held.items(), *outages.items()]))
         return Admission(0 if WHOLE in held else look.claimable, words, counts, idle=look.idle)
+
+    def _ssh_outages(self, session: Session, look: holds.Look) -> dict[str, str]:
+        """Put on record where SSH has an outage; there, machines that did not come back have no more done to them."""
+        outages = ssh_outages(look.ssh)
+        if outages.keys() != look.outages:
+            holds.record_outages(session, self._provider.name, outages)
+        for location in look.outages - outages.keys():
+            telemetry.info("SSH works again", where=where(location))
+        for location, reason in outages.items():
+            telemetry.warning("recovery waits: SSH has an outage", where=where(location), reason=reason)
+        return outages
 
     def _judge(self, session: Session, look: holds.Look) -> tuple[dict[str, str], holds.Look]:
         """Return where to hold back and why, and what is due elsewhere."""
@@ -109,8 +146,9 @@ class Recoverer:
             held = over if WHOLE in over else held | over
         return held, look
 
-    def prepare(self, _: Deadline) -> None:
-        """Say which steps are never taken; nothing else is needed."""
+    def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
+        """Say which steps are never taken; and give the provider another chance."""
+        self._outage = _Outage()
         steps = possible(self._ladder, self._provider.capabilities)
         for rung in self._ladder[:-1]:
             if rung.step not in steps:
@@ -130,26 +168,50 @@ class Recoverer:
 
     def work_on(self, attempt: Attempt) -> Move:
         """Take the step that was decided. A provider that has accepted it was asked once, whatever happens here."""
-        work, deadline, move = attempt.work, attempt.deadline, attempt.decision
+        work, move = attempt.work, attempt.decision
         telemetry.info("recovery goes on", machine_id=work.machine_id, decision=str(move), skipped=move.skipped)
-        if move.concludes or move.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}:
-            return cast("Move", move)
-        if work.provider_id is None:
-            message = "the machine is not provided by anyone"
-            raise MachineNotFound(message)
-        deadline.check()
         try:
-            match move.rung.step:
-                case Step.REBOOT:
-                    self._provider.reboot(work.provider_id, deadline)
-                case Step.POWER_CYCLE:
-                    self._provider.power_cycle(work.provider_id, deadline)
-                case Step.REINSTALL:
-                    self._provider.reinstall(work.provider_id, deadline)
-        except (ProviderRefused, NotSupported, MachineNotFound):
-            attempt.host_key = work.host_key  # nothing was done, so the machine is the one that we know
+            if move.concludes or move.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}:
+                attempt.deadline.confirm()
+            else:
+                self._ask(move.rung.step, work.provider_id, attempt.deadline)
+        except Exception:
+            if not (move.concludes or attempt.deadline.interrupted):
+                attempt.not_taken = move.rung.step
+                attempt.host_key = work.host_key  # nothing was done, so the machine is the one that we know
             raise
         return cast("Move", move)
+
+    def _ask(self, step: Step, provider_id: ProviderId | None, deadline: Deadline) -> None:
+        """Ask the provider to take the step, unless it fails for everybody."""
+        if provider_id is None:
+            message = "the machine is not provided by anyone"
+            raise MachineNotFound(message)
+        self._outage.check()
+        deadline.check()
+        try:
+            match step:
+                case Step.REBOOT:
+                    self._provider.reboot(provider_id, deadline)
+                case Step.POWER_CYCLE:
+                    self._provider.power_cycle(provider_id, deadline)
+                case Step.REINSTALL:
+                    self._provider.reinstall(provider_id, deadline)
+        except (ProviderUnavailable, ProviderUnusable) as error:
+            self._outage.failed(error)
+            raise
+        except (ProviderRefused, NotSupported, MachineNotFound):
+            self._outage.answered()
+            raise
+        self._outage.answered()
+
+    def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
+        """Return the machines that report again, or are not to be recovered for another reason."""
+        return recovering.no_longer_due(session, works, self.silence)
+
+    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+        """End the work on machines that are well; nothing was done to them."""
+        return recovering.spare(session, spared)
 
     def finish(self, session: Session, done: Mapping[Work, Move]) -> set[UUID]:
         """Drop the tags of the agents that are gone, so that the machines need an agent start; or give machines up."""
@@ -170,3 +232,37 @@ class Recoverer:
                 rebooted=rung.step is not Step.RESTART_AGENT,
             )
         return ended
+
+
+class _Outage:
+    """What the provider answered in this invocation: whether it is worth asking for more. For several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._cause: ProviderError | None = None
+
+    def check(self) -> None:
+        """
+        Return if the provider may be asked.
+
+        Raises:
+            ProviderUnavailable: it failed for several machines, one after another.
+        """
+        with self._lock:
+            if self._failures >= _FAILURES:
+                message = f"not asked, since the provider failed for {self._failures} machines: {self._cause}"
+                raise ProviderUnavailable(message)
+
+    def failed(self, error: ProviderError) -> None:
+        """Take note that it failed, which is no machine's fault."""
+        with self._lock:
+            self._failures += 1
+            self._cause = error
+            if self._failures == _FAILURES:
+                telemetry.warning("recovery waits: the provider fails", machines=self._failures, cause=error)
+
+    def answered(self) -> None:
+        """Take note that it answered about a machine."""
+        with self._lock:
+            self._failures = 0

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.errors import MachineUnknown
+from shepherd_core.errors import Fault, MachineUnknown
 from shepherd_core.machine import Process
 
 if TYPE_CHECKING:
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.work import Silence
+
+
+_ADVICE = {
+    "SshHostKeyChanged": "find out why; if it was reinstalled, let its new key be taken: machine forget-host-key",
+    "SshAuthenticationFailed": "let the machine accept our key, then: machine retry",
+    "NoAddress": "have the provider name an address, then: machine retry",
+}
+"""What an operator can do about what no loop cures, by the name of the error."""
 
 
 class Block(StrEnum):
@@ -89,7 +97,7 @@ def judge(known: Mapping[str, Any], silence: Silence) -> Verdict:
         blocks.append((Block.HELD_BACK, f"recovery is held back: {known['hold_reason']}", None))
     if known["backoff_until"] is not None and known["backoff_until"] > now:
         kind = "left alone" if known["last_interval_seconds"] is None else "backing off"
-        blocks.append((Block.BACKOFF, f"{kind}: {known['backoff_cause']}", known["backoff_until"]))
+        blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
     if due_at is None or due_at > now:
         blocks.append((Block.NOT_DUE, _patience(known, process), due_at))
     if not blocks:
@@ -125,9 +133,19 @@ def _due_at(known: Mapping[str, Any], process: Process, silence: Silence) -> dat
 
 def _patience(known: Mapping[str, Any], process: Process) -> str:
     if known["since"] is None:
+        if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
+            return f"its agent start fails for a reason that no reboot cures: {_advised(known['start_cause'])}"
+        if known["start_fault"] == Fault.UNREACHED and known["outage_reason"] is not None:
+            return f"machines that did not come back wait: {known['outage_reason']}"
         return "it was told to come back, and no agent start has failed since"
     if known["overdue"]:
         return "it was told to come back, and is given time for that"
     if process is Process.AGENT_START:
         return "it was told to restart, and is given time for that"
     return "its agent reports" if known["reported"] else "its agent was started lately, and may report yet"
+
+
+def _advised(cause: str) -> str:
+    """Return *cause*, with what an operator can do about it."""
+    advice = _ADVICE.get(cause.partition(":")[0])
+    return cause if advice is None else f"{cause} ({advice})"

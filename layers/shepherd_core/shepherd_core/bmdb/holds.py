@@ -8,11 +8,11 @@ A hold is in force from ``record`` on, for every claim of whomever, until a
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from shepherd_core.breaker import Cell, Kind
+from shepherd_core.breaker import Access, Cell, Kind
 from shepherd_core.errors import SessionExpired
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ class Look:
     idle: bool
     """No row is due at all: a claim would find nothing."""
     quarantined: int
+    ssh: dict[str | None, Access] = field(default_factory=dict)
+    """How SSH works in each location where machines should have come back; only where it fails for some."""
+    outages: frozenset[str] = frozenset()
+    """Where an outage of SSH is on record."""
+    no_access: int = 0
+    """Machines on which no agent can be started until an operator acts."""
 
 
 def look(
@@ -93,6 +99,7 @@ def _look(rows: list[list[Any]], told: Mapping[str, float], before: Look | None,
     if before:
         for location, cell in before.cells.items():
             cells[location] = Cell(cell.reporting, cell.quiet)
+    ssh: dict[str | None, Access] = defaultdict(Access)
     claimable = 0
     for figure, location, reported, news, number in rows:
         kind = Kind.SILENT if reported else Kind.NEVER
@@ -103,6 +110,10 @@ def _look(rows: list[list[Any]], told: Mapping[str, float], before: Look | None,
                 cells[location].quiet[kind] += int(number)
             case "recovering":
                 cells[location].recovered[kind] += int(number)
+            case "unreached":
+                ssh[location].unreached += int(number)
+            case "reached":
+                ssh[location].reached += int(number)
             case "due":
                 claimable += int(number)
                 cells[location].due[kind] += int(number) if news else 0
@@ -113,6 +124,9 @@ def _look(rows: list[list[Any]], told: Mapping[str, float], before: Look | None,
         claimable,
         whole and told["window"] == told["moved"] and not told["awaited"],
         int(told["quarantined"]),
+        ssh,
+        frozenset(location for figure, location, *_ in rows if figure == "outage"),
+        int(told["no_access"]),
     )
 
 
@@ -133,6 +147,22 @@ def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str
     return [location for _, location in rows if location is not None]
 
 
+def record_outages(session: Session, provider: str, outages: Mapping[str, str]) -> None:
+    """
+    Put on record where SSH has an outage, and why that is believed; elsewhere there is none any more.
+
+    May run twice, and beside its twin.
+
+    Raises:
+        SessionExpired: the deadline passed.
+    """
+    locations = sorted(outages)
+    reasons = [outages[location] for location in locations]
+    rows = session.run("record_ssh_outages", provider=provider, locations=locations, reasons=reasons)
+    if not rows[0][0]:
+        raise SessionExpired
+
+
 def holds(connection: Connection) -> list[dict[str, Any]]:
-    """Return the holds in force (``ended_at`` is None), and those that ended within a day."""
+    """Return the holds and outages of SSH in force (``ended_at`` is None), and those that ended within a day."""
     return connection.records("recovery_holds")

@@ -2,8 +2,9 @@
 What the BMDB keeps of recovery: the steps that were tried on each machine, and the machines that it gave up on.
 
 A step is on record before it is taken (``attempt``), so that it counts whoever
-dies then. What becomes of it ends the work: ``work.finish_recovery``,
-``work.fail``, or ``quarantine``.
+dies then. Just before it is taken, ``no_longer_due`` tells whether it still is
+to be. What becomes of it ends the work: ``work.finish_recovery``, ``work.fail``,
+``spare`` or ``quarantine``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb import due, work
 from shepherd_core.bmdb.connection import storable
-from shepherd_core.errors import SessionExpired
+from shepherd_core.errors import NoLongerDue, SessionExpired
 from shepherd_core.ladder import Line
 from shepherd_core.machine import WorkEvent
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work import Work
+    from shepherd_core.bmdb.work import Silence, Work
     from shepherd_core.ladder import Move
     from shepherd_core.machine import Process
 
@@ -79,6 +80,61 @@ def attempt(session: Session, moves: Mapping[Work, tuple[Move, datetime | None]]
         raise SessionExpired
     ours = {row[1] for row in rows}
     return [work for work in moves if work.machine_id in ours]
+
+
+def no_longer_due(session: Session, works: Sequence[Work], silence: Silence) -> dict[Work, NoLongerDue]:
+    """
+    Return those of *works* whose machines are not to be recovered any more, this moment, and why. One statement.
+
+    Judged as they were by the claim.
+
+    Raises:
+        SessionExpired: the deadline passed. Touch none of them.
+    """
+    rows = session.run(
+        "no_longer_due",
+        machine_ids=[work.machine_id for work in works],
+        first_heartbeat_seconds=silence.first_heartbeat_seconds,
+        silence_seconds=silence.silence_seconds,
+    )
+    if not rows[0][0]:
+        raise SessionExpired
+    found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}
+    lost = ("the machine was given to somebody else", False)
+    judged = {work: found.get(work.machine_id, lost) for work in works}
+    return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in judged.items() if reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """Why work ended before anything was done to its machine."""
+
+    reason: str
+    recovered: bool
+    """The machine's agent reports; else its work is given back."""
+    not_taken: str | None = None
+    """The step that is on record."""
+    host_key: str | None = None
+    """To be pinned again, where a step was on record that forgets it."""
+
+
+def spare(session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+    """End work that is not needed any more, by what ``no_longer_due`` says, and return the ended."""
+    ended: set[UUID] = set()
+    for event, recovered in ((WorkEvent.RECOVERED, True), (WorkEvent.CANCELED, False)):
+        given = {work: each for work, each in spared.items() if each.recovered is recovered}
+        if given:
+            ended |= work.end(
+                session,
+                "spare",
+                event,
+                list(given),
+                ended_as=event,
+                reasons=[each.reason for each in given.values()],
+                rungs=[each.not_taken for each in given.values()],
+                host_keys=[each.host_key for each in given.values()],
+            )
+    return ended
 
 
 def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import storable
-from shepherd_core.errors import MachineUnknown, SessionExpired, StatementFailed, WorkConflict
+from shepherd_core.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.machine import Process, ProviderId, WorkEvent
 
 if TYPE_CHECKING:
@@ -199,6 +199,9 @@ class Failure:
     interval_seconds: int
     host_key: str | None = None
     """The machine's SSH host key if this was the first contact: it is pinned all the same."""
+    fault: Fault = Fault.MACHINE
+    not_taken: str | None = None
+    """The step of recovery that is on record, and was certainly not taken."""
 
 
 def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
@@ -212,6 +215,8 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         causes=[storable(failure.cause) for failure in failed.values()],
         intervals=[failure.interval_seconds for failure in failed.values()],
         host_keys=[failure.host_key for failure in failed.values()],
+        faults=[failure.fault for failure in failed.values()],
+        rungs=[failure.not_taken for failure in failed.values()],
     )
 
 

@@ -15,6 +15,7 @@ from shepherd_core.errors import (
     NotSupported,
     ProviderRefused,
     ProviderUnavailable,
+    ProviderUnusable,
     SecretError,
 )
 from shepherd_core.machine import Capability
@@ -240,7 +241,7 @@ class Ec2Provider(Provider):
         try:
             authorized_key = in_time("read our SSH key", self._ssh_public_key, deadline)
         except SecretError as error:
-            raise (ProviderUnavailable if error.retryable else ProviderRefused)(f"our SSH key: {error}") from error
+            raise (ProviderUnavailable if error.retryable else ProviderUnusable)(f"our SSH key: {error}") from error
         private_key = ssh_key.generate()
         host_key = ssh_key.public_line(private_key)
         user_data = objects.user_data(private_key, host_key, authorized_key)

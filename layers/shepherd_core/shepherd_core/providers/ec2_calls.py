@@ -7,7 +7,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core import aws
-from shepherd_core.errors import MachineNotFound, ProviderRefused, ProviderUnavailable, ShepherdError
+from shepherd_core.errors import (
+    MachineNotFound,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    ShepherdError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_SUCH = {"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"}
+_NOT_US = {"AuthFailure", "Blocked", "ExpiredToken", "InvalidClientTokenId", "OptInRequired", "SignatureDoesNotMatch"}
 _CHANGING = {"IncorrectInstanceState", "IncorrectState"}  # its state has changed since it was read
 
 
@@ -54,6 +61,8 @@ class Ec2Calls:
         """
         Return the result of *call* with a client that tries once, or the code of a refusal if it is one of *expected*.
 
+        All of these interrupt a machine, if there is one yet.
+
         Raises:
             SessionExpired: the BMDB session has no time left; nothing was sent.
             ProviderUnavailable: see ``read``; unknown whether it was done.
@@ -64,7 +73,11 @@ class Ec2Calls:
             self._changing = self._changing or aws.client("ec2", attempts=1)
             return self._changing
 
-        return in_time(what, lambda: _asked(what, changing, deadline.check, call, expected), deadline)
+        return in_time(
+            what,
+            lambda: _asked(what, changing, deadline.confirm, call, expected=expected, declined=deadline.declined),
+            deadline,
+        )
 
 
 def in_time(what: str, call: Callable[[], T], deadline: Deadline) -> T:
@@ -106,16 +119,22 @@ def _asked(
     client: Callable[[], Any],
     fence: Callable[[], object],
     call: Callable[[Any], Any],
+    *,
     expected: Collection[str] = (),
+    declined: Callable[[], object] = lambda: None,
 ) -> Any:
+    sent = False
     try:
         ec2 = client()
         fence()  # after client(): the first client takes a second to create
+        sent = True
         return call(ec2)
     except ShepherdError:
         raise
     except Exception as error:  # noqa: BLE001 - a malformed answer makes boto3 raise anything
         meaning, said = aws.fault(error)
+        if sent and aws.declined(error):
+            declined()
     if said in expected:
         return said
     # Raised outside the handler, so that the error does not hold the original, which may hold a key (see the class).
@@ -125,6 +144,8 @@ def _asked(
 def _provider_error(meaning: aws.Fault, said: str) -> type[ProviderError]:
     if said in _NO_SUCH:
         return MachineNotFound
+    if meaning is aws.Fault.DENIED or said in _NOT_US:
+        return ProviderUnusable
     if meaning is aws.Fault.PASSING or said in _CHANGING:
         return ProviderUnavailable
     return ProviderRefused

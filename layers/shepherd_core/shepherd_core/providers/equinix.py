@@ -170,7 +170,8 @@ class EquinixProvider(Provider):
 
     def _act(self, provider_id: ProviderId, action: Mapping[str, object], deadline: Deadline) -> None:
         self.get_machine(provider_id, deadline)  # raises if it is not ours
-        self._api.post(f"/devices/{quote(provider_id, '')}/actions", action, deadline, missing=MachineNotFound)
+        path = f"/devices/{quote(provider_id, '')}/actions"
+        self._api.post(path, action, deadline, missing=MachineNotFound, interrupts=True)
 
     def _device(self, device_id: str, deadline: Deadline) -> Device:
         if device_id in {"", ".", ".."}:  # quoting does not keep these from changing the path

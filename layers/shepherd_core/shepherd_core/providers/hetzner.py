@@ -197,7 +197,7 @@ class HetznerProvider(Provider):
         return chosen
 
     def _reset(self, number: int, reset: str, deadline: Deadline) -> None:
-        self._api.post(f"/reset/{number}", {"type": reset}, deadline)
+        self._api.post(f"/reset/{number}", {"type": reset}, deadline, interrupts=True)
 
     def _arm(self, number: int, key: str, deadline: Deadline) -> None:
         """Activate the reinstallation for the next boot."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.errors import MachineNotFound, NotSupported, ProviderError, ProviderRefused, ProviderUnavailable
+from shepherd_core.errors import (
+    MachineNotFound,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
 from shepherd_core.providers.http import HttpApi
 
 if TYPE_CHECKING:
@@ -49,7 +56,7 @@ class RobotApi(HttpApi):
         credential = super()._ask_credential()
         if not all(credential.partition(":")):
             self._known_credential = None
-            raise ProviderRefused(f"the credential for {self._url} is not of the form USER:PASSWORD; it was not sent")
+            raise ProviderUnusable(f"the credential for {self._url} is not of the form USER:PASSWORD; it was not sent")
         return credential
 
     def _authorization(self, credential: str) -> str:

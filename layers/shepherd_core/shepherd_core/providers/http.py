@@ -12,8 +12,14 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
-from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, TimeLimitExceeded
-from shepherd_core.providers.http_answer import Answer, innermost, read, retry_after
+from shepherd_core.errors import (
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SecretError,
+    TimeLimitExceeded,
+)
+from shepherd_core.providers.http_answer import Answer, declines, innermost, never_sent, read, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +41,7 @@ TEXT_LENGTH = 200
 """The number of characters of a foreign message that an error quotes."""
 
 _PASSING = (408, 425, 429)
+_NOT_US = (401, 403)
 _WITHOUT_ANSWER = (202, 204)
 
 
@@ -119,9 +126,13 @@ class HttpApi:
         deadline: Deadline,
         params: Params | None = None,
         missing: type[ProviderError] = ProviderRefused,
+        *,
+        interrupts: bool = False,
     ) -> Any:
         """
         Send a change, once, and return the decoded answer; None if the status means that there is none.
+
+        *interrupts*: it interrupts a machine, so that ``Deadline.confirm`` is called before.
 
         Raises:
             ProviderUnavailable: unknown whether it was done, except after 429, when it was not.
@@ -130,7 +141,7 @@ class HttpApi:
             SessionExpired: the BMDB session ended before the request could be sent.
         """
         credential = self._usable_credential()
-        answer = self._exchange("POST", path, deadline, credential, params=params, body=body)
+        answer = self._exchange("POST", path, deadline, credential, params=params, body=body, interrupts=interrupts)
         return self._result(f"POST {path}", answer, credential, missing)
 
     def delete(self, path: str, deadline: Deadline, missing: type[ProviderError] = ProviderRefused) -> Any:
@@ -165,6 +176,8 @@ class HttpApi:
         """Return the error for an answer other than 2xx."""
         if answer.status in _PASSING or answer.status >= requests.codes.server_error:
             return ProviderUnavailable(message, answer.retry_after)
+        if answer.status in _NOT_US:
+            return ProviderUnusable(message)
         return (missing if answer.status == requests.codes.not_found else ProviderRefused)(message)
 
     def _usable_credential(self) -> str:
@@ -180,16 +193,24 @@ class HttpApi:
         try:
             credential = self._credential().strip()
         except SecretError as error:
-            kind = ProviderUnavailable if error.retryable else ProviderRefused
+            kind = ProviderUnavailable if error.retryable else ProviderUnusable
             raise kind(f"the credential for {self._url}: {error}") from error
         if not credential or not credential.isascii() or not credential.isprintable():
             # Checked here, because the error that requests would raise quotes it.
-            raise ProviderRefused(f"the credential for {self._url} is empty or holds characters that cannot be sent")
+            raise ProviderUnusable(f"the credential for {self._url} is empty or holds characters that cannot be sent")
         self._known_credential = credential
         return credential
 
     def _exchange(
-        self, method: str, path: str, deadline: Deadline, credential: str, *, params: Params | None, body: object = None
+        self,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        credential: str,
+        *,
+        params: Params | None,
+        body: object = None,
+        interrupts: bool = False,
     ) -> Answer:
         def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
             # As auth instead of a header: otherwise requests adds credentials from ~/.netrc.
@@ -200,9 +221,11 @@ class HttpApi:
             raise TimeLimitExceeded
         try:
             if locked := self._locked_seconds(credential):
-                raise ProviderRefused(f"{method} {path}: not sent: the credential was refused; retry in {locked:.0f} s")
+                raise ProviderUnusable(
+                    f"{method} {path}: not sent: the credential was refused; retry in {locked:.0f} s"
+                )
             if method != "GET":
-                deadline.check()
+                (deadline.confirm if interrupts else deadline.check)()
             with self._session.request(
                 method,
                 self._url + path,
@@ -213,20 +236,28 @@ class HttpApi:
                 allow_redirects=False,
                 stream=True,
             ) as response:
+                if interrupts and declines(response.status_code):
+                    deadline.declined()
                 if response.status_code == requests.codes.unauthorized:
                     self._locked_out = (credential, self._clock.monotonic() + self._lockout_seconds)
                 content = read(f"{method} {path}", response.raw, deadline)
         except (requests.RequestException, HTTPError) as error:
-            if isinstance(error, requests.RequestException):
-                error.request = None  # it holds the credential
-            if isinstance(error, ValueError):
-                raise ProviderRefused(f"{self._url!r} is not the http(s) URL of an API") from error
-            reason = innermost(error)
-            message = f"{type(reason).__name__}: {reason}"[:TEXT_LENGTH]
-            raise ProviderUnavailable(f"{method} {path}: no complete answer: {message}") from error
+            if interrupts and never_sent(error):
+                deadline.declined()
+            raise self._broken(f"{method} {path}", error) from error
         finally:
             self._calls.release()
         return Answer(response.status_code, content, retry_after(response.headers))
+
+    def _broken(self, request: str, error: requests.RequestException | HTTPError) -> ProviderError:
+        """Return the error for a request without a complete answer."""
+        if isinstance(error, requests.RequestException):
+            error.request = None  # it holds the credential
+        if isinstance(error, ValueError):
+            return ProviderRefused(f"{self._url!r} is not the http(s) URL of an API")
+        reason = innermost(error)
+        message = f"{type(reason).__name__}: {reason}"[:TEXT_LENGTH]
+        return ProviderUnavailable(f"{request}: no complete answer: {message}")
 
     def _result(self, request: str, answer: Answer, credential: str, missing: type[ProviderError]) -> Any:
         """Return the decoded answer of a success; raise the error for anything else."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import ssl
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from shepherd_core.errors import ProviderUnavailable, ShepherdError, TimeLimitExceeded
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST_RETRY_AFTER_SECONDS = 86_400
 
 _PIECE = 65_536
+_MULTIPLE_CHOICES, _SERVER_ERROR, _UNAVAILABLE = 300, 500, 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +82,17 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         except (ValueError, TypeError):
             return None
     return min(max(seconds, 0), LONGEST_RETRY_AFTER_SECONDS)
+
+
+def declines(status: int) -> bool:
+    """Return whether an answer with *status* says that what was asked for was not done, and will not be."""
+    return _MULTIPLE_CHOICES <= status < _SERVER_ERROR or status == _UNAVAILABLE
+
+
+def never_sent(error: BaseException | None) -> bool:
+    """Return whether a request failed with *error* before any of it was sent."""
+    while error is not None:
+        if isinstance(error, ConnectTimeoutError | NewConnectionError | ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

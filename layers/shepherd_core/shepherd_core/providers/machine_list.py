@@ -12,6 +12,7 @@ from shepherd_core.errors import (
     MachineNotFound,
     ProviderRefused,
     ProviderUnavailable,
+    ProviderUnusable,
     SourceError,
 )
 from shepherd_core.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
@@ -76,7 +77,7 @@ class MachineList:
         try:
             document = self._read()
         except SourceError as error:
-            kind = ProviderUnavailable if error.retryable else ProviderRefused
+            kind = ProviderUnavailable if error.retryable else ProviderUnusable
             raise kind(f"the list of machines: {error}") from error
         return self.parse(document)
 
@@ -92,7 +93,7 @@ class MachineList:
         try:
             entries = self.entries(deadline)
         except ListingInvalid as error:
-            raise ProviderRefused(str(error)) from error
+            raise ProviderUnusable(str(error)) from error
         for entry in entries:
             if entry["ID"] == provider_id:
                 return entry

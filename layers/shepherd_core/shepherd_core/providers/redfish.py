@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.errors import ProviderError, ProviderRefused, ProviderUnavailable, SourceError, TimeLimitExceeded
+from shepherd_core.errors import ProviderError, ProviderUnavailable, ProviderUnusable, SourceError, TimeLimitExceeded
 from shepherd_core.machine import Capability, ProviderStatus
 from shepherd_core.provider import Provider
 from shepherd_core.providers.machine_list import machine
@@ -196,8 +196,8 @@ class RedfishProvider(Provider):
                     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
                     self._cas = context
                 except SourceError as error:
-                    kind = ProviderUnavailable if error.retryable else ProviderRefused
+                    kind = ProviderUnavailable if error.retryable else ProviderUnusable
                     raise kind(f"the CAs of the BMCs: {error}") from error
                 except (ValueError, ssl.SSLError) as error:
-                    raise ProviderRefused(f"the CAs of the BMCs are not PEM certificates: {error}") from error
+                    raise ProviderUnusable(f"the CAs of the BMCs are not PEM certificates: {error}") from error
             return self._cas

@@ -93,6 +93,8 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self._token: str | None = None
         self._session_path: str | None = None
         self._secrets: list[str] = []
+        self.interrupts = False
+        """Whether what is asked for from now on interrupts the machine."""
         self.broken: ShepherdError | None = None
         """The last error of a request without a useful answer, because sushy ignores some errors, also such ones."""
 
@@ -139,7 +141,10 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         All requests of sushy's resources come through here.
         """
         given = {name: value for name, value in (headers or {}).items() if value is not None}
-        request = Request(method=method, path=path, data=data, headers=given, effect=method != "GET")
+        effect = method != "GET"
+        request = Request(
+            method=method, path=path, data=data, headers=given, effect=effect, interrupts=effect and self.interrupts
+        )
         try:
             answer = self._tried(request, self._work.within(self._way.seconds))
             exceptions.raise_for_response(method, path, answer)

@@ -165,6 +165,7 @@ class ComputerSystem:
         raise NotSupported(f"{self._bmc.name} offers no {wanted} for {self._path}, only {offered}")
 
     def _reset(self, kind: ResetType) -> None:
+        self._bmc.interrupts = True
         self._system.reset_system(kind)
         if kind is ResetType.FORCE_OFF:
             self._wait_until_off()

@@ -12,7 +12,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from shepherd_core.errors import ProviderRefused, ProviderUnavailable
-from shepherd_core.providers.http_answer import innermost, read
+from shepherd_core.providers.http_answer import declines, innermost, never_sent, read
 from shepherd_core.providers.redfish_answer import TEXT_LENGTH, Answer
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Request:
     headers: Mapping[str, str]
     effect: bool = False
     """Whether it changes something, so that it must not be sent after the end of the session."""
+    interrupts: bool = False
+    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called before."""
 
     def carrying(self, header: str, value: str) -> Request:
         """Return a copy with one more header."""
@@ -82,6 +84,7 @@ class Transport:
             ProviderRefused: the certificate is not trusted. Nothing was sent.
             TimeLimitExceeded: no time is left. Nothing was sent.
             SessionExpired: *deadline* leaves no time for an effect. Nothing was sent.
+            NoLongerDue: by *deadline*, the machine must not be interrupted. Nothing was sent.
         """
         parts = urlsplit(request.path)
         path = f"/{parts.path.lstrip('/')}{'?' if parts.query else ''}{parts.query}"
@@ -91,7 +94,9 @@ class Transport:
         if request.data is not None:
             headers["Content-Type"] = "application/json"
             body = json.dumps(request.data).encode()
-        if request.effect:
+        if request.interrupts:
+            deadline.confirm()
+        elif request.effect:
             deadline.check()
         try:
             response = self._pool.request(
@@ -104,11 +109,15 @@ class Transport:
                 redirect=False,
                 preload_content=False,
             )
+            if request.interrupts and declines(response.status):
+                deadline.declined()
             try:
                 content = read(self.asked, response, limit, _LONGEST)
             finally:
                 response.close()
         except HTTPError as error:
+            if request.interrupts and never_sent(error):
+                deadline.declined()
             reason = innermost(error)
             untrusted = isinstance(reason, ssl.SSLCertVerificationError | SSLError)
             message = f"{self.asked}: no complete answer: {type(reason).__name__}: {reason}"

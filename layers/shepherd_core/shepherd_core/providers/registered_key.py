@@ -6,7 +6,13 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.errors import ProviderRefused, ProviderUnavailable, SecretError, TimeLimitExceeded
+from shepherd_core.errors import (
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SecretError,
+    TimeLimitExceeded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,7 +67,7 @@ class RegisteredKey:
         try:
             return self._public_key()
         except SecretError as error:
-            raise (ProviderUnavailable if error.retryable else ProviderRefused)(f"our SSH key: {error}") from error
+            raise (ProviderUnavailable if error.retryable else ProviderUnusable)(f"our SSH key: {error}") from error
 
     def ensure(self, deadline: Deadline) -> str:
         """

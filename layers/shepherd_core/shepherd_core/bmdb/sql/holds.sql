@@ -6,6 +6,9 @@
 -- reporting, quiet: machines with an agent, of a sample: :sample machines (1,000 at most) in the order of their ids, which
 -- are random, from the id :start on; so it is all of them in a fleet of up to 1,000, and costs the same in any.
 -- recovering: machines that are in work, or were rebooted within an hour. quarantined: machines of the provider.
+-- unreached, reached: machines that should have come back and that SSH does not reach and, where there are any, those on
+-- which it started an agent within an hour. outage: an outage of SSH is in force. no_access: machines on which no agent can be started
+-- until an operator acts, counted to 1,000.
 -- held: a hold is in force. absence: the seconds since the last look; unless they are more than :longest_absence, this one
 -- is put on record.
 -- due: machines that are due for recovery in truth, outside of the locations in :passed_over; no news is a machine whose
@@ -154,6 +157,34 @@ not_back AS (
         AND n.paused_until IS NULL
         AND coalesce(n.backoff_until <= statement_timestamp(), true)
 ),
+unreached AS (
+    SELECT n.location
+    FROM (SELECT machine_id FROM machine_awaited WHERE awaited_until <= statement_timestamp()) AS w
+    CROSS JOIN LATERAL (
+        SELECT machine_id
+        FROM work_backoff
+        WHERE machine_id = w.machine_id
+            AND process = 'ShepherdAgentStart'
+            AND fault = 'unreached'
+            AND last_interval_seconds IS NOT NULL
+        LIMIT 1
+    ) AS b
+    CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = w.machine_id LIMIT 1) AS n
+    WHERE n.process = 'ShepherdAgentStart' AND n.provider = :provider
+    LIMIT 1000
+),
+reached AS (
+    SELECT nullif(p.provider_location, '') AS location
+    FROM (
+        SELECT machine_id
+        FROM machine_agent_started
+        WHERE agent_started_at > statement_timestamp() - interval '1 hour' AND EXISTS (SELECT 1 FROM unreached)
+        ORDER BY agent_started_at DESC
+        LIMIT 1000
+    ) AS a
+    CROSS JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = a.machine_id LIMIT 1) AS p
+    WHERE p.provider = :provider
+),
 early AS (
     SELECT
         j.machine_id,
@@ -191,6 +222,21 @@ SELECT 'quarantined', NULL, NULL, NULL, count(*)
 FROM machine_quarantine z
 CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
 WHERE p.provider = :provider
+UNION ALL
+SELECT 'unreached', location, NULL, NULL, count(*) FROM unreached GROUP BY location
+UNION ALL
+SELECT 'reached', location, NULL, NULL, count(*) FROM reached GROUP BY location
+UNION ALL
+SELECT 'outage', location, NULL, NULL, 1 FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
+UNION ALL
+SELECT 'no_access', NULL, NULL, NULL, count(*)
+FROM (
+    SELECT 1
+    FROM (SELECT machine_id, process FROM work_backoff WHERE fault = 'access') AS b
+    CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = b.machine_id LIMIT 1) AS p
+    WHERE b.process = 'ShepherdAgentStart' AND p.provider = :provider
+    LIMIT 1000
+) AS counted
 UNION ALL
 SELECT 'window', NULL, NULL, NULL, count(*) FROM looked
 UNION ALL
@@ -246,9 +292,43 @@ SELECT (SELECT count(*) FROM session) AS sessions, c.location
 FROM (SELECT 1) AS always
 LEFT JOIN changed c ON c.ended_at IS NOT NULL;
 
+-- name: record_ssh_outages
+-- SSH has an outage in these locations ('' for the provider as a whole), from now on if it is not on record yet, and
+-- nowhere else any more.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+wanted AS (
+    SELECT :provider AS provider, g.location, clock_timestamp() AS began_at, NULL::timestamptz AS ended_at, g.reason
+    FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
+    UNION ALL
+    SELECT provider, location, began_at, clock_timestamp(), reason
+    FROM ssh_outages
+    WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
+),
+changed AS (
+    INSERT INTO ssh_outages AS o (provider, location, began_at, ended_at, reason)
+    SELECT w.provider, w.location, w.began_at, w.ended_at, w.reason
+    FROM wanted w CROSS JOIN session
+    ORDER BY w.location
+    ON CONFLICT (provider, location) DO UPDATE
+    SET
+        began_at = CASE WHEN o.ended_at IS NULL THEN o.began_at ELSE excluded.began_at END,
+        ended_at = excluded.ended_at,
+        reason = excluded.reason
+)
+SELECT count(*) FROM session;
+
 -- name: recovery_holds
--- The holds in force, and those that ended within a day, after which silence is counted from their end.
+-- The holds in force, and those that ended within a day, after which silence is counted from their end; and the outages of
+-- SSH likewise.
 SELECT provider, location, held_at, ended_at, reason
-FROM recovery_holds
+FROM (
+    SELECT provider, location, held_at, ended_at, reason FROM recovery_holds
+    UNION ALL
+    SELECT provider, location, began_at, ended_at, reason FROM ssh_outages
+) AS either
 WHERE ended_at IS NULL OR ended_at > clock_timestamp() - interval '1 day'
-ORDER BY provider, location;
+ORDER BY provider, location, held_at;

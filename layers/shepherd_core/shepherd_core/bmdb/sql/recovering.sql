@@ -22,7 +22,7 @@ LEFT JOIN LATERAL (
     FROM work_history
     WHERE machine_id = g.machine_id
         AND process = 'ShepherdRecovery'
-        AND event IN ('Attempted', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
+        AND event IN ('Attempted', 'NotTaken', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
     ORDER BY timestamp DESC
     LIMIT 2000
 ) AS x ON true
@@ -94,6 +94,126 @@ rested AS (
 SELECT (SELECT count(*) FROM session) AS sessions, h.machine_id
 FROM (SELECT 1) AS always
 LEFT JOIN held h ON true;
+
+-- name: no_longer_due
+-- Asked just before these machines are interrupted: those that this session holds for recovery, and why one is not to be
+-- recovered any more, if so; recovered: because its agent was heard. By the view, the patience, the pauses and the holds
+-- by which a claim judges. One row in any case.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+patience AS (
+    SELECT
+        w.machine_id,
+        p.provider,
+        p.provider_location,
+        n.process,
+        n.since,
+        n.heard_at,
+        n.paused_until,
+        CASE
+            WHEN n.overdue THEN 0
+            WHEN n.reported THEN :silence_seconds::float8
+            ELSE :first_heartbeat_seconds::float8
+        END * interval '1 second' AS patience
+    FROM work w
+    JOIN session s ON s.session_id = w.session_id
+    LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
+    LEFT JOIN LATERAL (
+        SELECT * FROM machine_next WHERE machine_id = w.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+    ) AS n ON true
+    WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = 'ShepherdRecovery'
+)
+SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    j.machine_id,
+    CASE
+        WHEN j.machine_id IS NULL THEN NULL
+        WHEN j.process IS NULL THEN 'it needs no recovery any more'
+        WHEN j.heard_at + j.patience > statement_timestamp() THEN 'its agent reports again'
+        WHEN j.since + j.patience > statement_timestamp() THEN 'it is given time once more'
+        WHEN j.paused_until IS NOT NULL
+            OR EXISTS (
+                SELECT 1
+                FROM pauses x
+                WHERE x.machine_id IS NULL
+                    AND (x.process IS NULL OR x.process = 'ShepherdRecovery')
+                    AND (x.provider IS NULL OR x.provider = j.provider)
+                    AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
+            )
+            THEN 'it is paused'
+        WHEN EXISTS (
+            SELECT 1
+            FROM recovery_holds x
+            WHERE x.provider = j.provider AND x.location IN ('', j.provider_location) AND x.ended_at IS NULL
+        )
+            THEN 'recovery is held back'
+    END AS reason,
+    coalesce(j.process IS NOT NULL AND j.heard_at + j.patience > statement_timestamp(), false) AS recovered
+FROM (SELECT 1) AS always
+LEFT JOIN patience j ON true;
+
+-- name: spare
+-- Nothing was done to these machines, because they are not to be recovered any more (see no_longer_due): end the work as
+-- :ended_as says, put on record that the step which was on record was not taken, and let them be looked at anew.
+WITH given AS (
+    SELECT g.machine_id, g.reason, g.rung, g.host_key
+    FROM unnest(:machine_ids::uuid[], :reasons::text[], :rungs::text[], :host_keys::text[])
+        AS g (machine_id, reason, rung, host_key)
+),
+due AS (
+    SELECT d.machine_id
+    FROM machine_due d
+    JOIN given g ON g.machine_id = d.machine_id
+    ORDER BY d.machine_id
+    FOR UPDATE OF d
+),
+session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    FOR UPDATE
+),
+ended AS (
+    DELETE FROM work
+    WHERE process = 'ShepherdRecovery'
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM given)
+    RETURNING machine_id
+),
+pinned AS (
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
+    SELECT g.machine_id, g.host_key, clock_timestamp()
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    WHERE g.host_key IS NOT NULL
+    ON CONFLICT (machine_id) DO NOTHING
+),
+forgiven AS (
+    DELETE FROM work_backoff
+    WHERE :ended_as = 'Recovered'
+        AND process = 'ShepherdRecovery'
+        AND machine_id IN (SELECT machine_id FROM ended)
+),
+noted AS (
+    INSERT INTO work_history (machine_id, process, event, rung, failed_cause, session_id)
+    SELECT g.machine_id, 'ShepherdRecovery', 'NotTaken', g.rung, g.reason, :session_id::uuid
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    WHERE g.rung IS NOT NULL
+    UNION ALL
+    SELECT g.machine_id, 'ShepherdRecovery', :ended_as, NULL, g.reason, :session_id::uuid
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+),
+moved AS (
+    UPDATE machine_due
+    SET
+        not_before = clock_timestamp(),
+        recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() END,
+        revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM ended)
+)
+SELECT machine_id FROM ended;
 
 -- name: quarantine
 -- Recovery gives up on these machines: no loop touches them until an operator says so. The evidence is what their
@@ -238,7 +358,10 @@ SELECT
     y.reason AS pause_reason,
     y.expires_at AS pause_expires_at,
     h.location AS hold_location,
-    h.reason AS hold_reason
+    h.reason AS hold_reason,
+    f.fault AS start_fault,
+    f.cause AS start_cause,
+    o.reason AS outage_reason
 FROM unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 JOIN machines m ON m.machine_id = :machine_id
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
@@ -249,6 +372,15 @@ LEFT JOIN machine_awaited w ON w.machine_id = m.machine_id
 LEFT JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = m.machine_id LIMIT 1) AS e ON true
 LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true
 LEFT JOIN work_backoff b ON b.machine_id = m.machine_id AND b.process = x.process
+LEFT JOIN work_backoff f
+    ON f.machine_id = m.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT reason
+    FROM ssh_outages
+    WHERE provider = p.provider AND location IN ('', p.provider_location) AND ended_at IS NULL
+    ORDER BY location
+    LIMIT 1
+) AS o ON true
 LEFT JOIN LATERAL (
     SELECT k.process, s.component_name, s.runtime_info
     FROM work k

@@ -462,12 +462,19 @@ moved AS (
 SELECT machine_id FROM ended;
 
 -- name: fail
--- The work failed: leave each machine alone for its interval, and keep the cause. The host key of a first contact
--- stays pinned although the rest went wrong.
+-- The work failed: leave each machine alone for its interval, and keep the cause, and whose fault it is. The host key of
+-- a first contact stays pinned although the rest went wrong. Where the step of recovery (rung) that is on record was
+-- certainly not taken, that is put on record too.
 WITH given AS (
-    SELECT g.machine_id, g.cause, g.seconds, g.host_key
-    FROM unnest(:machine_ids::uuid[], :causes::text[], :intervals::bigint[], :host_keys::text[])
-        AS g (machine_id, cause, seconds, host_key)
+    SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.fault, g.rung
+    FROM unnest(
+        :machine_ids::uuid[],
+        :causes::text[],
+        :intervals::bigint[],
+        :host_keys::text[],
+        :faults::text[],
+        :rungs::text[]
+    ) AS g (machine_id, cause, seconds, host_key, fault, rung)
 ),
 due AS (
     SELECT d.machine_id
@@ -490,11 +497,15 @@ ended AS (
     RETURNING machine_id
 ),
 backed_off AS (
-    INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds)
-    SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.cause, g.seconds
+    INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault)
+    SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.cause, g.seconds, g.fault
     FROM given g JOIN ended e ON e.machine_id = g.machine_id
     ON CONFLICT (machine_id, process) DO UPDATE
-    SET until = excluded.until, cause = excluded.cause, last_interval_seconds = excluded.last_interval_seconds
+    SET
+        until = excluded.until,
+        cause = excluded.cause,
+        last_interval_seconds = excluded.last_interval_seconds,
+        fault = excluded.fault
 ),
 pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
@@ -504,8 +515,12 @@ pinned AS (
     ON CONFLICT (machine_id) DO NOTHING
 ),
 noted AS (
-    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT g.machine_id, :process, 'Failed', g.cause, :session_id::uuid
+    INSERT INTO work_history (machine_id, process, event, rung, failed_cause, session_id)
+    SELECT g.machine_id, :process, 'NotTaken', g.rung, g.cause, :session_id::uuid
+    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    WHERE g.rung IS NOT NULL
+    UNION ALL
+    SELECT g.machine_id, :process, 'Failed', NULL, g.cause, :session_id::uuid
     FROM given g JOIN ended e ON e.machine_id = g.machine_id
 ),
 moved AS (

@@ -1,0 +1,124 @@
+"""How long before a reboot its machine was last looked at: the time in which a heartbeat comes too late."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shepherd_core import control_loop, recoverer
+from shepherd_core.backoff import Backoff
+from shepherd_core.bmdb.work import Silence
+from shepherd_core.breaker import Budget, Budgets
+from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.provider_config import EquinixSettings
+from shepherd_core.providers.equinix import EquinixProvider
+
+from bench.fleet import BenchFleet
+from bench.results import Result, Table, median
+from simulator.equinix_api import EquinixApi
+from simulator.equinix_hardware import NoHardware
+from simulator.postgres import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work import Work
+    from shepherd_core.errors import NoLongerDue
+    from shepherd_core.machine import ProviderId
+
+_CALLS = 3
+"""Requests that the provider takes at a time."""
+
+
+class Provider(EquinixProvider):
+    """Takes note of when the provider has accepted a reboot: the machine was rebooted before."""
+
+    def __init__(self, settings: EquinixSettings, clock: SystemClock) -> None:
+        super().__init__(settings, lambda: "key", lambda: "", clock)
+        self.accepted: dict[str, float] = {}
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        super().reboot(provider_id, deadline)
+        self.accepted[provider_id] = time.perf_counter()
+
+
+class Recoverer(recoverer.Recoverer):
+    """Takes note of when machines were looked at for the last time: when that statement was sent."""
+
+    looked: dict[UUID, float]
+    statements = 0
+
+    def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
+        """Take note."""
+        self.statements += 1
+        self.looked |= dict.fromkeys([work.machine_id for work in works], time.perf_counter())
+        return super().no_longer_due(session, works)
+
+
+def measure(*, quick: bool) -> Result:
+    """Return the figures."""
+    with Postgres() as postgres:
+        sizes = (1, 10) if quick else (1, 10, 50)
+        rows = [[machines, *_struck(BenchFleet(postgres, 1000, due=1), machines)] for machines in sizes]
+    result = Result()
+    result.tables.append(
+        Table(
+            f"From the last look until the reboot is accepted; the provider takes {_CALLS} requests at a time",
+            ["machines at once", "statements", "median ms", "longest ms"],
+            rows,
+        )
+    )
+    result.at_most("longest window in seconds", 1, max(row[-1] for row in rows) / 1000)
+    return result
+
+
+def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
+    """Let so many machines be rebooted, and return how many statements asked, and the windows in milliseconds."""
+    clock = SystemClock()
+    with EquinixApi(NoHardware(), project_id="bench", api_key="key", reservations=0) as api:
+        silent = [row[0] for row in fleet.admin.run(f"SELECT machine_id FROM machines LIMIT {machines}")]
+        devices = {
+            machine_id: api.add_device_by_hand(f"shepherd-{machine_id}", racked=False).id for machine_id in silent
+        }
+        fleet.admin.run("UPDATE machine_provided SET provider = 'equinix'")
+        fleet.admin.run("UPDATE machine_due SET provider = 'equinix'")
+        for machine_id, device in devices.items():
+            for statement in (
+                f"UPDATE machine_provided SET provider_id = '{device}'",
+                "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '1 hour'",
+                "UPDATE machine_due SET not_before = now() - interval '1 hour'",
+            ):
+                fleet.admin.run(f"{statement} WHERE machine_id = '{machine_id}'")
+        settings = EquinixSettings(
+            equinix_api_url=api.url,
+            equinix_project_id="bench",
+            equinix_api_key_parameter="/key",
+            equinix_device_prefix="shepherd-",
+            equinix_key_label="shepherd",
+            equinix_max_calls=_CALLS,
+        )
+        provider = Provider(settings, clock)
+        loop = Recoverer(
+            provider,
+            silence=Silence(),
+            settle_seconds=60,
+            backoff=Backoff(60, 60, 1),
+            budgets=Budgets(silent=Budget(1000, 1)),
+        )
+        loop.looked = {}
+        control_loop.run(
+            loop,
+            "equinix",
+            fleet.connect(),
+            clock,
+            control_loop.Limits(concurrency=machines, machine_seconds=60, session_seconds=60),
+            deadline=Deadline(clock, 120),
+            runtime_info="bench",
+        )
+        windows = [
+            1000 * (provider.accepted[device] - loop.looked[machine_id]) for machine_id, device in devices.items()
+        ]
+    return loop.statements, median(windows), max(windows)
