@@ -34,7 +34,6 @@ class NoOp:
 
     process = Process.AGENT_START
     backoff = Backoff(60, 60, 1)
-    silence = None
     guard = None
 
     def __init__(self, seconds: float) -> None:

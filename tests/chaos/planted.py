@@ -275,6 +275,37 @@ PLANTS: tuple[Plant, ...] = (
         "test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit",
     ),
     Plant(
+        "what was not heard while nobody looked counts as silence",
+        (
+            Edit(
+                "gaps.py",
+                "return max([seconds, *(gap.began_ago + _doubt(gap, seconds) for gap in _doubtful(seconds, gaps))])",
+                "return seconds",
+            ),
+        ),
+        MODEL,
+        "no_healthy_machine_is_rebooted",
+    ),
+    Plant(
+        "a long time between two looks is not put on record",
+        (
+            Edit(
+                "bmdb/sql/holds.sql",
+                "CROSS JOIN session WHERE g.ended_at = statement_timestamp()",
+                "CROSS JOIN session WHERE false",
+                "look_at_silence",
+            ),
+        ),
+        MODEL,
+        "no_healthy_machine_is_rebooted",
+    ),
+    Plant(
+        "a long time between two looks is held against no machine for ever",
+        (Edit("gaps.py", "and gap.ended_ago < _doubt(gap, seconds)", "and gap.ended_ago >= 0"),),
+        MODEL,
+        "nobody_waits_for_ever",
+    ),
+    Plant(
         "a failure is recorded without its cause",
         (
             Edit(

@@ -79,6 +79,10 @@ class Model:
     pauses: list[Pause] = field(default_factory=list)
     holds: dict[str, int | None] = field(default_factory=dict)
     """Where recovery was held back, and when that ended; '' is everywhere."""
+    looked_at: int | None = None
+    """When the Recoverer looked last."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """From when to when it did not look for long."""
 
     # Sessions.
 
@@ -211,6 +215,13 @@ class Model:
                 self.holds[location] = self.now
         self.holds |= dict.fromkeys(where)
 
+    def look(self, session: int) -> None:
+        """Look at the machines, which ends a time in which nobody did."""
+        self._require(session)
+        if self.looked_at is not None:
+            self.gaps.append((self.looked_at, self.now))
+        self.looked_at = self.now
+
     def swept(self) -> Model:
         """Return what would be if somebody opened a session now."""
         other = copy.deepcopy(self)
@@ -251,4 +262,13 @@ class Model:
         for location in {"", machine.location or ""} & self.holds.keys():
             ended_at = self.holds[location]
             last = max(last, self.now if ended_at is None else ended_at)
-        return last + patience > self.now
+        return last + patience > self.now or self._unseen(last, patience)
+
+    def _unseen(self, last: int, patience: int) -> bool:
+        """Return whether silence since *last* says little, because nobody looked for long after or about then."""
+        gaps = self.gaps if self.looked_at is None else [*self.gaps, (self.looked_at, self.now)]
+        for began, ended in gaps:
+            doubt = min(patience, 0.6 * (ended - began) + 0.15 * patience)
+            if ended - began + doubt > patience and ended + doubt > self.now and last > began - doubt:
+                return True
+        return False

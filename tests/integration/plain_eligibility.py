@@ -58,11 +58,60 @@ _AGENT_START = """
                     AND m.settled_at > clock_timestamp())
 """
 
+
+def _in_doubt(minutes: int, unless: str) -> str:
+    """
+    Return that no long gap between looks, which is in doubt still, speaks for a machine.
+
+    Where *minutes* are patience, a gap is in doubt for so long before it began and
+    after it ended as an agent may be late that could not report in it. *unless*
+    says what must not have been; g is the gap, and g.doubt that time.
+    """
+    return f"""
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM (
+                        SELECT y.provider, y.began_at, y.ended_at, least(
+                            interval '{minutes} minutes',
+                            0.6 * (y.ended_at - y.began_at) + 0.15 * interval '{minutes} minutes'
+                        ) AS doubt
+                        FROM (
+                            SELECT provider, began_at, ended_at FROM recovery_gaps
+                            UNION ALL
+                            SELECT provider, looked_at, clock_timestamp() FROM recovery_looks
+                        ) AS y
+                    ) AS g
+                    WHERE g.provider = p.provider
+                        AND g.ended_at - g.began_at + g.doubt > interval '{minutes} minutes'
+                        AND g.ended_at + g.doubt > clock_timestamp()
+                        AND ({unless})
+                )"""
+
+
+_HELD_SINCE = """EXISTS (
+    SELECT 1 FROM recovery_holds x
+    WHERE x.provider = p.provider
+        AND (x.location = '' OR x.location = p.provider_location)
+        AND coalesce(x.ended_at, 'infinity') > g.began_at - g.doubt
+)"""
+_HEARD_SINCE = """EXISTS (
+    SELECT 1 FROM machine_agent_heartbeat h
+    WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at > g.began_at - g.doubt
+)"""
+_NOT_YET_OVERDUE = """w.awaited_until > g.began_at OR EXISTS (
+    SELECT 1 FROM recovery_holds x
+    WHERE x.provider = p.provider
+        AND (x.location = '' OR x.location = p.provider_location)
+        AND x.ended_at > w.asked_at
+        AND x.ended_at + (w.awaited_until - w.asked_at) > g.began_at
+)"""
+
 # An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
 # is not its own. While recovery is held back where the machine is, and for the same time afterwards, it is not silent.
 # Or no agent, because of a recovery after which an agent start was tried in vain, and the time to come back is over; if
-# recovery was held back meanwhile, it is given as much time again.
-_RECOVERY = """
+# recovery was held back meanwhile, it is given as much time again. What nobody saw in a long gap between looks does not
+# count: all this must have been so before it, or until some time after it.
+_RECOVERY = f"""
     AND (EXISTS (
         SELECT 1
         FROM machine_agent_started a
@@ -83,6 +132,7 @@ _RECOVERY = """
                         AND (x.location = '' OR x.location = p.provider_location)
                         AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '10 minutes'
                 )
+                {_in_doubt(10, f"{_HEARD_SINCE} OR {_HELD_SINCE}")}
                 ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
                 AND NOT EXISTS (
                     SELECT 1 FROM recovery_holds x
@@ -90,6 +140,7 @@ _RECOVERY = """
                         AND (x.location = '' OR x.location = p.provider_location)
                         AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '30 minutes'
                 )
+                {_in_doubt(30, f"a.agent_started_at > g.began_at - g.doubt OR {_HELD_SINCE}")}
             END
     )
     OR EXISTS (
@@ -111,6 +162,7 @@ _RECOVERY = """
                     AND coalesce(x.ended_at, 'infinity')
                         > greatest(w.asked_at, clock_timestamp() - (w.awaited_until - w.asked_at))
             )
+            {_in_doubt(10, _NOT_YET_OVERDUE)}
     ))
 """
 

@@ -244,9 +244,9 @@ class History:
             told = [verdict.process for verdict in verdicts if verdict.eligible]
             look, handed_out = self._look(session), {}
             if look.idle:
-                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES).examined
+                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES, silence=look.silence).examined
             for loop in LOOPS:  # a machine may be due for both, and is given back for the other
-                found = claimed(session, loop)
+                found = claimed(session, loop, silence=look.silence)
                 handed_out[loop] = sorted(ids(found))
                 if found:
                     work.cancel(session, found)

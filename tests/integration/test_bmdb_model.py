@@ -11,7 +11,7 @@ of the promise that was broken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -25,6 +25,7 @@ from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import Silence
 from shepherd_core.errors import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.gaps import Gap
 from shepherd_core.machine import Process, WorkEvent
 
 from tests.conftest import ManualClock
@@ -70,6 +71,12 @@ WHERE d.process IS DISTINCT FROM n.process
             FROM recovery_holds x
             WHERE x.provider = n.provider AND x.location IN ('', coalesce(n.location, '')) AND x.ended_at IS NULL
         )
+    )
+    -- Where somebody looks, a long time in which nobody did may spare a machine; what is claimed then is compared too.
+    AND NOT (
+        n.process = 'ShepherdRecovery'
+        AND EXISTS (SELECT 1 FROM recovery_looks)
+        AND d.not_before <= clock_timestamp() + interval '{FIRST_HEARTBEAT_SECONDS} seconds'
     )
 """
 
@@ -280,7 +287,8 @@ class Bmdb(RuleBasedStateMachine):
         def real() -> None:
             holders = self.model.work
             known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
-            found.extend(work.claim(function.session, process, PROVIDER, limit, silence=SILENCE, known=known).work)
+            silence = replace(SILENCE, gaps=self._gaps())
+            found.extend(work.claim(function.session, process, PROVIDER, limit, silence=silence, known=known).work)
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
@@ -434,6 +442,29 @@ class Bmdb(RuleBasedStateMachine):
         seen, wanted = self._both(function, real, lambda: self.model.hold(function.number, where), moment, event)
         assert seen == wanted, "a_dead_session_commits_nothing"
 
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        moment=st.sampled_from([None] * 4 + ["between", "request lost", "answer lost"]),
+        event=events,
+    )
+    def look(self, at: int, moment: Moment | None, event: Event) -> None:
+        """Look at the machines as the Recoverer does; for a long time nobody may have."""
+        function = self.functions[at]
+
+        def real() -> None:
+            holds.look(function.session, PROVIDER, SILENCE)
+
+        seen, wanted = self._both(function, real, lambda: self.model.look(function.number), moment, event)
+        assert seen == wanted, "a_dead_session_commits_nothing"
+
+    def _gaps(self) -> tuple[Gap, ...]:
+        """Return the times in which nobody looked, as the Recoverer would find them now."""
+        rows = self.fleet.sql(
+            "SELECT extract(epoch FROM ended_at - began_at)::float8, "
+            "extract(epoch FROM clock_timestamp() - ended_at)::float8 FROM recovery_unwatched"
+        )
+        return tuple(Gap(*row) for row in rows)
+
     # What happens besides.
 
     @precondition(lambda self: len(self.machines) < MACHINES)
@@ -531,8 +562,9 @@ class Bmdb(RuleBasedStateMachine):
             session = self.fleet.open_session(SESSION_SECONDS)
             if self.put_off:
                 self.fleet.pass_time(6, connection.script)
+            silence = replace(SILENCE, gaps=holds.gaps(connection, PROVIDER))
             return {
-                loop: {self.machines.index(each) for each in ids(claimed(session, loop, silence=SILENCE))}
+                loop: {self.machines.index(each) for each in ids(claimed(session, loop, silence=silence))}
                 for loop in LOOPS
             }
 
@@ -600,7 +632,7 @@ class KnownHistory:
 
     def step(self, name: str, **arguments: Any) -> None:
         """Take a step, and look."""
-        if name in {"claim", "end", "hold", "poke", "strike", "tick"}:
+        if name in {"claim", "end", "hold", "look", "poke", "strike", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
         self.bmdb.nothing_is_lost_doubled_or_stuck()
@@ -668,6 +700,22 @@ class KnownHistory:
         self.step("strike", which=0, moment="between", event="death")
         self.end("spare")
 
+    def schedules(self) -> None:
+        """Let the Recoverer look seldom: what agents did not say meanwhile does not count, until it looked for long."""
+        self.wait(0, 5)
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
+        self.end("do it")
+        for moment in ("answer lost", "between"):
+            self.step("invoke", at=0, close=True)
+            self.step("look", at=0, moment=moment, event="heartbeats")
+            self.wait(0, 22, "heartbeats")
+            self.recover(0, 1, "do it")
+            self.wait(0, 7)
+            self.step("look", at=0)
+            self.recover(0, 3, "do it")  # silent for long enough, but nobody looked
+            self.recover(0, 8, "cancel")  # by now they would have reported
+
     def deaths(self) -> None:
         """Let sessions die: with work in hand, before it is ended, and in a transaction that began before."""
         self.wait(0, 2, "clock")
@@ -709,6 +757,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet) -> 
     known.lost_answers()
     known.agents()
     known.strikes()
+    known.schedules()
     known.deaths()
     known.work_by_name()
     bmdb.teardown()

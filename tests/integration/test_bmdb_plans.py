@@ -73,6 +73,9 @@ UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
 INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
 INSERT INTO recovery_looks SELECT 'static', now();
+INSERT INTO recovery_gaps (provider, began_at, ended_at)
+    SELECT 'static', now() - n * interval '1 hour', now() - n * interval '1 hour' + interval '30 minutes'
+    FROM generate_series(1, 24) n;
 WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
     INSERT INTO machine_departed
     SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
@@ -102,6 +105,7 @@ SMALL = {
     "pauses",
     "provider_listings",
     "provisioner_lock",
+    "recovery_gaps",
     "recovery_holds",
     "recovery_looks",
     "schema_migrations",
@@ -198,6 +202,10 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "limit": BATCH,
         "first_heartbeat_seconds": 1800,
         "silence_seconds": 600,
+        "again_seconds": None,
+        "recover_never_seconds": 1800,
+        "recover_silent_seconds": 600,
+        "recover_awaited_seconds": 0,
         "settle_seconds": 120,
         "grace_seconds": 1800,
         "cooldown_seconds": 600,
@@ -221,7 +229,6 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "known": held[:1],
         "sample": 1000,
         "start": UUID(int=2**127),
-        "longest_absence": 300,
         "passed_over": ["fra"],
         "public_key": "\\x" + "5e" * 32,
         "signed_at": 1,

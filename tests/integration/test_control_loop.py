@@ -56,7 +56,6 @@ class Errands:
     """A loop whose work is what a test says; what comes of it is recorded as the start of an agent."""
 
     process = Process.AGENT_START
-    silence = None
     guard = None
     backoff = Backoff(60, 3600, 1.2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -213,35 +214,20 @@ def test_two_machines_and_no_witness_are_held_back_however_small_the_fleet(world
     assert world.held() == {WHOLE: "no machine reports: 2 fell silent"}
 
 
-def test_after_a_time_in_which_nobody_looked_silence_is_counted_anew(world: World) -> None:
-    """The BMDB may have been away with us; then those that report late would be rebooted for its outage."""
-    world.sound(REPORTING)
-    world.tick()
-    (late,) = world.silent(1)
-    world.fleet.pass_time(HOUR)
-    assert world.tick()[Metric.HELD_BACK] == 1
-    assert "nobody looked for " in world.held()[WHOLE]
-    world.tick()
-    assert world.held() == {}
-    world.reporting.append(late)
-    for _ in range(20):
-        world.tick()
-    assert not world.provider.reboots
-
-
 def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
     """Operators look where the reason sends them, and one that is over sends them to the wrong place."""
     world.sound(REPORTING)
-    world.tick()
-    world.fleet.pass_time(HOUR)
-    world.reporting.clear()
+    world.silent(REPORTING)
     world.tick()
     (before,) = holds.holds(world.fleet.connection)
-    assert "nobody looked for " in before["reason"]
+    assert before["reason"] == "30 of 60 machines fell silent, the budget is 20 %"
+    world.reporting.clear()
+    world.fleet.pass_time(6 * MINUTE)
     world.run()
+    held_at = before["held_at"] - timedelta(minutes=6)
     (after,) = holds.holds(world.fleet.connection)
-    assert after["reason"] == f"no machine reports: {REPORTING} fell silent"
-    assert (after["ended_at"], after["held_at"]) == (None, before["held_at"])
+    assert after["reason"] == f"no machine reports: {2 * REPORTING} fell silent"
+    assert (after["ended_at"], after["held_at"]) == (None, held_at)
 
 
 def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> None:
@@ -313,20 +299,6 @@ def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: Wor
         world.run(connection=connection)
         assert door.requests - before == 3
         connection.close()
-
-
-def test_a_look_is_on_record_before_anybody_is_held_back_unless_nobody_had_looked_for_long(world: World) -> None:
-    """Or else, if a Recoverer dies between look and hold, its successor knows of nothing to hold back for."""
-    world.sound(1)
-    session = world.fleet.open_session()
-    assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds == 0
-    world.fleet.pass_time(4 * MINUTE)
-    assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds == pytest.approx(4 * MINUTE, abs=30)
-    world.fleet.pass_time(6 * MINUTE)
-    for _ in range(2):
-        assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds > 5 * MINUTE
-    holds.record(session, PROVIDER, {WHOLE: "nobody looked"})
-    assert holds.look(session, PROVIDER, SILENCE, 5 * MINUTE).absence_seconds < MINUTE
 
 
 MANY = """

@@ -128,7 +128,7 @@ class _Run(Generic[F]):
             self.loop.process,
             provider,
             limit,  # 0: due rows that came too early are moved all the same
-            silence=self.loop.silence,
+            silence=self.admission.silence,
             known=[work.machine_id for work in self.running],
         )
         self.allowed -= len(claim.work)
@@ -352,7 +352,7 @@ def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Cloc
         admission = loop.admit(session)
         limit = min(limits.concurrency, admission.limit)
         while True:
-            claim = bmdb_work.claim(session, loop.process, provider, limit, silence=loop.silence)
+            claim = bmdb_work.claim(session, loop.process, provider, limit, silence=admission.silence)
             if claim.work or not claim.examined:
                 decisions = loop.decide(session, claim.work) if claim.work else {}
                 return Rehearsal(list(claim.work), decisions, admission.held_back)

@@ -28,7 +28,6 @@ class Initializer:
     """Starts agents. Starting one where one runs already is harmless: the newer agent replaces the older."""
 
     process = Process.AGENT_START
-    silence = None
     guard = None
 
     def __init__(

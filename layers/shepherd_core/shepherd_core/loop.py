@@ -47,6 +47,8 @@ class Admission:
     """Why machines that seem to be due are not to be claimed, in words."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """What the function is to report about that."""
+    silence: Silence | None = None
+    """When an agent counts as silent, for the loop that looks for that."""
     idle: bool = False
     """Nothing is due: a claim would find nothing."""
 
@@ -76,10 +78,6 @@ class Loop(Protocol[F]):
     @property
     def backoff(self) -> Backoff:
         """Return how long to leave a machine alone after a failure."""
-
-    @property
-    def silence(self) -> Silence | None:
-        """Return when an agent counts as silent, for the loop that looks for that."""
 
     @property
     def guard(self) -> Guard | None:

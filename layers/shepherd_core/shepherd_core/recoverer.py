@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from shepherd_core.machine import ProviderId
     from shepherd_core.provider import Provider
 
-_SHORTEST_ABSENCE_SECONDS = 120
-"""Schedules tick once a minute at most; who was away for no longer than this was there."""
-
 
 _FAILURES = 3
 """After so many failures of the provider, with no step taken in between, nothing more is asked of it for a while."""
@@ -84,6 +81,7 @@ class Recoverer:
         how long an agent must report for its machine's ladder to begin anew.
         """
         self.silence = silence
+        self._judged_by = silence
         self.backoff = backoff
         self._outage = _Outage()
         self._provider = provider
@@ -99,13 +97,15 @@ class Recoverer:
     def admit(self, session: Session) -> Admission:
         """Hold back where too many machines are silent, and admit as many as were counted elsewhere."""
         provider = self._provider.name
-        longest = max(self.silence.silence_seconds / 2, _SHORTEST_ABSENCE_SECONDS)
-        look = holds.look(session, provider, self.silence, longest)
-        if look.absence_seconds > longest:
+        held, look = self._judge(session, holds.look(session, provider, self.silence))
+        self._judged_by = look.silence
+        if (patience := look.silence.recover_silent_seconds) > self.silence.silence_seconds:
             # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
-            held = {WHOLE: f"nobody looked for {look.absence_seconds:.0f} s, at most {longest:g} s may pass"}
-        else:
-            held, look = self._judge(session, look)
+            telemetry.info(
+                "recovery waits longer: nobody looked for a time in which machines may not have been heard",
+                gaps=[{"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in look.silence.gaps],
+                silent_for_seconds=round(patience),
+            )
         if held or look.held:
             for location in holds.record(session, provider, held):
                 telemetry.info("recovery is held back no more", where=where(location))
@@ -121,7 +121,7 @@ class Recoverer:
             Metric.NO_ACCESS: look.no_access,
         }
         words = tuple(f"{where(location)}: {reason}" for location, reason in sorted([*held.items(), *outages.items()]))
-        return Admission(0 if WHOLE in held else look.claimable, words, counts, idle=look.idle)
+        return Admission(0 if WHOLE in held else look.claimable, words, counts, look.silence, idle=look.idle)
 
     def _ssh_outages(self, session: Session, look: holds.Look) -> dict[str, str]:
         """Put on record where SSH has an outage; there, machines that did not come back have no more done to them."""
@@ -207,7 +207,7 @@ class Recoverer:
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Return the machines that report again, or are not to be recovered for another reason."""
-        return recovering.no_longer_due(session, works, self.silence)
+        return recovering.no_longer_due(session, works, self._judged_by)
 
     def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
         """End the work on machines that are well; nothing was done to them."""

@@ -7,11 +7,12 @@ in SQL, and a test holds the two together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb import holds
 from shepherd_core.errors import Fault, MachineUnknown
 from shepherd_core.machine import Process
 
@@ -77,6 +78,8 @@ def why(connection: Connection, machine_id: UUID, silence: Silence) -> tuple[lis
     if not records:
         message = f"the BMDB knows no machine {machine_id}"
         raise MachineUnknown(message)
+    if provider := records[0]["provider"]:
+        silence = replace(silence, gaps=holds.gaps(connection, provider))
     return [judge(record, silence) for record in records], records[0]["now"]
 
 
@@ -99,7 +102,7 @@ def judge(known: Mapping[str, Any], silence: Silence) -> Verdict:
         kind = "left alone" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
     if due_at is None or due_at > now:
-        blocks.append((Block.NOT_DUE, _patience(known, process), due_at))
+        blocks.append((Block.NOT_DUE, _patience(known, process, silence), due_at))
     if not blocks:
         return Verdict(process, None, "due", None, now)
     ends = [end for _, _, end in blocks]
@@ -125,24 +128,35 @@ def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | 
 def _due_at(known: Mapping[str, Any], process: Process, silence: Silence) -> datetime | None:
     """Return from when on it is due, by its tags alone; None: something must happen first."""
     since: datetime | None = known["since"]
-    if since is None or known["overdue"] or process is not Process.RECOVERY:
+    if since is None or process is not Process.RECOVERY:
         return since
-    patience = silence.silence_seconds if known["reported"] else silence.first_heartbeat_seconds
+    if known["overdue"]:
+        return since + timedelta(seconds=silence.recover_awaited_seconds)
+    patience = silence.recover_silent_seconds if known["reported"] else silence.recover_never_seconds
     return since + timedelta(seconds=patience)
 
 
-def _patience(known: Mapping[str, Any], process: Process) -> str:
+def _patience(known: Mapping[str, Any], process: Process, silence: Silence) -> str:
     if known["since"] is None:
-        if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
-            return f"its agent start fails for a reason that no reboot cures: {_advised(known['start_cause'])}"
-        if known["start_fault"] == Fault.UNREACHED and known["outage_reason"] is not None:
-            return f"machines that did not come back wait: {known['outage_reason']}"
-        return "it was told to come back, and no agent start has failed since"
+        return _not_overdue(known)
+    without_gaps = _due_at(known, process, replace(silence, gaps=()))
+    if process is Process.RECOVERY and without_gaps is not None and without_gaps <= known["now"]:
+        longest = max(gap.seconds for gap in silence.gaps)
+        return f"it is silent, but nobody looked for {longest:.0f} s, and may have missed it: it is given more time"
     if known["overdue"]:
         return "it was told to come back, and is given time for that"
     if process is Process.AGENT_START:
         return "it was told to restart, and is given time for that"
     return "its agent reports" if known["reported"] else "its agent was started lately, and may report yet"
+
+
+def _not_overdue(known: Mapping[str, Any]) -> str:
+    """Return why a machine that was told to come back is not known to have failed to."""
+    if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
+        return f"its agent start fails for a reason that no reboot cures: {_advised(known['start_cause'])}"
+    if known["start_fault"] == Fault.UNREACHED and known["outage_reason"] is not None:
+        return f"machines that did not come back wait: {known['outage_reason']}"
+    return "it was told to come back, and no agent start has failed since"
 
 
 def _advised(cause: str) -> str:

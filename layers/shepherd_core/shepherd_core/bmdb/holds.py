@@ -8,12 +8,13 @@ A hold is in force from ``record`` on, for every claim of whomever, until a
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shepherd_core.breaker import Access, Cell, Kind
 from shepherd_core.errors import SessionExpired
+from shepherd_core.gaps import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -36,8 +37,8 @@ class Look:
     """What is known of a provider's machines that have an agent."""
 
     cells: Cells
-    absence_seconds: float
-    """How long ago somebody looked before; 0: nobody ever did."""
+    silence: Silence
+    """What the machines were judged by, and claims must judge by: with the gaps between looks."""
     held: bool
     """A hold is in force, in some location at least."""
     claimable: int
@@ -57,7 +58,6 @@ def look(
     session: Session,
     provider: str,
     silence: Silence,
-    longest_absence: float = float("inf"),
     *,
     passed_over: Collection[str] = (),
     before: Look | None = None,
@@ -65,43 +65,57 @@ def look(
     """
     Look at a sample of the machines, at what was recovered lately, and at what is due outside of *passed_over*.
 
-    Puts on record that somebody looked, unless nobody had for *longest_absence*
-    seconds: then that is left to ``record``. Moves the due rows of machines that
-    report, as a claim would. The sample is that of the look *before*, if there
-    was one. May run twice.
+    Puts on record that somebody looked, and for how long nobody had. Moves the
+    due rows of machines that report, as a claim would. The sample is that of the
+    look *before*, if there was one, and so are the gaps. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.
     """
+    silence = before.silence if before else silence
     while True:
+        parameters = silence.parameters()
         rows = session.run(
             "look_at_silence",
             provider=provider,
             sample=0 if before else _SAMPLE,
             start=uuid4(),  # another one each time: what one sample has too few of to judge, the next one may have
-            longest_absence=longest_absence,
             passed_over=sorted(passed_over),
-            first_heartbeat_seconds=silence.first_heartbeat_seconds,
-            silence_seconds=silence.silence_seconds,
+            **parameters,
         )
-        told = {figure: number for figure, _, _, _, number in rows}  # of those that come once
+        told = {figure: number for figure, _, _, _, number, _ in rows}  # of those that come once
         if not told["sessions"]:
             raise SessionExpired
-        before = _look(rows, told, before, whole=not passed_over)
-        if told["window"] < _WINDOW or not told["moved"] or before.absence_seconds > longest_absence:
-            return before
+        if before is None:
+            silence = replace(silence, gaps=_gaps(rows))
+            if any(gap.ended_ago == 0 for gap in silence.gaps):
+                session.run("forget_gaps", provider=provider)
+        before = _look(rows, told, silence, before, whole=not passed_over)
+        if silence.parameters() == parameters and (told["window"] < _WINDOW or not told["moved"]):
+            return before  # else what is due was judged without the gaps, or there may be more
         if session.left() < 2 * session.poke_interval:
             session.poke()
 
 
-def _look(rows: list[list[Any]], told: Mapping[str, float], before: Look | None, *, whole: bool) -> Look:
+def gaps(connection: Connection, provider: str) -> tuple[Gap, ...]:
+    """Return the times in which nobody looked, as a look would find them now."""
+    return tuple(Gap(**record) for record in connection.records("recovery_gaps", provider=provider))
+
+
+def _gaps(rows: list[list[Any]]) -> tuple[Gap, ...]:
+    return tuple(Gap(number, ago) for figure, _, _, _, number, ago in rows if figure == "gap")
+
+
+def _look(
+    rows: list[list[Any]], told: Mapping[str, float], silence: Silence, before: Look | None, *, whole: bool
+) -> Look:
     cells: Cells = defaultdict(Cell)
     if before:
         for location, cell in before.cells.items():
             cells[location] = Cell(cell.reporting, cell.quiet)
     ssh: dict[str | None, Access] = defaultdict(Access)
     claimable = 0
-    for figure, location, reported, news, number in rows:
+    for figure, location, reported, news, number, _ in rows:
         kind = Kind.SILENT if reported else Kind.NEVER
         match figure:
             case "reporting":
@@ -119,7 +133,7 @@ def _look(rows: list[list[Any]], told: Mapping[str, float], before: Look | None,
                 cells[location].due[kind] += int(number) if news else 0
     return Look(
         cells,
-        before.absence_seconds if before else told.get("absence", 0.0),
+        silence,
         "held" in told,
         claimable,
         whole and told["window"] == told["moved"] and not told["awaited"],

@@ -94,8 +94,9 @@ def no_longer_due(session: Session, works: Sequence[Work], silence: Silence) -> 
     rows = session.run(
         "no_longer_due",
         machine_ids=[work.machine_id for work in works],
-        first_heartbeat_seconds=silence.first_heartbeat_seconds,
-        silence_seconds=silence.silence_seconds,
+        recover_never_seconds=silence.recover_never_seconds,
+        recover_silent_seconds=silence.recover_silent_seconds,
+        recover_awaited_seconds=silence.recover_awaited_seconds,
     )
     if not rows[0][0]:
         raise SessionExpired

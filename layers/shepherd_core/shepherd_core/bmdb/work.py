@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core import gaps
 from shepherd_core.bmdb.connection import storable
 from shepherd_core.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.machine import Process, ProviderId, WorkEvent
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
+    from shepherd_core.gaps import Gap
 
 CLAIM_LIMIT = 100
 """So many machines can be claimed at once; the claim looks at no more due rows than that."""
 
+_SHORTEST_WAIT_SECONDS = 5.0
+"""A due row that is looked at in vain is not looked at again sooner."""
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
 
@@ -60,10 +64,45 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """When a started agent counts as silent, in seconds."""
+    """When a started agent counts as silent, in seconds; and when its machine is recovered for it."""
 
     first_heartbeat_seconds: float = 1800
     silence_seconds: float = 600
+    gaps: tuple[Gap, ...] = ()
+    """Times in which nobody looked, and so nobody knows whether heartbeats could arrive."""
+
+    @property
+    def recover_never_seconds(self) -> float:
+        """Return how long ago the agent must have been started that never reported."""
+        return gaps.patience(self.first_heartbeat_seconds, self.gaps)
+
+    @property
+    def recover_silent_seconds(self) -> float:
+        """Return how long ago the last heartbeat must have been."""
+        return gaps.patience(self.silence_seconds, self.gaps)
+
+    @property
+    def recover_awaited_seconds(self) -> float:
+        """Return for how long a machine must have been overdue that was told to come back."""
+        return gaps.overdue(self.silence_seconds, self.gaps)
+
+    @property
+    def again_seconds(self) -> float | None:
+        """Return in how many seconds machines must be looked at again that are spared for a gap; None: none are."""
+        left = (gaps.doubt_left(each, self.gaps) for each in (self.silence_seconds, self.first_heartbeat_seconds))
+        soonest = min((each for each in left if each is not None), default=None)
+        return soonest and max(_SHORTEST_WAIT_SECONDS, soonest)
+
+    def parameters(self) -> dict[str, float | None]:
+        """Return what statements are given that judge by it."""
+        return {
+            "again_seconds": self.again_seconds,
+            "first_heartbeat_seconds": self.first_heartbeat_seconds,
+            "silence_seconds": self.silence_seconds,
+            "recover_never_seconds": self.recover_never_seconds,
+            "recover_silent_seconds": self.recover_silent_seconds,
+            "recover_awaited_seconds": self.recover_awaited_seconds,
+        }
 
 
 def claim(
@@ -94,8 +133,7 @@ def claim(
             process=process,
             provider=provider,
             limit=limit,
-            first_heartbeat_seconds=silence.first_heartbeat_seconds,
-            silence_seconds=silence.silence_seconds,
+            **silence.parameters(),
         )
         if not rows[0][0]:
             raise SessionExpired

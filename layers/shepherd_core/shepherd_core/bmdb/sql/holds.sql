@@ -9,8 +9,8 @@
 -- unreached, reached: machines that should have come back and that SSH does not reach and, where there are any, those on
 -- which it started an agent within an hour. outage: an outage of SSH is in force. no_access: machines on which no agent can be started
 -- until an operator acts, counted to 1,000.
--- held: a hold is in force. absence: the seconds since the last look; unless they are more than :longest_absence, this one
--- is put on record.
+-- held: a hold is in force. gap: a time in which nobody looked, in seconds, and how many seconds ago it ended (ago); the one
+-- that this look ends, which is put on record as the look is, and those before it that may matter still.
 -- due: machines that are due for recovery in truth, outside of the locations in :passed_over; no news is a machine whose
 -- recovery failed since it was last heard, that was rebooted within an hour, or that did not come back after a recovery. A
 -- window of due rows is judged as the claim does it; those of machines that are not silent are moved to the moment at
@@ -22,16 +22,21 @@ WITH session AS (
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
-absence AS (
-    SELECT extract(epoch FROM statement_timestamp() - looked_at)::float8 AS seconds
-    FROM recovery_looks
+gap AS (
+    SELECT began_at, ended_at
+    FROM recovery_unwatched
     WHERE provider = :provider
+        AND ended_at > statement_timestamp()
+            - greatest(:silence_seconds::float8, :first_heartbeat_seconds::float8) * interval '1 second'
+        AND ended_at > began_at + :silence_seconds::float8 * interval '1 second' / 2
+),
+ended AS (
+    INSERT INTO recovery_gaps (provider, began_at, ended_at)
+    SELECT :provider, g.began_at, g.ended_at FROM gap g CROSS JOIN session WHERE g.ended_at = statement_timestamp()
 ),
 seen AS (
     INSERT INTO recovery_looks (provider, looked_at)
-    SELECT :provider, clock_timestamp()
-    FROM session
-    WHERE NOT EXISTS (SELECT 1 FROM absence WHERE seconds > :longest_absence::float8)
+    SELECT :provider, clock_timestamp() FROM session
     ON CONFLICT (provider) DO UPDATE SET looked_at = excluded.looked_at
 ),
 sample AS (
@@ -120,8 +125,8 @@ judged AS (
                 false
             ) AS news,
         n.since + CASE
-            WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
-            ELSE :first_heartbeat_seconds::float8 * interval '1 second'
+            WHEN n.reported THEN :recover_silent_seconds::float8 * interval '1 second'
+            ELSE :recover_never_seconds::float8 * interval '1 second'
         END AS silent_at,
         n.locked_until IS NULL
             AND n.paused_until IS NULL
@@ -152,7 +157,7 @@ not_back AS (
     SELECT l.machine_id, n.location, n.reported
     FROM awaited l
     CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS n
-    WHERE n.since <= statement_timestamp()
+    WHERE n.since <= statement_timestamp() - :recover_awaited_seconds::float8 * interval '1 second'
         AND n.locked_until IS NULL
         AND n.paused_until IS NULL
         AND coalesce(n.backoff_until <= statement_timestamp(), true)
@@ -188,10 +193,11 @@ reached AS (
 early AS (
     SELECT
         j.machine_id,
-        CASE
-            WHEN j.reported THEN j.silent_at
-            ELSE least(j.silent_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
-        END AS not_before
+        least(
+            j.silent_at,
+            statement_timestamp() + :again_seconds::float8 * interval '1 second',
+            CASE WHEN NOT j.reported THEN statement_timestamp() + :silence_seconds::float8 * interval '1 second' END
+        ) AS not_before
     FROM machine_due d
     JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
     WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked)) AND j.silent_at > statement_timestamp()
@@ -205,31 +211,44 @@ moved AS (
     WHERE d.machine_id = e.machine_id
     RETURNING d.machine_id
 )
-SELECT 'sessions' AS figure, NULL AS location, NULL::boolean AS reported, NULL::boolean AS news, count(*)::float8 AS number
+SELECT
+    'sessions' AS figure,
+    NULL AS location,
+    NULL::boolean AS reported,
+    NULL::boolean AS news,
+    count(*)::float8 AS number,
+    NULL::float8 AS ago
 FROM session
 UNION ALL
-SELECT 'absence', NULL, NULL, NULL, seconds FROM absence
+SELECT
+    'gap',
+    NULL,
+    NULL,
+    NULL,
+    extract(epoch FROM ended_at - began_at)::float8,
+    extract(epoch FROM statement_timestamp() - ended_at)::float8
+FROM gap
 UNION ALL
-SELECT 'held', location, NULL, NULL, 1 FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL
+SELECT 'held', location, NULL, NULL, 1, NULL FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
-SELECT figure, location, reported, NULL, count(*) FROM told WHERE figure IS NOT NULL GROUP BY figure, location, reported
+SELECT figure, location, reported, NULL, count(*), NULL FROM told WHERE figure IS NOT NULL GROUP BY figure, location, reported
 UNION ALL
-SELECT 'recovering', location, reported, NULL, count(*)
+SELECT 'recovering', location, reported, NULL, count(*), NULL
 FROM (SELECT location, reported FROM working UNION ALL SELECT location, reported FROM rebooted) AS either
 GROUP BY location, reported
 UNION ALL
-SELECT 'quarantined', NULL, NULL, NULL, count(*)
+SELECT 'quarantined', NULL, NULL, NULL, count(*), NULL
 FROM machine_quarantine z
 CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
 WHERE p.provider = :provider
 UNION ALL
-SELECT 'unreached', location, NULL, NULL, count(*) FROM unreached GROUP BY location
+SELECT 'unreached', location, NULL, NULL, count(*), NULL FROM unreached GROUP BY location
 UNION ALL
-SELECT 'reached', location, NULL, NULL, count(*) FROM reached GROUP BY location
+SELECT 'reached', location, NULL, NULL, count(*), NULL FROM reached GROUP BY location
 UNION ALL
-SELECT 'outage', location, NULL, NULL, 1 FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
+SELECT 'outage', location, NULL, NULL, 1, NULL FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
-SELECT 'no_access', NULL, NULL, NULL, count(*)
+SELECT 'no_access', NULL, NULL, NULL, count(*), NULL
 FROM (
     SELECT 1
     FROM (SELECT machine_id, process FROM work_backoff WHERE fault = 'access') AS b
@@ -238,13 +257,13 @@ FROM (
     LIMIT 1000
 ) AS counted
 UNION ALL
-SELECT 'window', NULL, NULL, NULL, count(*) FROM looked
+SELECT 'window', NULL, NULL, NULL, count(*), NULL FROM looked
 UNION ALL
-SELECT 'awaited', NULL, NULL, NULL, count(*) FROM awaited
+SELECT 'awaited', NULL, NULL, NULL, count(*), NULL FROM awaited
 UNION ALL
-SELECT 'moved', NULL, NULL, NULL, count(*) FROM moved
+SELECT 'moved', NULL, NULL, NULL, count(*), NULL FROM moved
 UNION ALL
-SELECT 'due', location, reported, news, count(*)
+SELECT 'due', location, reported, news, count(*), NULL
 FROM (
     SELECT location, reported, news FROM judged WHERE free AND silent_at <= statement_timestamp()
     UNION ALL
@@ -254,7 +273,7 @@ GROUP BY location, reported, news;
 
 -- name: hold_recovery
 -- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
--- else any more; and record that somebody looked. The reason is the last one: while a hold is in force, it may become
+-- else any more. The reason is the last one: while a hold is in force, it may become
 -- another. One row for each location where it ended, and one in any case.
 WITH session AS (
     SELECT session_id
@@ -282,11 +301,6 @@ changed AS (
         reason = excluded.reason
     WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL OR h.reason <> excluded.reason
     RETURNING h.location, h.ended_at
-),
-looked AS (
-    INSERT INTO recovery_looks (provider, looked_at)
-    SELECT :provider, clock_timestamp() FROM session
-    ON CONFLICT (provider) DO UPDATE SET looked_at = excluded.looked_at
 )
 SELECT (SELECT count(*) FROM session) AS sessions, c.location
 FROM (SELECT 1) AS always
@@ -298,7 +312,8 @@ LEFT JOIN changed c ON c.ended_at IS NOT NULL;
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    FOR UPDATE
 ),
 wanted AS (
     SELECT :provider AS provider, g.location, clock_timestamp() AS began_at, NULL::timestamptz AS ended_at, g.reason
@@ -320,6 +335,18 @@ changed AS (
         reason = excluded.reason
 )
 SELECT count(*) FROM session;
+
+-- name: recovery_gaps
+-- For how long nobody looked, in seconds, and how many seconds ago that ended, as a look would find it now.
+SELECT
+    extract(epoch FROM ended_at - began_at)::float8 AS seconds,
+    extract(epoch FROM statement_timestamp() - ended_at)::float8 AS ended_ago
+FROM recovery_unwatched
+WHERE provider = :provider;
+
+-- name: forget_gaps
+-- Drop what nobody asks for any more: gaps that ended long ago.
+DELETE FROM recovery_gaps WHERE provider = :provider AND ended_at < statement_timestamp() - interval '1 day';
 
 -- name: recovery_holds
 -- The holds in force, and those that ended within a day, after which silence is counted from their end; and the outages of

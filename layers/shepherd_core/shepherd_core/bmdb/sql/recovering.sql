@@ -114,9 +114,9 @@ patience AS (
         n.heard_at,
         n.paused_until,
         CASE
-            WHEN n.overdue THEN 0
-            WHEN n.reported THEN :silence_seconds::float8
-            ELSE :first_heartbeat_seconds::float8
+            WHEN n.overdue THEN :recover_awaited_seconds::float8
+            WHEN n.reported THEN :recover_silent_seconds::float8
+            ELSE :recover_never_seconds::float8
         END * interval '1 second' AS patience
     FROM work w
     JOIN session s ON s.session_id = w.session_id

@@ -102,9 +102,10 @@ judged AS (
                 THEN greatest(n.locked_until, statement_timestamp() + interval '5 seconds')
             ELSE greatest(
                 n.since + CASE
-                    WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
-                    WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
-                    ELSE :first_heartbeat_seconds::float8 * interval '1 second'
+                    WHEN n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
+                    WHEN n.overdue THEN :recover_awaited_seconds::float8 * interval '1 second'
+                    WHEN n.reported THEN :recover_silent_seconds::float8 * interval '1 second'
+                    ELSE :recover_never_seconds::float8 * interval '1 second'
                 END,
                 n.backoff_until,
                 CASE
@@ -140,16 +141,24 @@ taken AS (
     SELECT c.machine_id, c.not_before, c.last_interval_seconds, c.overdue, f.session_id, f.deadline
     FROM chosen c CROSS JOIN fence f
 ),
--- A first heartbeat ends the longer patience with a fresh agent and leaves the due row as it is, so that row waits no
--- longer than an agent may be silent.
+-- Patience may end sooner than it seems now, and leave the due row as it is: with a fresh agent by its first heartbeat, so
+-- its row waits no longer than an agent may be silent; after a gap in which nobody looked in :again_seconds (null: there is
+-- no gap).
 early AS (
     SELECT
         machine_id,
         process,
         overdue,
         CASE
-            WHEN overdue OR process <> 'ShepherdRecovery' OR reported THEN ready_at
-            ELSE least(ready_at, statement_timestamp() + :silence_seconds::float8 * interval '1 second')
+            WHEN ready_at IS NULL OR process IS DISTINCT FROM 'ShepherdRecovery' THEN ready_at
+            ELSE least(
+                ready_at,
+                statement_timestamp() + :again_seconds::float8 * interval '1 second',
+                CASE
+                    WHEN NOT overdue AND NOT reported
+                        THEN statement_timestamp() + :silence_seconds::float8 * interval '1 second'
+                END
+            )
         END AS ready_at
     FROM judged
     WHERE process IS DISTINCT FROM :process OR ready_at > statement_timestamp()
