@@ -41,6 +41,8 @@ PATIENT_SECONDS = 30.0
 MACHINE_SECONDS = 2.0
 """So long work on a machine may take where somebody may be waiting in vain."""
 DELAY_SECONDS = 0.003
+LATE_PER_STRIDE = 8
+"""Commits are few: so much denser they are sampled."""
 _FAR = "127.43.0.1"
 """Where a machine seems to be whose SSH goes through the proxy."""
 
@@ -78,13 +80,13 @@ def explore(
         scenario.tick(world, Tick())
         explored.names = list(proxy.names)
         connections = proxy.connections
-    for place in _breaks(explored.names, connections, stride, stalls=stalls):
+    for place in (*_breaks(explored.names, connections, stride, stalls=stalls), *_late(explored.names, stride)):
         where = f"{scenario.name}, {link}, {place}"
         told(where)
         world = scenario.arrange()
         with _between(scenario, link, world) as proxy:
             proxy.arm(place)
-            explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, world, explored)]
+            explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, world, explored, proxy)]
             if not proxy.struck:
                 continue
             explored.breaks.append(place)
@@ -113,7 +115,7 @@ def slowly(scenario: Bendable, link: Link, *, trickling: bool) -> list[str]:
     return [] if told[0] == told[1] else [f"{told[1]} instead of {told[0]}"]
 
 
-def _tick(scenario: Bendable, world: World, explored: Broken) -> list[str]:
+def _tick(scenario: Bendable, world: World, explored: Broken, proxy: Proxy) -> list[str]:
     """Carry out one invocation; return what it must not end with: errors not ours, counts that are a guess."""
     try:
         counts = scenario.tick(world, Tick())
@@ -123,8 +125,10 @@ def _tick(scenario: Bendable, world: World, explored: Broken) -> list[str]:
         return [f"the invocation ended with {error!r}"]
     else:
         explored.outcomes.add("counts")
+        proxy.let_go()
         return _guessed(world, counts)
     finally:
+        proxy.let_go()
         world.fleet.disconnect()
     return []
 
@@ -161,6 +165,17 @@ def _breaks(names: list[str], connections: int, stride: int, *, stalls: bool) ->
             yield from (Break(number, where, how) for how in kinds)
         elif turn % stride == 0:
             yield Break(number, where, kinds[turn // stride % len(kinds)])
+
+
+def _late(names: list[str], stride: int) -> list[Break]:
+    """Return the commits that may come late: those of transactions, and of statements that stand alone."""
+    found: list[Break] = []
+    in_transaction = False
+    for number, name in enumerate(names, 1):
+        if name == "COMMIT" or (name == "statement" and not in_transaction):
+            found.append(Break(number, "commit", "cut"))
+        in_transaction = name == "BEGIN" or (in_transaction and name not in ("COMMIT", "ROLLBACK"))
+    return found[:: max(1, stride // LATE_PER_STRIDE)]
 
 
 @contextmanager

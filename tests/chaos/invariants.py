@@ -111,6 +111,19 @@ INVARIANTS = (
         """,
     ),
     Invariant(
+        "every_step_is_recorded_once",
+        "One work takes one step of recovery; counted twice, the machine is in quarantine too early.",
+        """
+        SELECT format('%s: %s steps are on record for one work', machine_id, count(*))
+        FROM (
+            SELECT machine_id, event,
+                count(*) FILTER (WHERE event = 'Started') OVER (PARTITION BY machine_id ORDER BY timestamp) AS work
+            FROM work_history WHERE process = 'ShepherdRecovery'
+        ) AS numbered
+        WHERE event = 'Attempted' GROUP BY machine_id, work HAVING count(*) > 1
+        """,
+    ),
+    Invariant(
         "nobody_waits_for_ever",
         "A machine is due for what it needs, at the latest when the longest wait is over.",
         f"""

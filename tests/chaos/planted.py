@@ -38,6 +38,8 @@ SOON = f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[p
 HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
 LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
+NETWORK = "tests/integration/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
+
 WAIT_SECONDS = 900
 
 
@@ -99,6 +101,7 @@ class Plant:
 
 
 _WORK, _SESSION = "bmdb/sql/work.sql", "bmdb/sql/session.sql"
+_NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\n", "            if True:\n")
 
 PLANTS: tuple[Plant, ...] = (
     Plant(
@@ -109,7 +112,14 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "liveness is judged by now(), the start of the transaction",
-        (Edit(_WORK, "deadline > clock_timestamp()", "deadline > now()", "claim"),),
+        (
+            Edit(
+                _WORK,
+                "    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()\n),",
+                "    WHERE session_id = :session_id AND fence = :fence AND deadline > now()\n),",
+                "claim",
+            ),
+        ),
         MODEL,
         "a_dead_session_commits_nothing",
     ),
@@ -122,7 +132,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a claim does not move the due row",
-        (Edit(_WORK, "a.deadline AS not_before", "t.not_before AS not_before", "claim"),),
+        (Edit(_WORK, "t.deadline AS not_before", "t.not_before AS not_before", "claim"),),
         MODEL,
         "a_claimed_machine_falls_due_when_its_session_dies",
     ),
@@ -148,6 +158,33 @@ PLANTS: tuple[Plant, ...] = (
         ),
         MODEL,
         "every_started_work_ends_once",
+    ),
+    Plant(
+        "what was sent is not waited for when its answer is lost",
+        (_NOT_WAITED,),
+        MODEL,
+        "every_started_work_ends_once",
+    ),
+    Plant(
+        "nor is it, and work is deleted with its session",
+        (
+            _NOT_WAITED,
+            Edit(
+                "bmdb/migrations/0010_session_fence.sql",
+                "REFERENCES sessions;",
+                "REFERENCES sessions ON DELETE CASCADE;",
+            ),
+        ),
+        f"{NETWORK}[initializer, database]",
+        "every_started_work_ends_once",
+        slow=True,
+    ),
+    Plant(
+        "nor is it, when a step of recovery is recorded",
+        (_NOT_WAITED,),
+        f"{NETWORK}[recoverer, database]",
+        "every_step_is_recorded_once",
+        slow=True,
     ),
     Plant(
         "pauses are looked at before the claim, in a statement of their own",

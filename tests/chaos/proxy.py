@@ -3,8 +3,9 @@ A network that fails where a test says: a TCP port in front of PostgreSQL, of th
 
 What a client says until the other side speaks is a request, and with what comes
 back an exchange; so it needs no knowledge of a protocol to break in the middle
-of any. Of PostgreSQL it knows two things: what a COMMIT looks like, and when an
-answer is complete, because only then the effect is sure to have happened.
+of any. Of PostgreSQL it knows three things: what a COMMIT looks like, when an
+answer is complete, because only then the effect is sure to have happened, and
+how to have a statement carried out whose commit comes late.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from simulator.tcp_door import TcpDoor
+from tests.integration.breaking_connection import LateCommit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Where = Literal["connect", "request", "answer", "after"]
-"""Before a word was said; half of the request arrived; half of the answer arrived; all was done and no answer came."""
+Where = Literal["connect", "request", "answer", "after", "commit"]
+"""
+Before a word was said; half of the request arrived; half of the answer arrived; all was done and no answer came; no
+answer came, and what was done is committed when somebody waits for it (PostgreSQL alone).
+"""
 
 How = Literal["cut", "reset", "half-close", "stall"]
 """
@@ -32,12 +37,14 @@ Closed in both directions; reset (RST); closed in the client's direction only; n
 end, so that the server goes on waiting for a client that gave up long ago.
 """
 
-WHERE: tuple[Where, ...] = get_args(Where)
+WHERE: tuple[Where, ...] = get_args(Where)[:-1]
 HOW: tuple[How, ...] = get_args(How)
 
 _CHUNK = 1 << 16
 _READY = b"Z\0\0\0\5"
 """How the message of PostgreSQL begins that ends every answer; one byte follows."""
+_IDLE = b"I"
+_SYNC = b"S\0\0\0\4"
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER, with nothing to linger for
 
 
@@ -62,6 +69,8 @@ class _Exchange:
     answer: bytes = b""
     client_bytes: int = 0
     """Of the whole connection."""
+    ready: bytes = b""
+    """In which state the server was when it said last that it is."""
 
 
 class Proxy(TcpDoor):
@@ -74,6 +83,7 @@ class Proxy(TcpDoor):
         self._speaks_sql = speaks_sql
         self._break: Break | None = None
         self._over = threading.Event()
+        self._late: list[LateCommit] = []
         self._counting = threading.Lock()
         self.connections = 0
         """How many were made."""
@@ -94,8 +104,14 @@ class Proxy(TcpDoor):
         self._break, self.struck = broken, False
         self.connections, self.names = 0, []
 
+    def let_go(self) -> None:
+        """Let commits that are late happen, and wait for that."""
+        for late in self._late:
+            late.let_go()
+
     def close(self) -> None:
         """Break all connections, those that were stalled too."""
+        self.let_go()
         self._over.set()
         super().close()
 
@@ -127,6 +143,9 @@ class Proxy(TcpDoor):
         if self._strikes("request", exchange.number):
             server.sendall(data[: len(data) // 2])
             return False
+        if self._strikes("commit", exchange.number) and _commits(data, exchange.ready):
+            self._delay_commit(data, client, server)
+            return False
         exchange.client_bytes += len(data)
         if exchange.client_bytes > self.client_bytes:
             return False
@@ -137,6 +156,8 @@ class Proxy(TcpDoor):
         """Carry what the server says; False: it is time to break."""
         exchange.answered = True
         exchange.answer += data
+        if exchange.answer[-len(_READY) - 1 : -1] == _READY:
+            exchange.ready = exchange.answer[-1:]
         if self._strikes("answer", exchange.number):
             client.sendall(data[: len(data) // 2])
             return False
@@ -144,6 +165,17 @@ class Proxy(TcpDoor):
             return self._speaks_sql and exchange.answer[-len(_READY) - 1 : -1] != _READY
         self._pass_on(data, client)
         return True
+
+    def _delay_commit(self, request: bytes, client: socket.socket, server: socket.socket) -> None:
+        """Have a statement carried out for a client that hears no more of it."""
+        while request[:1] == b"B" and request[-len(_SYNC) :] != _SYNC:
+            request += client.recv(_CHUNK)
+        with server.makefile("rb") as answers:
+            late = LateCommit(str(self._target), server, answers, request)
+            self._late.append(late)
+            self.struck = True
+            client.shutdown(socket.SHUT_RDWR)
+            late.wait()
 
     def _begin(self, request: bytes) -> int:
         """Count an exchange and return its number."""
@@ -180,6 +212,12 @@ class Proxy(TcpDoor):
             return
         for byte in data:
             sink.sendall(bytes((byte,)))
+
+
+def _commits(request: bytes, state: bytes) -> bool:
+    """Return whether the server commits when it has carried out *request*, which it was ready for in this *state*."""
+    name = _name(request)
+    return name == "COMMIT" or (name == "statement" and state == _IDLE)
 
 
 def _name(request: bytes) -> str:

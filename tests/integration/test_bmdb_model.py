@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -30,10 +31,11 @@ from shepherd_core.machine import Process, WorkEvent
 
 from tests.conftest import ManualClock
 from tests.integration.bmdb_model import FIRST_HEARTBEAT_SECONDS, LOOPS, SILENCE_SECONDS, UNIT, Model, Pause
+from tests.integration.breaking_connection import BreakingConnection
 from tests.integration.fleet import PROVIDER, Fleet, claimed, ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from uuid import UUID
 
@@ -85,7 +87,7 @@ _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND app
 _EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": WorkEvent.RECOVERED}
 """What becomes of work that is ended so; else it is finished."""
 
-Moment = Literal["before", "between", "after", "request lost", "answer lost", "old transaction"]
+Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
 Event = Literal["death", "pause", "heartbeats", "failover", "clock"]
 
 
@@ -149,11 +151,13 @@ class Interference:
 class Bmdb(RuleBasedStateMachine):
     """What can happen, each step once to the BMDB and once to the model."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, way: BreakingConnection) -> None:
         super().__init__()
         fleet.disconnect()
         fleet.empty()
         self.fleet = fleet
+        self.way = way
+        """To the database, for functions."""
         self.model = Model()
         self.machines: list[UUID] = []
         self.numbers: dict[UUID, int] = {}
@@ -181,7 +185,7 @@ class Bmdb(RuleBasedStateMachine):
 
     def _function(self) -> Function:
         clock = ManualClock()
-        connection = self.fleet.connect()
+        connection = self.fleet.connect(self.way.settings)
         session = Session.open(connection, clock, "test", "a test", SESSION_SECONDS)
         number = self.model.open(SESSION_SECONDS)
         self.numbers[session.session_id] = number
@@ -200,7 +204,8 @@ class Bmdb(RuleBasedStateMachine):
 
     # Each of these is one statement, so what happens in the middle of it has happened before it.
 
-    moments = st.sampled_from([None] * 8 + ["between", "after", "request lost", "answer lost", "old transaction"])
+    lost = ("request lost", "answer lost", "late commit")
+    moments = st.sampled_from([None] * 9 + ["between", "after", *lost, "old transaction"])
     events = st.sampled_from(["death", "pause", "heartbeats", "failover"])
 
     def _both(
@@ -228,6 +233,13 @@ class Bmdb(RuleBasedStateMachine):
             return _outcome(lambda: connection.transact(unit)), _outcome(modelled)
         if moment is None:
             return _outcome(real), _outcome(modelled)
+        if moment == "late commit":  # when the function waits for it, and at the latest when it went on without
+            self.way.lose("late")
+            seen = _outcome(real)
+            self.way.let_go()
+            wanted = _outcome(modelled)
+            happening()
+            return seen, wanted
         guard = Interference(2 if moment == "after" else 1, happening, lost)
         with guard:
             seen = _outcome(real)
@@ -611,11 +623,19 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
     return work.finish(session, works)
 
 
-def test_the_bmdb_does_what_its_model_does(fleet: Fleet) -> None:
+@pytest.fixture
+def way(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return the way that functions take to the database."""
+    with BreakingConnection(fleet.settings) as found:
+        yield found
+        fleet.disconnect()
+
+
+def test_the_bmdb_does_what_its_model_does(fleet: Fleet, way: BreakingConnection) -> None:
     """Should it fail, the steps that it prints are the shortest history that it found."""
     profile = settings()
     run_state_machine_as_test(
-        lambda: Bmdb(fleet),  # type: ignore[arg-type]  # whatever makes one will do
+        lambda: Bmdb(fleet, way),  # type: ignore[arg-type]  # whatever makes one will do
         settings=settings(
             max_examples=profile.max_examples // 4,
             stateful_step_count=30,
@@ -669,6 +689,15 @@ class KnownHistory:
         self.claim(0, moment="answer lost")
         self.end("do it", moment="request lost")
         self.end("do it")
+
+    def late_commits(self) -> None:
+        """Let the server commit when the function has lost the connection already, and asks."""
+        self.end("cancel", moment="late commit", event="heartbeats")
+        self.step("poke", at=0, moment="late commit", event="heartbeats")
+        self.claim(0, moment="late commit", event="heartbeats")
+        assert self.bmdb.model.work
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
 
     def agents(self) -> None:
         """Let agents be heard, and fall silent; where they cannot be heard, they are not silent."""
@@ -747,13 +776,14 @@ class KnownHistory:
         self.claim(1)
 
 
-def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet) -> None:
+def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way: BreakingConnection) -> None:
     """A search may leave something out, and takes its time to find what it does not."""
-    bmdb = Bmdb(fleet)
+    bmdb = Bmdb(fleet, way)
     bmdb.appear(HERE)
     bmdb.appear(None)
     known = KnownHistory(bmdb)
     known.operators()
+    known.late_commits()
     known.lost_answers()
     known.agents()
     known.strikes()
