@@ -10,11 +10,12 @@ SELECT session_id FROM provisioner_lock WHERE provider = :provider FOR UPDATE;
 INSERT INTO provisioner_lock (provider) VALUES (:provider) ON CONFLICT (provider) DO NOTHING;
 
 -- name: living_session
--- Whether a session lives, holding its row so that it neither dies nor is kept alive meanwhile.
-SELECT session_id
-FROM sessions
-WHERE session_id = :session_id AND deadline > clock_timestamp()
-FOR UPDATE;
+-- Whether a session lives, holding its row so that it is not kept alive meanwhile. Its deadline is looked at when the row
+-- is had: until then, it may just be kept alive.
+WITH held AS (
+    SELECT session_id, deadline FROM sessions WHERE session_id = :session_id FOR UPDATE
+)
+SELECT session_id FROM held WHERE deadline > clock_timestamp();
 
 -- name: take_lock
 -- Make the lock ours, and tell how many seconds ago the last machine was created (null: never), how many places an earlier
