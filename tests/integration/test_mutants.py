@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+
+import pytest
 
 from tests.mutants.__main__ import verdict
 from tests.mutants.mutant import Mutant, mutants_of, source
 from tests.mutants.reach import Trial, record, trials
-
-if TYPE_CHECKING:
-    import pytest
 
 BACKOFF = "tests/unit/test_backoff.py"
 GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None-expected0]"
@@ -41,6 +40,13 @@ def test_a_mutant_that_no_test_reaches_lives() -> None:
     mutant = next(mutant for mutant in mutants_of("backoff.py") if mutant.place)
     other = Trial("tests/unit/test_errors.py::other", 1, frozenset())
     assert verdict(mutant, [other]) == ("survived", "no test reaches it")
+
+
+def test_tests_that_cannot_run_kill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that broke would otherwise pass for the best of all suites."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(AssertionError, match="the tests fail without any mutant: none was run"):
+        verdict(changed("backoff.py", "    def next(", "    def nothing("), trial())
 
 
 def test_a_mutant_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

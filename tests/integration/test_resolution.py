@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
     from tests.conftest import ManualClock
 
+MOMENT = 0.4
+"""Seconds: long enough to begin something within it, short enough to wait for its end."""
+
 DEVICE = "/devices/{id}"
 DEVICES = "/projects/{id}/devices"
 
@@ -335,7 +338,10 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
 
-def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(fleet: Fleet, operator: Operator, edge: Edge) -> None:
+@pytest.mark.parametrize("leave", [departing.forget, departing.ask_release])
+def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
+    fleet: Fleet, edge: Edge, leave: Callable[..., object]
+) -> None:
     """Between the second look and the write."""
     machine_id = old(fleet, fleet.silent_machine())
     session = fleet.open_session()
@@ -345,7 +351,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(fleet: Fleet, op
 
         def beat() -> None:
             queries.record_heartbeat(twin, machine_id)
-            late = pool.submit(departing.forget, session, edge.name, machine_id, ORDER)
+            late = pool.submit(leave, session, edge.name, machine_id, ORDER)
             fleet.wait_until_blocked()
             pending.append(late)
 
@@ -353,7 +359,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(fleet: Fleet, op
         twin.transact(beat)
         with pytest.raises(WorkConflict, match="reported 0 s ago"):
             pending[0].result(WAIT_SECONDS)
-    assert tombstones(fleet) == []
+    assert (tombstones(fleet), asked(fleet), queries.pauses(fleet.connection)) == ([], [], [])
 
 
 def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
@@ -610,6 +616,40 @@ def test_who_lost_the_lock_writes_nothing(fleet: Fleet, write: str, loss: str) -
         fleet.sql("UPDATE provisioner_lock SET session_id = :id", id=heir.session_id)
     with pytest.raises(SessionExpired):
         writes(session, machine_id)[write]()
+    assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
+
+
+LOSSES = {
+    "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
+    "overtaken": "UPDATE provisioner_lock SET session_id = :heir",
+    "late": "UPDATE provisioner_lock SET session_id = session_id",
+}
+"""What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
+
+
+@pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_who_loses_the_lock_while_it_waits_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
+    """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
+    machine_id = old(fleet, fleet.provided_machine())
+    session, heir = fleet.open_session(connection=fleet.connect()), fleet.open_session()
+    assert provisioning.take_lock(session, "equinix") is not None
+    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
+    fleet.sql(
+        "UPDATE sessions SET deadline = clock_timestamp() + :seconds * interval '1 second' WHERE session_id = :id",
+        seconds=MOMENT if loss == "late" else HOUR,
+        id=session.session_id,
+    )
+    change = LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":heir", f"'{heir.session_id}'")
+    fleet.connection.script(f"BEGIN; {change}")
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(writes(session, machine_id)[write])
+        fleet.wait_until_blocked()
+        if loss == "late":
+            fleet.wait_until_dead(session)
+        fleet.connection.script("COMMIT")
+        with pytest.raises(SessionExpired):
+            written.result(WAIT_SECONDS)
     assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
 
 

@@ -56,9 +56,22 @@ def verdict(mutant: Mutant, tests: list[Trial]) -> tuple[str, str]:
             except subprocess.TimeoutExpired:
                 return "hung", ""
         if outcome.status not in {ALL_PASSED, NONE_RUN}:
-            failed = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", outcome.output, re.MULTILINE)
+            failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - |$)", outcome.output, re.MULTILINE)
+            if outcome.status != TOO_LONG and not failed and mutant.new != mutant.old:
+                see_that_tests_run(mutant, tests)
             return "hung" if outcome.status == TOO_LONG else "killed", "".join(failed[:1])
     return "survived", f"{len(order)} tests"
+
+
+def see_that_tests_run(mutant: Mutant, tests: list[Trial]) -> None:
+    """
+    See that the tests of a mutant pass without it; or else all mutants would die, of something else.
+
+    Raises:
+        AssertionError: they do not.
+    """
+    what, why = verdict(replace(mutant, new=mutant.old), tests)
+    assert what == "survived", f"the tests fail without any mutant: {why or 'none was run'}"
 
 
 def main() -> int:
@@ -73,9 +86,8 @@ def main() -> int:
     only = arguments.only or ["*"]
     sample = drawn(arguments.seed, lambda file: any(fnmatch(file, each) for each in only))[: arguments.size]
     _tell(f"{len(sample)} mutants, seed {arguments.seed}")
-    unchanged = [replace(mutant, end=mutant.start, new="") for mutant in sample[:1]]
-    if any(verdict(none, tests)[0] != "survived" for none in unchanged):
-        parser.error("the tests fail without any mutant")
+    for mutant in sample[:1]:
+        see_that_tests_run(mutant, tests)
     counts: Counter[str] = Counter()
     survivors = []
     with ThreadPoolExecutor(arguments.at_once) as pool:

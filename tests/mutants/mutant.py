@@ -40,6 +40,11 @@ class Mutant:
     new: str
 
     @property
+    def old(self) -> str:
+        """Return what stood there before."""
+        return source(self.file)[self.start : self.end]
+
+    @property
     def line(self) -> int:
         """Return the number of the line in which the change begins."""
         return source(self.file).count("\n", 0, self.start) + 1
