@@ -22,7 +22,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from itertools import combinations, count, takewhile
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
@@ -36,7 +36,8 @@ from simulator.postgres import Postgres
 from tests.chaos import faults_long, planted
 from tests.chaos.departures import Departures
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
-from tests.chaos.life import Life
+from tests.chaos.life import Beside, Life
+from tests.chaos.operators import DEEDS
 from tests.chaos.points import Killed
 from tests.chaos.processes import Functions, event_of, explore_processes, load
 from tests.chaos.records import Installing, Reports, Updates
@@ -55,7 +56,7 @@ PARTS = ("crashes", "pairs", "schedules", "processes", "network", "model", "plan
 SECONDS = 300.0
 AT_ONCE = 4
 # Every effect and every sample of processes takes what it takes, minutes; what has no end shares these seconds.
-_PAIRS, _INTERRUPTIONS, _SEEDS, _LOAD = 0.15, 0.3, 0.45, 0.1
+_PAIRS, _INTERRUPTIONS, _SEEDS, _LOAD = 0.15, 0.3, 0.3, 0.1
 
 
 @dataclass
@@ -79,7 +80,8 @@ class Chaos:
         fleet = self.fleet
         all_plays: tuple[Play, ...] = (
             Life(fleet), Twins(Provisioning(fleet)), Twins(Provisioning(fleet), 3), Twins(OneCapacity(fleet)),
-            Twins(Recoveries(fleet)), Twins(Updates(fleet)), Twins(Reports(fleet)),
+            Twins(Recoveries(fleet)), Twins(Updates(fleet)), Twins(Reports(fleet)), Beside(fleet),
+            Twins(Departures(fleet)),
         )  # fmt: skip
         return {play.name: play for play in all_plays}
 
@@ -140,12 +142,24 @@ class Chaos:
         self._played(
             "two interruptions at most" + (f" (not all: {played.left} more)" if played.left else ""), played, began
         )
+        self._operators()
         plays = self.plays()
         for name, play in plays.items():
             began = time.monotonic()
             end = began + _SEEDS * self.seconds / len(plays)
             seeds = takewhile(lambda _, end=end: time.monotonic() < end, count(self.seed))  # type: ignore[misc]  # this end
             self._played(f"{name}, seeds {self.seed}…", play_seeds(play, seeds), began)
+
+    def _operators(self) -> None:
+        """Play what two operators, or an operator and an agent, do to one machine: all pairs, with one interruption."""
+        pairs = list(combinations(DEEDS, 2))
+        for pair in Random(self.seed).sample(pairs, len(pairs)):
+            began = time.monotonic()
+            end = began + _PAIRS * self.seconds / len(pairs)
+            play = Beside(self.fleet, *pair)
+            played = play_all(play, 1, Random(self.seed), lambda end=end: time.monotonic() < end)  # type: ignore[misc]  # this end
+            left = f" (not all: {played.left} more)" if played.left else ""
+            self._played(f"{' beside '.join(pair)}{left}", played, began)
 
     def _played(self, what: str, played: Played, began: float) -> None:
         self.interleavings += played.schedules

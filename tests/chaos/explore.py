@@ -124,6 +124,9 @@ def converge(scenario: Scenario, world: World, explored: Explored, gap: float = 
     missing: list[str] = []
     for tick in range(TICKS):
         world.pass_time(TICK_SECONDS if tick else gap)
+        broken = world.disagreements()  # before the Updater may mend any
+        if broken:
+            return broken
         try:
             broken = invoke(scenario, world, explored, Death())
         except ShepherdError as error:
@@ -132,5 +135,5 @@ def converge(scenario: Scenario, world: World, explored: Explored, gap: float = 
         explored.ticks += 1
         missing = scenario.missing(world)
         if not missing or broken:
-            return broken
+            return broken + world.disagreements()
     return [f"not converged after {TICKS} ticks: {each}" for each in missing]

@@ -132,6 +132,10 @@ INVARIANTS = (
         WHERE n.process IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)
             AND (d.process IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
+        UNION ALL
+        SELECT format('%s was told to come back, and nobody is to look whether it did', w.machine_id)
+        FROM machine_wants w JOIN machine_due d ON d.machine_id = w.machine_id
+        WHERE w.overdue AND d.recover_at IS NULL
         """,
     ),
     Invariant(
@@ -279,6 +283,16 @@ INVARIANTS = (
         UNION ALL
         SELECT format('%s is provided and still intended', machine_id)
         FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
+        UNION ALL
+        SELECT format('%s departed, and still has %s', x.machine_id, y.what)
+        FROM machine_departed x
+        JOIN (
+            SELECT machine_id, 'a provider' AS what FROM machine_provided
+            UNION ALL SELECT machine_id, 'an agent' FROM machine_agent_started
+            UNION ALL SELECT machine_id, 'a heartbeat' FROM machine_agent_heartbeat
+            UNION ALL SELECT machine_id, 'a wanted installation' FROM machine_os_installation_request
+            UNION ALL SELECT machine_id, 'a pause' FROM pauses
+        ) AS y ON y.machine_id = x.machine_id
         """,
     ),
 )

@@ -21,8 +21,10 @@ from shepherd_core.provisioner import Pace, Provisioner
 from shepherd_core.reconcile import Limits as ReconcileLimits
 from shepherd_core.recoverer import Recoverer
 from shepherd_core.takeover import RunResult
+from shepherd_core.telemetry import Metric
 from shepherd_core.updater import Updater
 
+from tests.chaos.operators import DEEDS, Operators
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
 from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.integration.fleet import HOUR
@@ -89,6 +91,7 @@ class Life:
         self._silent: list[UUID] = []
         self._paused: UUID | None = None
         self._back: SignedAgent | None = None
+        self._operators = Operators(fleet)
 
     def arrange(self) -> World:
         """See ``Scenario``."""
@@ -105,7 +108,8 @@ class Life:
         ours = [self._fresh, *self._silent, *world.healthy]
         devices = {machine_id: world.machine_at_provider(machine_id) for machine_id in ours}
         world.may_be_rebooted = {devices[machine_id] for machine_id in self._silent}
-        world.limit = len(ours) + _CAPACITY
+        self._operators.arrange(world)
+        world.limit = len(world.api.devices()) + _CAPACITY
         fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
         return world
 
@@ -116,6 +120,7 @@ class Life:
             ("agent", lambda: self._report(world, points)),
             ("operator who pauses", lambda: self._pause(world)),
             ("operator who installs", lambda: self._install(world)),
+            *self._operators.deeds(world, points).items(),
         ]
         chosen = chance.choices(everybody, k=chance.randint(2, 4))
         return {f"{name} {number}": call for number, (name, call) in enumerate(chosen, 1)}
@@ -174,7 +179,10 @@ class Life:
             self._provider(world, points),
             world.connect(),
             points.clock,
-            ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
+            # The one that vanished counts until it is forgotten.
+            ReconcileLimits(
+                max_machines=world.limit + 1, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR
+            ),
             Pace(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
 
@@ -209,7 +217,9 @@ class Life:
 
     def _update(self, world: World, points: Points) -> object:
         updater = Updater(self._provider(world, points), world.connect(), points.clock, SESSION_SECONDS, HOUR)
-        return updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        counts = updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        assert not counts[Metric.REPAIRED], "nothing_is_left_to_repair"
+        return counts
 
     def _report(self, world: World, points: Points) -> object:
         """Let an agent that was silent report after all."""
@@ -225,3 +235,34 @@ class Life:
         connection = world.connect()
         wanted = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
         return installing.request(connection, self._fresh, wanted, installing.look(connection, self._fresh))
+
+
+class Beside(Life):
+    """Operators and agents beside each other; the Initializer comes afterwards."""
+
+    name = "operators"
+
+    def __init__(self, fleet: Fleet, *chosen: str) -> None:
+        """Have those do something whose names are *chosen*; without any, two or three are left to chance."""
+        super().__init__(fleet)
+        self._chosen = chosen
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = World(self._fleet, SystemClock())
+        self._operators.arrange(world)
+        self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+        return world
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        return self._initialize(world, points)
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        return self._operators.left()
+
+    def cast(self, world: World, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
+        """See ``Play``."""
+        deeds = self._operators.deeds(world, points)
+        return {name: deeds[name] for name in self._chosen or chance.sample(DEEDS, chance.randint(2, 3))}

@@ -36,6 +36,11 @@ CRASHES = "tests/integration/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
 SOON = f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[provisioner, soon]"
 HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
+TWINS = (
+    "tests/integration/test_twins.py::"
+    "test_two_who_do_something_to_one_machine_keep_every_promise_however_one_interrupts_the_other"
+)
+LOCKS = "tests/integration/test_bmdb_locks.py::test_whoever_comes_second_judges_by_what_the_first_left"
 LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
 NETWORK = "tests/integration/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
@@ -102,6 +107,12 @@ class Plant:
 
 _WORK, _SESSION = "bmdb/sql/work.sql", "bmdb/sql/session.sql"
 _NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\n", "            if True:\n")
+
+_UNLOCKED_RESUME = Edit(
+    "bmdb/queries.py",
+    "        return due.change(connection, rows[0][0], unit)\n",
+    "        unit()\n        connection.run('rearm', machine_ids=[rows[0][0]])\n        return True\n",
+)
 
 PLANTS: tuple[Plant, ...] = (
     Plant(
@@ -353,6 +364,30 @@ PLANTS: tuple[Plant, ...] = (
         ),
         HARM,
         "every_failure_names_its_cause",
+    ),
+    Plant(
+        "a resume writes the due row without its lock",
+        (_UNLOCKED_RESUME,),
+        f"{TWINS}[unquarantine+resume]",
+        "nobody_waits_for_ever",
+    ),
+    Plant(
+        "a resume beside the end of a recovery writes the due row without its lock",
+        (_UNLOCKED_RESUME,),
+        f"{LOCKS}[recovering-finish_recovery-resume]",
+        "test_whoever_comes_second_judges_by_what_the_first_left[recovering-finish_recovery-resume]",
+    ),
+    Plant(
+        "a heartbeat is taken for an agent that somebody is just ending",
+        (Edit("bmdb/sql/agent.sql", "    FOR SHARE OF a\n", "", "take_heartbeat"),),
+        f"{TWINS}[forget+heartbeat]",
+        "nothing_is_left_behind",
+    ),
+    Plant(
+        "a machine is forgotten beside a heartbeat that is just being taken",
+        (Edit("bmdb/departing.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""),),
+        f"{TWINS}[forget+report]",
+        "nothing_is_left_behind",
     ),
 )
 

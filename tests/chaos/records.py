@@ -10,6 +10,7 @@ from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.pb.agent_pb2 import Node
 from shepherd_core.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
 from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.telemetry import Metric
 from shepherd_core.updater import Updater
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
@@ -57,7 +58,9 @@ class Updates:
         """See ``Scenario``."""
         provider = EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
         updater = Updater(provider, world.connect(), points.clock, SESSION_SECONDS, HOUR)
-        return updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        counts = updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        assert not counts[Metric.REPAIRED], "nothing_is_left_to_repair"
+        return counts
 
     def missing(self, world: World) -> list[str]:
         """See ``Scenario``."""

@@ -7,6 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb import due
+
 from simulator.equinix_api import EquinixApi
 from simulator.equinix_hardware import NoHardware
 from tests.chaos.invariants import SEEN
@@ -89,6 +91,16 @@ class World:
         connection = self.fleet.connect()
         self.connections[threading.get_ident()].append(connection)
         return connection
+
+    def disagreements(self) -> list[str]:
+        """Return what the repair would mend now, which is not to have anything to do in any world."""
+        providers = [row[0] for row in self.fleet.sql("SELECT DISTINCT provider FROM machine_due")]
+        connection = self.fleet.connect()
+        try:
+            found = [wrong for provider in providers for wrong in due.disagreements(connection, provider).items()]
+        finally:
+            connection.close()
+        return [f"nothing_is_left_to_repair: {machine_id}: {what}" for machine_id, what in found]
 
     def ask(self, text: str, **parameters: Any) -> list[list[Any]]:
         """Do the same as ``Fleet.sql`` for a statement that is asked often."""

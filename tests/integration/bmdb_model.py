@@ -22,6 +22,7 @@ UNIT = 600
 """Seconds. Everything lasts whole units, so that nothing is just about to happen while a step takes its time."""
 FIRST_HEARTBEAT_SECONDS = 30 * UNIT
 SILENCE_SECONDS = 10 * UNIT
+GRACE_SECONDS = 5 * UNIT
 
 
 @dataclass
@@ -34,14 +35,20 @@ class Machine:
     heartbeat_at: int | None = None
     settled_at: int = 0
     """When it should be up after its last reboot."""
+    awaited_since: int | None = None
+    """When it was told to come back, by a recovery or an operator; None: it did, or was not."""
+    quarantined: bool = False
+    departed: bool = False
     backoffs: dict[Process, tuple[int, int]] = field(default_factory=dict)
     """For each process: until when, and how many seconds that were."""
     history: list[tuple[Process, WorkEvent, int]] = field(default_factory=list)
     """Process, event, and whose it was."""
 
     @property
-    def needs(self) -> Process:
-        """Return the loop that the machine waits for."""
+    def needs(self) -> Process | None:
+        """Return the loop that the machine waits for; None: it is in no loop's care."""
+        if self.quarantined or self.departed:
+            return None
         return Process.AGENT_START if self.started_at is None else Process.RECOVERY
 
     @property
@@ -124,15 +131,21 @@ class Model:
         """Return the promise that a claim of this machine would break; None: it may be claimed."""
         machine = self.machines[number]
         backoff_until, _ = machine.backoffs.get(process, (0, 0))
-        if machine.needs is not process:
+        not_back = (
+            process is Process.RECOVERY
+            and machine.needs is Process.AGENT_START
+            and machine.awaited_since is not None
+            and Process.AGENT_START in machine.backoffs  # somebody has looked whether it is back
+        )
+        if machine.needs is not process and not not_back:
             return "a_due_row_leads_to_what_is_needed"
         if any((number, other) in self.work for other in SHEPHERD):
             return "nobody_works_twice_on_a_machine"
         if any(self._in_force(pause, number, process) for pause in self.pauses):
             return "a_paused_machine_is_not_touched"
-        if backoff_until > self.now or machine.settled_at > self.now:
+        if backoff_until > self.now or (self._given_time(machine) if not_back else machine.settled_at > self.now):
             return "a_machine_is_left_alone_as_long_as_was_said"
-        if process is Process.RECOVERY and self._heard(machine):
+        if process is machine.needs is Process.RECOVERY and self._heard(machine):
             return "no_healthy_machine_is_rebooted"
         return None
 
@@ -184,17 +197,63 @@ class Model:
         """End an agent start as done."""
         ended = self.end(session, Process.AGENT_START, machine, WorkEvent.FINISHED)
         if ended:
-            self.machines[machine].started_at, self.machines[machine].heartbeat_at = self.now, None
+            found = self.machines[machine]
+            found.started_at, found.heartbeat_at, found.awaited_since = self.now, None, None
         return ended
 
     def recovered(self, session: int, machine: int, settle_seconds: int) -> bool:
         """End a recovery as done."""
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
-            found = self.machines[machine]
-            found.started_at, found.heartbeat_at, found.settled_at = None, None, self.now + settle_seconds
-            found.backoffs.clear()
+            self.machines[machine].settled_at = self.now + settle_seconds
+            self._called_back(self.machines[machine])
         return ended
+
+    def given_up(self, session: int, machine: int) -> bool:
+        """End a recovery by quarantine."""
+        ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
+        if ended:
+            self.machines[machine].quarantined = True
+            self.machines[machine].backoffs.clear()
+        return ended
+
+    # Operators.
+
+    def unquarantine(self, machine: int) -> bool:
+        """Give a machine back to the loops, and return whether it was kept from them."""
+        found = self.machines[machine]
+        was, found.quarantined = found.quarantined, False
+        if was:
+            self._called_back(found)
+        return was
+
+    def retry(self, machine: int) -> bool:
+        """End the backoffs in force, and return whether there were any."""
+        backoffs = self.machines[machine].backoffs
+        ended = [process for process, (until, _) in backoffs.items() if until > self.now]
+        for process in ended:
+            del backoffs[process]
+        return bool(ended)
+
+    def resume(self, pause: Pause) -> bool:
+        """End a pause, and return whether there was one."""
+        there = pause in self.pauses
+        if there:
+            self.pauses.remove(pause)
+        return there
+
+    def forget(self, machine: int, fresh_seconds: int) -> bool:
+        """Take a machine out of our care, unless somebody works on it or its agent reports; return whether it is."""
+        found = self.machines[machine]
+        worked = any(number == machine and self.alive(session) for (number, _), session in self.work.items())
+        fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
+        if not found.departed and not worked and not fresh:
+            found.departed = True
+            found.started_at = found.heartbeat_at = found.awaited_since = None
+            found.quarantined = False
+            found.backoffs.clear()
+            self.pauses = [pause for pause in self.pauses if pause.machine != machine]
+        return found.departed
 
     # What happens besides.
 
@@ -254,6 +313,18 @@ class Model:
             and pause.process in (None, process)
             and (pause.until is None or pause.until > self.now)
         )
+
+    def _called_back(self, machine: Machine) -> None:
+        machine.started_at, machine.heartbeat_at, machine.awaited_since = None, None, self.now
+        machine.backoffs.clear()
+
+    def _given_time(self, machine: Machine) -> bool:
+        """Return whether a machine may yet come back: while recovery is held back, and for as long again afterwards."""
+        since = machine.awaited_since or 0
+        for location in {"", machine.location or ""} & self.holds.keys():
+            ended_at = self.holds[location]
+            since = max(since, self.now if ended_at is None else ended_at)
+        return since + GRACE_SECONDS > self.now
 
     def _heard(self, machine: Machine) -> bool:
         """Return whether the agent was heard, or could not be heard, lately; or is still expected to begin."""

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pg8000.native
-from shepherd_core.bmdb import work
+from shepherd_core.bmdb import due, work
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 
@@ -165,7 +165,8 @@ class Fleet:
     def expire(self, session: Session) -> None:
         """Let the deadline of a session have passed, and with it that of the machines that it holds."""
         self.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second' "
+            "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second', "
+            "recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() - interval '1 second' END "
             "WHERE machine_id IN (SELECT machine_id FROM work WHERE session_id = :id)",
             id=session.session_id,
         )
@@ -234,18 +235,26 @@ class Fleet:
         )
 
     def leaks(self) -> list[str]:
-        """Return what must never be left behind: work without a session, due rows and machines that do not match."""
+        """Return what must never be left behind: rows that do not match, and due rows that disagree with the facts."""
         checks = {
             "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
             "due, but not provided": "TABLE due EXCEPT TABLE provided",
             "provided, but never due": "TABLE provided EXCEPT TABLE due",
             "provided and still intended": "TABLE intended INTERSECT TABLE provided",
+            "departed, but not wholly": "SELECT machine_id FROM machine_departed INTERSECT TABLE kept",
         }
         names = (
             "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
-            "intended AS (SELECT machine_id FROM machine_creation_intent) "
+            "intended AS (SELECT machine_id FROM machine_creation_intent), "
+            "kept AS (TABLE due UNION TABLE provided UNION SELECT machine_id FROM machine_agent_started "
+            "UNION SELECT machine_id FROM machine_agent_heartbeat) "
         )
-        return [f"{what}: {row[0]}" for what, query in checks.items() for row in self.sql(names + query)]
+        found = [f"{what}: {row[0]}" for what, query in checks.items() for row in self.sql(names + query)]
+        for (provider,) in self.sql("SELECT DISTINCT provider FROM machine_provided"):
+            wrong = due.disagreements(self.connect(), provider)
+            # Tests move the deadlines of sessions by hand, and with them what is too late.
+            found += [f"{machine}: {what}" for machine, what in wrong.items() if not what.endswith("too late")]
+        return found
 
 
 def claimed(

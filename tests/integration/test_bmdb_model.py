@@ -11,9 +11,12 @@ of the promise that was broken.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,23 +24,36 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pg8000.core import CoreConnection
 from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import holds, queries, recovering, work
+from shepherd_core.bmdb import departing, holds, installing, provisioning, queries, recovering, work
+from shepherd_core.bmdb.departing import Order
 from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import Silence
 from shepherd_core.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.gaps import Gap
 from shepherd_core.machine import Process, WorkEvent
+from shepherd_core.pb.callback_pb2 import MetropolisInstallation
 
 from tests.conftest import ManualClock
-from tests.integration.bmdb_model import FIRST_HEARTBEAT_SECONDS, LOOPS, SILENCE_SECONDS, UNIT, Model, Pause
+from tests.integration.bmdb_model import (
+    FIRST_HEARTBEAT_SECONDS,
+    GRACE_SECONDS,
+    LOOPS,
+    SILENCE_SECONDS,
+    UNIT,
+    Model,
+    Pause,
+)
 from tests.integration.breaking_connection import BreakingConnection
-from tests.integration.fleet import PROVIDER, Fleet, claimed, ids
+from tests.integration.fleet import PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from types import TracebackType
     from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
 
 MACHINES = 3
 FUNCTIONS = 2
@@ -52,14 +68,16 @@ BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 _LATE = f"""
 SELECT n.machine_id, n.process, d.process, d.not_before
 FROM machine_next n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
-WHERE d.process IS DISTINCT FROM n.process
-    OR d.not_before > interval '1 second' + greatest(
+WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
+    OR (n.overdue AND d.recover_at IS NULL)
+    OR n.process IS NOT NULL
+    AND CASE WHEN n.overdue THEN d.recover_at ELSE d.not_before END > interval '1 second' + greatest(
         clock_timestamp() + interval '5 seconds',
         n.locked_until,
         n.backoff_until,
         least(n.paused_until, clock_timestamp() + interval '10 minutes'),
         n.since + CASE
-            WHEN n.process <> 'ShepherdRecovery' THEN interval '0'
+            WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0'
             WHEN n.reported THEN interval '{SILENCE_SECONDS} seconds'
             ELSE interval '{FIRST_HEARTBEAT_SECONDS} seconds'
         END
@@ -82,6 +100,7 @@ WHERE d.process IS DISTINCT FROM n.process
     )
 """
 
+_BLOCKED = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
 
 _EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": WorkEvent.RECOVERED}
@@ -89,6 +108,8 @@ _EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": Work
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
 Event = Literal["death", "pause", "heartbeats", "failover", "clock"]
+Deed = Literal["resume", "unquarantine", "retry", "install", "forget", "heartbeat"]
+DEEDS: tuple[Deed, ...] = get_args(Deed)
 
 
 @dataclass
@@ -115,6 +136,8 @@ class Interference:
 
     def __init__(self, number: int, happening: Callable[[], object], lost: Moment | None = None) -> None:
         self.happened = False
+        self.outcome: object = None
+        """What came of that."""
         self._left = number
         self._happening = happening
         self._lost = lost
@@ -144,7 +167,7 @@ class Interference:
             call()
         if self._lost is not None:
             raise ConnectionResetError(self._lost)
-        self._happening()
+        self.outcome = self._happening()
         return call()
 
 
@@ -322,9 +345,11 @@ class Bmdb(RuleBasedStateMachine):
         self.handed_out += [(function, held) for held in found]
         if found and moment is None:
             assert self.fleet.sql(
-                "SELECT bool_and(not_before = (SELECT deadline FROM sessions WHERE session_id = :session)) "
+                "SELECT bool_and(CASE WHEN process = :process THEN not_before ELSE recover_at END = "
+                "(SELECT deadline FROM sessions WHERE session_id = :session)) "
                 "FROM machine_due WHERE machine_id = ANY(:ids)",
                 session=function.session.session_id,
+                process=process,
                 ids=ids(found),
             ) == [[True]], "a_claimed_machine_falls_due_when_its_session_dies"
 
@@ -332,7 +357,7 @@ class Bmdb(RuleBasedStateMachine):
         at=st.integers(0, FUNCTIONS - 1),
         process=st.sampled_from(LOOPS),
         units=st.sampled_from([0, 0, 10, 30]),
-        how=st.sampled_from([None, "do it", "do it", "fail"]),
+        how=st.sampled_from([None, "do it", "do it", "fail", "give up"]),
         moment=moments,
         event=events,
     )
@@ -365,7 +390,7 @@ class Bmdb(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 7),
         batch=st.booleans(),
-        how=st.sampled_from(["do it", "do it", "finish", "fail", "cancel", "spare"]),
+        how=st.sampled_from(["do it", "do it", "finish", "fail", "cancel", "spare", "give up"]),
         moment=moments,
         event=events,
     )
@@ -420,6 +445,8 @@ class Bmdb(RuleBasedStateMachine):
             return self.model.agent_started(session, machine)
         if how == "do it" and process is Process.RECOVERY:
             return self.model.recovered(session, machine, SETTLE_SECONDS)
+        if how == "give up" and process is Process.RECOVERY:
+            return self.model.given_up(session, machine)
         return self.model.end(session, process, machine, WorkEvent.FINISHED)
 
     @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
@@ -520,8 +547,104 @@ class Bmdb(RuleBasedStateMachine):
         """End the pauses."""
         while self.pauses:
             pause_id, pause = self.pauses.pop()
-            queries.resume(self.fleet.connection, pause_id)
-            self.model.pauses.remove(pause)
+            assert queries.resume(self.fleet.connection, pause_id) == self.model.resume(pause)
+
+    @rule(
+        machine=st.integers(0, MACHINES - 1),
+        first=st.sampled_from(DEEDS),
+        second=st.sampled_from(DEEDS),
+        before=st.integers(1, 5),
+    )
+    def beside(self, machine: int, first: Deed, second: Deed, before: int) -> None:
+        """Let two do something to one machine; the second begins before that statement of the first."""
+        machine %= len(self.machines)
+        self.functions[0] = self._function()  # which ends the work of the dead, as the operator's own session would
+        connections = [self.fleet.connect(), self.fleet.connect()]
+        for connection in connections:
+            connection.run("now")
+        lock = self.fleet.open_session(SESSION_SECONDS)
+        assert provisioning.take_lock(lock, PROVIDER) is not None
+
+        def real(which: int) -> bool:
+            return self._done((first, second)[which], machine, connections[which], lock)
+
+        with ThreadPoolExecutor(1) as pool:
+            other: list[Future[bool]] = []
+
+            def happening() -> bool:
+                other.append(pool.submit(real, 1))
+                return self._ends(other[0])
+
+            guard = Interference(before, happening)
+            with guard:
+                seen = [real(0)]
+            if not guard.happened:
+                happening()
+            seen.append(other[0].result(WAIT_SECONDS))
+        lock.close()
+        # Who had to wait came after the first; who had not, before it began to change anything.
+        for which in (1, 0) if guard.happened and guard.outcome else (0, 1):
+            wanted = self._modelled((first, second)[which], machine)
+            assert seen[which] == wanted, "whoever is second judges by what the first left"
+
+    def _ends(self, future: Future[bool]) -> bool:
+        """Return whether it ends, or has to wait."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not future.done() and not self.fleet.sql(f"SELECT {_BLOCKED}")[0][0]:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        return future.done()
+
+    def _done(self, deed: Deed, machine: int, connection: Connection, lock: Session) -> bool:
+        machine_id = self.machines[machine]
+        mine = [pause_id for pause_id, pause in self.pauses if pause.machine == machine]
+
+        def forget() -> bool:
+            session = Session(connection, ManualClock(), lock.session_id, SESSION_SECONDS, 0)
+            with suppress(WorkConflict):
+                departing.forget(session, PROVIDER, machine_id, Order("me", "?", UNIT))
+                return True
+            return False
+
+        done: dict[Deed, Callable[[], object]] = {
+            "resume": lambda: mine and queries.resume(connection, mine[0]),
+            "unquarantine": lambda: recovering.unquarantine(
+                connection, machine_id, reason="?", grace_seconds=GRACE_SECONDS
+            ),
+            "retry": lambda: recovering.retry(connection, machine_id, reason="?"),
+            "install": lambda: self._install(connection, machine_id),
+            "forget": forget,
+            "heartbeat": lambda: queries.record_heartbeat(connection, machine_id),
+        }
+        return bool(done[deed]())
+
+    def _install(self, connection: Connection, machine_id: UUID) -> bool:
+        wanted = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
+        while True:
+            seen = installing.look(connection, machine_id)
+            if installing.request(connection, machine_id, wanted, seen) is not None:
+                return True
+            if installing.look(connection, machine_id) == seen:
+                return False  # nobody else wanted one meanwhile
+
+    def _modelled(self, deed: Deed, machine: int) -> bool:
+        found = self.model.machines[machine]
+        match deed:
+            case "resume":
+                mine = [each for each in self.pauses if each[1].machine == machine][:1]
+                self.pauses = [each for each in self.pauses if each not in mine]
+                return bool(mine) and self.model.resume(mine[0][1])
+            case "unquarantine":
+                return self.model.unquarantine(machine)
+            case "retry":
+                return self.model.retry(machine)
+            case "install":
+                return not found.departed
+            case "forget":
+                return self.model.forget(machine, UNIT)
+            case "heartbeat":
+                self.model.heartbeat(machine)
+                return found.started_at is not None
 
     def pass_time(self, units: int) -> None:
         """Let time pass; sessions that are not kept alive die of it."""
@@ -546,7 +669,11 @@ class Bmdb(RuleBasedStateMachine):
 
     def _compare_histories(self) -> None:
         """And with it who works on what: what was started and not ended is held, and by whom."""
-        rows = self.fleet.sql("SELECT machine_id, process, event, session_id FROM work_history ORDER BY timestamp")
+        # What operators do is of no session, nor is that a machine is in quarantine.
+        rows = self.fleet.sql(
+            "SELECT machine_id, process, event, session_id FROM work_history "
+            "WHERE session_id IS NOT NULL ORDER BY timestamp"
+        )
         for number, machine_id in enumerate(self.machines):
             seen = [(Process(row[1]), WorkEvent(row[2]), self.numbers[row[3]]) for row in rows if row[0] == machine_id]
             wanted = self.model.machines[number].history
@@ -575,10 +702,13 @@ class Bmdb(RuleBasedStateMachine):
             if self.put_off:
                 self.fleet.pass_time(6, connection.script)
             silence = replace(SILENCE, gaps=holds.gaps(connection, PROVIDER))
-            return {
-                loop: {self.machines.index(each) for each in ids(claimed(session, loop, silence=silence))}
-                for loop in LOOPS
-            }
+            handed_out = {}
+            for loop in LOOPS:  # a machine may be due for both, and is given back for the other
+                found = claimed(session, loop, silence=silence)
+                handed_out[loop] = {self.machines.index(each) for each in ids(found)}
+                if found:
+                    work.cancel(session, found)
+            return handed_out
 
         swept = self.model.swept()
         self.put_off |= swept.work != self.model.work
@@ -619,7 +749,9 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
     if how == "do it" and process is Process.AGENT_START:
         return work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
     if how == "do it" and process is Process.RECOVERY:
-        return work.finish_recovery(session, works, SETTLE_SECONDS)
+        return work.finish_recovery(session, works, SETTLE_SECONDS, grace_seconds=GRACE_SECONDS)
+    if how == "give up" and process is Process.RECOVERY:
+        return recovering.quarantine(session, dict.fromkeys(works, "enough"))
     return work.finish(session, works)
 
 
@@ -765,6 +897,24 @@ class KnownHistory:
         self.claim(0)
         self.end("finish", moment="old transaction")
 
+    def operators_beside(self) -> None:
+        """Let two operators, and an agent, do something to one machine that recovery gave up on."""
+        self.wait(0, 30)
+        self.step("resume")
+        self.claim(0)
+        self.end("do it")
+        for pair in (("unquarantine", "resume"), ("resume", "unquarantine")):
+            self.recover(0, 30, "give up")
+            self.step("pause", machine=0, process=None, units=None)
+            self.step("beside", machine=0, first=pair[0], second=pair[1], before=4)
+            self.claim(0)
+            self.end("fail")
+            self.step("beside", machine=0, first="retry", second="install", before=2)
+            self.claim(0)
+            self.end("do it")
+        self.step("beside", machine=0, first="heartbeat", second="forget", before=1)
+        self.step("beside", machine=1, first="forget", second="heartbeat", before=4)
+
     def work_by_name(self) -> None:
         """Keep a session alive beyond the date at which the due row of its machine comes."""
         self.step("invoke", at=0, close=False)
@@ -790,6 +940,7 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.schedules()
     known.deaths()
     known.work_by_name()
+    known.operators_beside()
     bmdb.teardown()
     ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
     assert {event for machine in bmdb.model.machines for _, event, _ in machine.history} == {WorkEvent.STARTED, *ends}

@@ -15,7 +15,7 @@ import pytest
 from shepherd_core.bmdb import queries
 from shepherd_core.clock import SystemClock
 
-from tests.chaos.life import Life
+from tests.chaos.life import Beside, Life
 from tests.chaos.points import Points
 from tests.chaos.processes import Functions, explore_processes, load
 from tests.chaos.records import Reports, Updates
@@ -42,12 +42,13 @@ SEEDS = 2
     "make",
     [
         Life,
+        Beside,
         lambda fleet: Twins(Provisioning(fleet), 3),
         lambda fleet: Twins(Recoveries(fleet)),
         lambda fleet: Twins(Updates(fleet)),
         lambda fleet: Twins(Reports(fleet)),
     ],
-    ids=["all_loops", "provisioner", "recoverer", "updater", "agent_api"],
+    ids=["all_loops", "operators", "provisioner", "recoverer", "updater", "agent_api"],
 )
 def test_whatever_is_done_beside_each_other_keeps_every_promise(
     real_time: Fleet, make: Callable[[Fleet], Play]
@@ -65,6 +66,18 @@ def test_two_provisioners_over_one_capacity_make_one_machine_however_one_interru
     played = play_all(Twins(OneCapacity(real_time)), 1)
     assert played.broken == []
     assert played.schedules > 20
+
+
+@pytest.mark.parametrize(
+    "pair", [("unquarantine", "resume"), ("forget", "heartbeat"), ("forget", "report")], ids="+".join
+)
+def test_two_who_do_something_to_one_machine_keep_every_promise_however_one_interrupts_the_other(
+    real_time: Fleet, pair: tuple[str, str]
+) -> None:
+    """Two commands in two shells, or a command in the moment of a heartbeat; the long form plays all pairs."""
+    played = play_all(Beside(real_time, *pair), 1)
+    assert played.broken == []
+    assert played.schedules > 5
 
 
 def test_a_seed_makes_the_same_schedule_again(real_time: Fleet) -> None:
