@@ -71,7 +71,7 @@ INVOCATION := $(FUNCTION) $(if $(EVENT),--event $(EVENT))
 
 .PHONY: invoke
 invoke: .venv/.ready .venv-sam/.ready ## run the real functions in a world of their own, without Docker
-	@$(BIN)/python -m simulator.invoke $(INVOCATION)
+	@$(BIN)/python -m simulator $(INVOCATION)
 
 # In a folder of its own: what waits there to be deployed may be for another processor.
 LOCAL := build/sam
@@ -83,7 +83,7 @@ local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, as `sam b
 	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
 		--parameter-overrides Architecture=$(patsubst aarch64,arm64,$(shell uname -m)) >$(LOCAL).log 2>&1 || \
 		{ cat $(LOCAL).log >&2; exit 1; }
-	@$(BIN)/python -m simulator.invoke --sam $(LOCAL) $(INVOCATION)
+	@$(BIN)/python -m simulator --sam $(LOCAL) $(INVOCATION)
 
 .PHONY: check
 check: check-code check-proto check-template check-docs ## run every check that is not a test

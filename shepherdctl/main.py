@@ -26,6 +26,7 @@ from shepherdctl import (
     status,
     worlds,
 )
+from shepherdctl.interrupts import ended_in_order
 from shepherdctl.output import complain
 
 
@@ -126,4 +127,5 @@ _add(app, "simulate", worlds.simulate)
 
 def main() -> None:
     """Run the command line that this process was given."""
-    app()
+    with ended_in_order():
+        app()

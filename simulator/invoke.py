@@ -1,7 +1,7 @@
 """
 Invoke a function as Lambda would, in an environment with work for it.
 
-    python -m simulator.invoke [FUNCTION] [--event FILE] [--sam BUILD_FOLDER]
+    python -m simulator [FUNCTION] [--event FILE] [--sam BUILD_FOLDER]
 
 Creates an environment, invokes the functions that come before FUNCTION, and
 prints the log (to standard error) and the result (to standard output) of
@@ -134,9 +134,7 @@ def _run(arguments: argparse.Namespace) -> bool:
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="simulator.invoke", description="Invoke functions in a simulated environment."
-    )
+    parser = argparse.ArgumentParser(prog="simulator", description="Invoke functions in a simulated environment.")
     parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one only")
     parser.add_argument("--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json")
     parser.add_argument(
@@ -153,7 +151,3 @@ def main() -> int:
     except OSError as error:  # no emulator, no Docker engine, no such file, or a timeout
         sys.stderr.write(f"{error}\n")
         return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

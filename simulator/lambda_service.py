@@ -75,6 +75,7 @@ class _Environment:
             stdout=log,
             stderr=log,
             pass_fds=(writer,),
+            start_new_session=True,  # what interrupts this process, as a terminal does, is not the function's
         )
         os.close(writer)
         self._answers = os.fdopen(reader, "rb", buffering=0)

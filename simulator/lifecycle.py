@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from shepherdctl.interrupts import deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+T = TypeVar("T")
 
 
 class Closeable(ABC):
@@ -31,13 +39,19 @@ class Assembled(Closeable):
         try:
             self._make()
         except BaseException:
-            self._stack.close()
+            self.close()
             raise
         return self
 
     def close(self) -> None:
         """Close all parts."""
-        self._stack.close()
+        with deferred():
+            self._stack.close()
+
+    def _enter(self, make: Callable[[], AbstractContextManager[T]]) -> T:
+        """Return what the part that *make* returns is entered as; no signal comes in between."""
+        with deferred():
+            return self._stack.enter_context(make())
 
     @abstractmethod
     def _make(self) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +12,8 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.migrate import migrate
 from shepherd_core.clock import SystemClock
 from shepherd_core.config import BmdbSettings
+
+from simulator.scratch import scratch
 
 with warnings.catch_warnings():
     # It warns at import if XDG_RUNTIME_DIR is not set: its lock file is then in the folder for temporary files.
@@ -29,20 +30,28 @@ class Postgres(Closeable):
 
     def __init__(self, version: int = 18) -> None:
         """*version* is the major version; the wheel has 16 and 18."""
+        self._stack = ExitStack()
+        try:
+            self._start(version)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def close(self) -> None:
+        """Stop the server and remove its data."""
+        self._stack.close()
+
+    def _start(self, version: int) -> None:
         # In the system's folder for temporary files, because the path of a Unix socket must be short.
-        self._folder = Path(tempfile.mkdtemp(prefix="bmdb-"))
-        self._server = get_server(self._folder / "data", cleanup_mode="delete", postgres_version=version)
-        self.host = parse_qs(urlsplit(self._server.get_uri()).query)["host"][0]
+        folder = self._stack.enter_context(scratch("bmdb-"))
+        server = get_server(folder / "data", cleanup_mode="delete", postgres_version=version)
+        self._stack.callback(server.cleanup)
+        self.host = parse_qs(urlsplit(server.get_uri()).query)["host"][0]
         self._databases = 0
         self._run(f"CREATE DATABASE {TEMPLATE}")
         connection = Connection(self.settings(TEMPLATE), None, SystemClock())
         migrate(connection)
         connection.close()
-
-    def close(self) -> None:
-        """Stop the server and remove its data."""
-        self._server.cleanup()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def socket(self) -> Path:

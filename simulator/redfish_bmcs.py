@@ -6,11 +6,9 @@ import hashlib
 import json
 import re
 import ssl
-import tempfile
 import threading
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator import certificate, faults
@@ -19,6 +17,7 @@ from simulator.lifecycle import Assembled
 from simulator.redfish_emulator import RedfishEmulator
 from simulator.redfish_front import Bmc
 from simulator.redfish_https import Listeners
+from simulator.scratch import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,12 +130,12 @@ class RedfishRack(Assembled):
 
     def impersonate(self, name: str) -> None:
         """Give the BMC a certificate of an unknown CA, from now on."""
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bmc-")))
+        folder = self._stack.enter_context(scratch("bmc-"))
         self.listeners[name].tls, _ = certificate.make(self._address, folder)
 
     def _make(self) -> None:
         enter = self._stack.enter_context
-        folder = Path(enter(tempfile.TemporaryDirectory(prefix="rack-", ignore_cleanup_errors=True)))
+        folder = enter(scratch("rack-"))
         tls, self.ca_file = certificate.make(self._address, folder)
         self._tls_file = folder / "server.pem"
         systems = [{"uuid": str(uuid.uuid4()), "name": name, "power_state": "On", "nics": []} for name in self.names]

@@ -14,11 +14,9 @@ import logging
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
@@ -28,6 +26,7 @@ from shepherd_core.bmdb import queries
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.clock import SystemClock
 
+from shepherdctl.interrupts import deferred
 from simulator import certificate
 from simulator.agent_endpoint import AgentEndpoint, invoking
 from simulator.faults import Faults
@@ -36,6 +35,7 @@ from simulator.lifecycle import Assembled
 from simulator.machines import MachinePark
 from simulator.postgres import Postgres
 from simulator.schedules import Schedules
+from simulator.scratch import scratch
 from simulator.supply import SUPPLIES, Order
 from simulator.tcp_door import TcpDoor
 
@@ -139,18 +139,18 @@ class World(Assembled):
         return seconds / self.settings.speed
 
     def _make(self) -> None:
-        enter = self._stack.enter_context
-        self.folder = Path(enter(tempfile.TemporaryDirectory(prefix="shepherd-", ignore_cleanup_errors=True)))
-        self.postgres = enter(Postgres())
+        enter = self._enter
+        self.folder = enter(lambda: scratch("shepherd-"))
+        self.postgres = enter(Postgres)
         self.bmdb_settings = self.postgres.new_database(*(() if self.settings.migrated else ("template1",)))
         self._bmdb = Connection(self.bmdb_settings, None, SystemClock())
         self._stack.callback(self._bmdb.close)
         tls, self._ca = certificate.make(self._address, self.folder)
         self.endpoint = enter(
-            AgentEndpoint(invoking(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
+            lambda: AgentEndpoint(invoking(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
         )
         self.park = enter(
-            MachinePark(
+            lambda: MachinePark(
                 self.folder / "machines",
                 0,
                 boot_seconds=self.scaled(60),
@@ -160,7 +160,7 @@ class World(Assembled):
             )
         )
         self.supply = enter(
-            SUPPLIES[self.settings.provider](
+            lambda: SUPPLIES[self.settings.provider](
                 Order(
                     park=self.park,
                     machines=self.settings.machines,
@@ -171,13 +171,13 @@ class World(Assembled):
                 )
             )
         )
-        self.door = enter(TcpDoor(self.postgres.socket, self._address, tls))
+        self.door = enter(lambda: TcpDoor(self.postgres.socket, self._address, tls))
         self.configs = self._functions(self._make_aws())
         self.log = self.folder / "functions.log"
-        self.functions = enter(LambdaService(self.configs, self.log))
+        self.functions = enter(lambda: LambdaService(self.configs, self.log))
         self._began = time.monotonic()
         self.schedules = enter(
-            Schedules(
+            lambda: Schedules(
                 self.functions,
                 LOOPS if self.settings.scheduled else (),
                 self.scaled(60),
@@ -192,8 +192,9 @@ class World(Assembled):
         """Start moto, store what an operator stores before a deployment, and return moto's URL."""
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server logs every request
         server = ThreadedMotoServer(self._address, 0, verbose=False)
-        server.start()
-        self._stack.callback(server.stop)
+        with deferred():
+            server.start()
+            self._stack.callback(server.stop)
         url = "http://{}:{}".format(*server.get_host_and_port())
         # moto's state lives as long as the process: a second environment would find the keys of the first.
         urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
@@ -202,7 +203,8 @@ class World(Assembled):
         for name, secret in self.supply.secrets.items():
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
         agent = self.folder / "agent"
-        subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
+        with deferred():  # or it complains of being interrupted
+            subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
         s3 = session.client("s3", endpoint_url=url)
         s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
         s3.upload_file(str(agent), _BUCKET, "agent")

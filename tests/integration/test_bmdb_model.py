@@ -433,7 +433,7 @@ class Bmdb(RuleBasedStateMachine):
                 f"{'every_started_work_ends_once' if alive else 'a_dead_session_commits_nothing'}: {seen}, not {wanted}"
             )
 
-    def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:
+    def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:  # noqa: PLR0911 - a table
         session, process = function.number, held.process
         if how == "fail":
             return self.model.fail(session, process, machine, BACKOFF.next(held.last_interval_seconds))
@@ -735,7 +735,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
+def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:  # noqa: PLR0911 - a table
     process = works[0].process
     if how == "fail":
         return work.fail(

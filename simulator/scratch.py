@@ -1,0 +1,73 @@
+"""Folders for a while: removed with what runs in them, however the process that made them ends."""
+
+# Also run by itself, without the rest of the package: the standard library only, and little of it.
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PATIENCE_SECONDS = 5.0
+"""What a PostgreSQL has to end by itself; and then, what there is to try."""
+
+
+@contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """
+    Return a new folder, whose name begins with *prefix*; in the end, remove it and kill what runs in it.
+
+    That is what has the folder for its temporary files (``TMPDIR``), and any
+    program of PostgreSQL whose data (``-D``) are there. Another process does it,
+    which is there before the folder is: also when this one is killed.
+    """
+    folder = Path(tempfile.gettempdir(), f"{prefix}{uuid.uuid4().hex[:12]}")
+    command = [sys.executable, "-I", "-S", __file__, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True):
+        folder.mkdir(mode=0o700)
+        yield folder
+
+
+def _running(folder: str) -> Iterator[int]:
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):  # ended just now, or not ours to look at
+            words = Path(entry.path, "cmdline").read_bytes().decode(errors="replace").split("\0")
+            data = [word for option, word in pairwise(words) if option == "-D"]
+            environment = Path(entry.path, "environ").read_bytes().split(b"\0")
+            if any(Path(folder) in Path(word).parents for word in data) or f"TMPDIR={folder}".encode() in environment:
+                yield int(entry.name)
+
+
+def _remove(folder: str) -> None:
+    began = time.monotonic()
+    while time.monotonic() < began + 2 * _PATIENCE_SECONDS:
+        # A PostgreSQL that is killed leaves shared memory behind.
+        patient = time.monotonic() < began + _PATIENCE_SECONDS
+        running = list(_running(folder))
+        for pid in running:
+            with suppress(OSError):
+                postgres = Path(f"/proc/{pid}/comm").read_text() == "postgres\n"
+                os.kill(pid, signal.SIGQUIT if postgres and patient else signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not running and not Path(folder).exists():
+            return
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()  # ends when nobody holds the other end any more
+    _remove(sys.argv[1])

@@ -1,0 +1,216 @@
+"""What is left of a command that somebody interrupts, wherever it is: one line, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from simulator.postgres import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+SHEPHERDCTL = (str(Path(sys.executable).with_name("shepherdctl")),)
+SIMULATE = (*SHEPHERDCTL, "simulate", "--machines", "2", "--minutes", "600")
+DEMO = (*SHEPHERDCTL, "demo", "--machines", "3")
+INVOKE = (sys.executable, "-m", "simulator", "initializer")
+LOCK = ".lockfile"
+"""What the wheel of PostgreSQL leaves there, empty, for the next of its servers."""
+
+WAIT_SECONDS = 90
+
+
+class Started:
+    """A command that runs in a process group of its own, as a shell starts it."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.errors = ""
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def when(self, holds: Callable[[], object]) -> None:
+        """Return as soon as *holds* returns something."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.002)
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Send a signal: SIGINT as a terminal does, to all of the group."""
+        with suppress(ProcessLookupError):
+            if number is signal.SIGINT:
+                os.killpg(self.process.pid, number)
+            else:
+                self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Return the exit status."""
+        self.errors = self.process.communicate(timeout=WAIT_SECONDS)[1]
+        return self.process.returncode
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return the folder for temporary files; its path is short, since there are Unix sockets in it."""
+    name = Path(tempfile.mkdtemp(prefix="int-"))
+    yield name
+    shutil.rmtree(name)
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., Started]]:
+    """Return what starts a command."""
+    made = []
+
+    def start(command: Sequence[str], **environment: str) -> Started:
+        made.append(Started(command, {"TMPDIR": str(folder), **environment}))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.process.wait()
+
+
+def left(folder: Path) -> list[str]:
+    """Return what is left: files, and processes that know the folder."""
+    found = [str(path) for path in folder.glob("*") if path.name != LOCK]
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            known = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            if str(folder).encode() in known:
+                found.append(known.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def exists(folder: Path, pattern: str) -> Callable[[], object]:
+    """Return what tells whether there is a file of that name."""
+    return lambda: list(folder.glob(pattern))
+
+
+STAGES = {
+    "PostgreSQL's data are being made": "bmdb-*/data/base",
+    "PostgreSQL starts": "bmdb-*/data/postmaster.pid",
+    "machines are being made": "shepherd-*/machines",
+    "the functions run": "shepherd-*/functions.log",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "stage"),
+    [
+        (SIMULATE, signal.SIGINT, "PostgreSQL's data are being made"),
+        (SIMULATE, signal.SIGTERM, "PostgreSQL starts"),
+        (SIMULATE, signal.SIGHUP, "machines are being made"),
+        (INVOKE, signal.SIGINT, "the functions run"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else str(value),
+)
+def test_a_world_that_is_interrupted_leaves_one_line_and_nothing_else(
+    start: Callable[..., Started], folder: Path, command: Sequence[str], number: signal.Signals, stage: str
+) -> None:
+    """A database and 55 MB stayed behind on every computer where somebody ended the demo."""
+    started = start(command)
+    started.when(exists(folder, STAGES[stage]))
+    started.interrupt(number)
+    assert started.ended() == 128 + number
+    assert started.errors.splitlines()[-1] in ("interrupted", "terminated", "the terminal is gone")
+    assert "Traceback" not in started.errors
+    assert left(folder) == []
+
+
+def test_who_is_impatient_gets_the_same(start: Callable[..., Started], folder: Path) -> None:
+    """Ctrl-C once more is what people type when nothing seems to happen: while everything is being stopped."""
+    started = start(DEMO)
+    started.when(exists(folder, STAGES["the functions run"]))
+    started.interrupt(signal.SIGTERM)
+    while started.process.poll() is None:
+        started.interrupt(signal.SIGINT)
+    assert (started.ended(), started.errors.splitlines()[-1]) in ((143, "terminated"), (130, "interrupted"))
+    assert "Traceback" not in started.errors
+    assert left(folder) == []
+
+
+@pytest.mark.parametrize("stage", ["PostgreSQL's data are being made", "the functions run"])
+def test_even_a_world_that_is_killed_leaves_nothing_behind(
+    start: Callable[..., Started], folder: Path, stage: str
+) -> None:
+    """Nobody cleans up then but the processes that were started for that."""
+    started = start(SIMULATE)
+    started.when(exists(folder, STAGES[stage]))
+    started.interrupt(signal.SIGKILL)
+    started.ended()
+    end = time.monotonic() + WAIT_SECONDS
+    while found := left(folder):
+        assert time.monotonic() < end, found
+        time.sleep(0.01)
+
+
+def test_a_command_is_interrupted_while_its_modules_are_imported(start: Callable[..., Started]) -> None:
+    """Which takes a second, in which who mistyped something is quick."""
+    started = start((sys.executable, "-X", "importtime", "-m", "shepherdctl", "status"))
+    assert started.process.stderr is not None
+    while "shepherdctl.interrupts" not in started.process.stderr.readline():
+        assert started.process.poll() is None
+    started.when(lambda: "pydantic" in started.process.stderr.readline())  # type: ignore[union-attr]  # see above
+    started.interrupt(signal.SIGINT)
+    assert started.ended() == 130
+    assert started.errors.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in started.errors
+
+
+def test_a_loop_that_is_run_by_hand_is_interrupted_in_one_line(start: Callable[..., Started], folder: Path) -> None:
+    """It waits for a database here that takes the connection and says nothing."""
+    (folder / "list.json").write_text("[]")
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        started = start(
+            (*SHEPHERDCTL, "run", "provisioner"),
+            SHEPHERD_BMDB_HOST="127.0.0.1",
+            SHEPHERD_BMDB_PORT=str(silent.getsockname()[1]),
+            SHEPHERD_PROVIDER="static",
+            SHEPHERD_STATIC_LIST=str(folder / "list.json"),
+        )
+        with closing(silent.accept()[0]):
+            started.interrupt(signal.SIGTERM)
+            assert started.ended() == 143
+    assert started.errors == "terminated\n"
+
+
+def test_a_command_that_waits_is_interrupted_in_one_line(start: Callable[..., Started], folder: Path) -> None:
+    """Between two listings there is nothing that could be left half done."""
+    (folder / "list.json").write_text(json.dumps([{"ID": "a", "Addr": "192.0.2.1"}]))
+    with Postgres() as postgres:
+        database = postgres.new_database()
+        started = start(
+            (*SHEPHERDCTL, "reconcile", "--interval", "3600"),
+            SHEPHERD_BMDB_HOST=database.bmdb_host,
+            SHEPHERD_BMDB_NAME=database.bmdb_name,
+            SHEPHERD_BMDB_USER=database.bmdb_user,
+            SHEPHERD_PROVIDER="static",
+            SHEPHERD_STATIC_LIST=str(folder / "list.json"),
+        )
+        assert started.process.stderr is not None
+        assert "the second listing comes" in started.process.stderr.readline()
+        started.interrupt(signal.SIGINT)
+        assert started.ended() == 130
+    assert started.errors == "interrupted\n"
