@@ -81,7 +81,7 @@ def problems(world: World) -> list[str]:
         events = Counter((entry["process"], entry["event"]) for entry in world.history(row["machine_id"]))
         for process in {process for process, _ in events}:
             started = events[process, "Started"]
-            ended = sum(events[process, event] for event in ("Finished", "Failed", "Canceled", "Expired"))
+            ended = sum(events[process, event] for event in ("Finished", "Failed", "Canceled", "Expired", "Recovered"))
             if started != ended:
                 found.append(f"{row['provider_id']}: {started} work by {process} was started and {ended} ended")
     return found
