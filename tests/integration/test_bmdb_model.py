@@ -870,8 +870,8 @@ class KnownHistory:
         for moment in ("answer lost", "between"):
             self.step("invoke", at=0, close=True)
             self.step("look", at=0, moment=moment, event="heartbeats")
-            self.wait(0, 22, "heartbeats")
-            self.recover(0, 1, "do it")
+            self.wait(0, 21, "heartbeats")
+            self.recover(0, 2, "do it")
             self.wait(0, 7)
             self.step("look", at=0)
             self.recover(0, 3, "do it")  # silent for long enough, but nobody looked

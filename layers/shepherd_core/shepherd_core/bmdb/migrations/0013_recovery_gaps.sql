@@ -1,4 +1,4 @@
--- How long nobody looked at the machines of a provider, and what an operator lets the Recoverer do while it is suspended.
+-- How long nobody looked at the machines of a provider.
 
 -- Times between two looks that were so long that silence in them says little; see recovery_looks. They are needed for some
 -- minutes after their end.

@@ -173,7 +173,7 @@ due AS (
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
 ended AS (
