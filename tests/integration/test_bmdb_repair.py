@@ -167,6 +167,7 @@ def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) ->
     wrong = {"machine_id": machine_id, "wrong": "it is due for nothing, and needs ShepherdAgentStart"}
     assert updater.plan(Deadline(updater.clock, 60))["repairs"] == [wrong]
     assert fleet.sql("SELECT * FROM machine_due ORDER BY machine_id") == before
+    assert run(updater) == 1
 
 
 def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) -> None:
@@ -178,7 +179,8 @@ def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) ->
     for start in (0, 100, 300):
         found = due.disagreements(fleet.connection, PROVIDER, machines[start])
         assert sorted(found) == sorted([*machines, *machines][start : start + 500])
-    assert len(due.repair(fleet.connection, PROVIDER)) == 500
+    assert len(due.repair(fleet.connection, PROVIDER, machines[0])) == 500
+    assert sorted(due.repair(fleet.connection, PROVIDER, machines[500])) == machines[500:]
 
 
 @pytest.mark.parametrize("when", ["before it is judged again", "while it is judged"])
