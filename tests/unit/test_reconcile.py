@@ -207,6 +207,26 @@ def test_machines_that_were_set_aside_before_stop_nobody() -> None:
         plan(*listing, ledger=Ledger(provided=(known("a", 99), gone[0])), max_disputed=0)
 
 
+def test_quarantined_machines_that_are_missing_stop_nobody() -> None:
+    """What is broken goes missing more often than the rest, and no loop touches it anyway."""
+    gone = tuple(replace(known(f"m{number}", number), quarantined=True) for number in range(5))
+    found = plan(ledger=Ledger(gone), max_disputed=1)
+    assert (len(found.differences), found.set_aside) == (5, ())
+
+
+def test_a_quarantined_machine_that_is_back_stays_set_aside() -> None:
+    """What was wrong with it is still to be looked at by somebody."""
+    machine = replace(known("a", 1, set_aside=True), quarantined=True)
+    assert plan(in_use("a"), ledger=Ledger((machine,))).take_back == ()
+
+
+def test_a_creation_that_is_forgotten_does_not_count() -> None:
+    """There is no machine of it, and there will be none."""
+    intents = (Intent(uuid(1), "r1", 7200), Intent(uuid(2), "r2", 0))
+    found = plan(ledger=Ledger(intents=intents))
+    assert (found.forget, found.managed) == (intents[:1], 1)
+
+
 def test_a_machine_that_is_still_missing_is_not_set_aside_again() -> None:
     """It stays a difference, for people to see, until it is back."""
     found = plan(ledger=Ledger(provided=(known("gone", 1, set_aside=True),)))
