@@ -47,7 +47,7 @@ class Inputs:
     initializer_memory_gb: float = 1.0
     alarms: int = 50
     """The metrics of alarms: AWS charges for each."""
-    metrics: int = 33
+    metrics: int = 36
 
     # Activity.
     idle_seconds: float = 0.05
