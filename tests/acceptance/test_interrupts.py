@@ -139,18 +139,6 @@ def test_a_world_that_is_interrupted_leaves_one_line_and_nothing_else(
     assert left(folder) == []
 
 
-def test_who_is_impatient_gets_the_same(start: Callable[..., Started], folder: Path) -> None:
-    """Ctrl-C once more is what people type when nothing seems to happen: while everything is being stopped."""
-    started = start(DEMO)
-    started.when(exists(folder, STAGES["the functions run"]))
-    started.interrupt(signal.SIGTERM)
-    while started.process.poll() is None:
-        started.interrupt(signal.SIGINT)
-    assert (started.ended(), started.errors.splitlines()[-1]) in ((143, "terminated"), (130, "interrupted"))
-    assert "Traceback" not in started.errors
-    assert left(folder) == []
-
-
 @pytest.mark.parametrize("stage", ["PostgreSQL's data are being made", "the functions run"])
 def test_even_a_world_that_is_killed_leaves_nothing_behind(
     start: Callable[..., Started], folder: Path, stage: str

@@ -89,14 +89,15 @@ def _slow_to_answer(stage: Stage) -> None:
 
 
 _REFUSED, _UNAVAILABLE, _INVALID = "ProviderRefused", "ProviderUnavailable", "ListingInvalid"
+_UNUSABLE = "ProviderUnusable"
 
 
 PROVIDER = (
     *rows(
         "provisioner",
-        ("401", _status(401), f"fails {_REFUSED}"),
-        ("403", _status(403), f"fails {_REFUSED}"),
-        ("403", _status(403, "POST", _DEVICES), f"penalty {_REFUSED}"),
+        ("401", _status(401), f"fails {_UNUSABLE}"),
+        ("403", _status(403), f"fails {_UNUSABLE}"),
+        ("403", _status(403, "POST", _DEVICES), f"penalty {_UNUSABLE}"),
         ("404", _status(404, "GET", _RESERVATIONS), f"fails {_REFUSED}"),
         ("422", _status(422, "POST", _DEVICES), f"penalty {_REFUSED}"),
         ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),
@@ -134,8 +135,8 @@ PROVIDER = (
     ),
     *rows(
         "recoverer",
-        ("401", _status(401), f"cause {_REFUSED}"),
-        ("403", _status(403), f"cause {_REFUSED}"),
+        ("401", _status(401), f"cause {_UNUSABLE}"),
+        ("403", _status(403), f"cause {_UNUSABLE}"),
         ("404", _status(404, "POST", _ACTIONS), "cause MachineNotFound"),
         ("422", _status(422, "POST", _ACTIONS), f"cause {_REFUSED}"),
         ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),
@@ -147,7 +148,7 @@ PROVIDER = (
     ),
     *rows(
         "updater",
-        ("401", _status(401), f"fails {_REFUSED}"),
+        ("401", _status(401), f"fails {_UNUSABLE}"),
         ("404", _status(404), f"fails {_REFUSED}"),
         ("429 with Retry-After", _status(429, retry_after=60), f"fails {_UNAVAILABLE}"),
         ("500", _status(500, times=2), ""),

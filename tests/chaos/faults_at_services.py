@@ -86,8 +86,8 @@ def _replaced_agent(stage: Stage) -> None:
 
 AWS = (
     *rows("provisioner", ("SSM throttled", _ssm("ThrottlingException", _api_key), "fails ProviderUnavailable")),
-    *rows("provisioner", ("parameter missing", _ssm("ParameterNotFound", _api_key), "fails ProviderRefused")),
-    *rows("recoverer", ("parameter missing", _ssm("ParameterNotFound", _api_key), "cause ProviderRefused")),
+    *rows("provisioner", ("parameter missing", _ssm("ParameterNotFound", _api_key), "fails ProviderUnusable")),
+    *rows("recoverer", ("parameter missing", _ssm("ParameterNotFound", _api_key), "cause ProviderUnusable")),
     *rows("updater", ("parameter missing", _ssm("ParameterNotFound", _password), "fails SecretMissing")),
     *rows(
         "initializer",

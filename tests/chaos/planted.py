@@ -181,7 +181,7 @@ PLANTS: tuple[Plant, ...] = (
         (
             _NOT_WAITED,
             Edit(
-                "bmdb/migrations/0010_session_fence.sql",
+                "bmdb/migrations/0011_session_fence.sql",
                 "REFERENCES sessions;",
                 "REFERENCES sessions ON DELETE CASCADE;",
             ),
@@ -282,7 +282,8 @@ PLANTS: tuple[Plant, ...] = (
             ),
             Edit(
                 "provisioner.py",
-                "            return False\n        self._record(session, intent.machine_id, machine, Metric.CREATED)\n",
+                "            return False\n        self._record(session, intent.machine_id, machine, Metric.CREATED, "
+                "created=not creation.takes_over)\n",
                 "            return False\n"
                 "        if fresh:\n"
                 "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"

@@ -115,7 +115,7 @@ class Proxy(TcpDoor):
         self._over.set()
         super().close()
 
-    def _converse(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_all(self, client: socket.socket, server: socket.socket) -> None:
         with self._counting:
             self.connections += 1
             connection = self.connections

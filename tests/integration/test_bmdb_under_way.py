@@ -368,6 +368,12 @@ def _quarantine(fleet: Fleet, session: Session) -> Callable[[], object]:
     return lambda: recovering.quarantine(session, {held: "enough"})
 
 
+def _spare(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.silent_machine()
+    (held,) = claimed(session, RECOVER)
+    return lambda: recovering.spare(session, {held: recovering.Spared("its agent reports again", recovered=True)})
+
+
 def _intended(fleet: Fleet, session: Session) -> Intent:
     provisioning.take_lock(session, PROVIDER)
     machine_id = provisioning.intend(session, PROVIDER, "rack")
@@ -429,6 +435,8 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     **{name: _end(end) for name, end in ENDS.items()},
     "attempt_recovery": _attempt,
     "quarantine": _quarantine,
+    "spare": _spare,
+    "record_ssh_outages": lambda _, session: lambda: holds.record_outages(session, PROVIDER, {"": "none answers"}),
     "hold_recovery": lambda _, session: lambda: holds.record(session, PROVIDER, {"": "many are silent"}),
     "intend": _intend,
     "provide": _provide,

@@ -82,7 +82,7 @@ def test_a_machine_with_a_fault_fails_by_its_name_and_holds_up_nobody(
 def test_a_fault_that_shows_otherwise_is_noticed(real_time: Fleet) -> None:
     """A table that nothing contradicts is no check."""
     assert endure(replace(FAULTS[0], shows=frozenset()), Provisions(real_time)) == [
-        "it showed as ['fails ProviderRefused'] instead of []"
+        "it showed as ['fails ProviderUnusable'] instead of []"
     ]
 
 

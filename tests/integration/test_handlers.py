@@ -247,6 +247,7 @@ def test_an_invocation_answers_and_measures_the_same_counts(
         expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
         if loop == "recoverer":
             expected = expected | {Metric.HELD_BACK, Metric.SILENT, Metric.NEVER_REPORTED, Metric.QUARANTINED}
+            expected |= {Metric.SPARED, Metric.NOT_TAKEN, Metric.NO_ACCESS}
         assert set(counts) == {metric.value for metric in expected}
 
 

@@ -642,7 +642,7 @@ HELD = f"INSERT INTO recovery_holds VALUES ('{PROVIDER}', '', now(), {{}}, 'an o
         (HELD.format("NULL"), "recovery is held back"),
         (HELD.format("now()"), "it is given time once more"),
         ("INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '')", "it needs no recovery any more"),
-        ("DELETE FROM machine_agent_started", "it needs no recovery any more"),
+        ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),
     ],
 )
 def test_a_machine_that_is_not_due_any_more_is_not_struck(world: World, change: str, told: str) -> None:
@@ -650,7 +650,7 @@ def test_a_machine_that_is_not_due_any_more_is_not_struck(world: World, change: 
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     assert world.loop.no_longer_due(session, [held]) == {}
-    world.fleet.sql(change.format(id=f"'{world.machine}'::uuid"))
+    world.fleet.change(world.machine, change.format(id=f"'{world.machine}'::uuid"))
     (reason,) = world.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == (told, False)
 
