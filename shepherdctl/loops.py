@@ -58,9 +58,9 @@ def run(
         telemetry.unbind()
     plan = result.get("plan")
     if output is Form.JSON:
-        document({**result, "plan": _with_times(plan)} if dry_run else result)
+        document({name: _with_times(part) for name, part in result.items()} if dry_run else result)
     elif dry_run:
-        _tell_plan(plan)
+        _tell_plan(plan, result)
     else:
         counts = [(name.replace("_", " "), count) for name, count in result.items() if name not in _HEAD]
         facts(counts)
@@ -68,10 +68,12 @@ def run(
             note("nothing was done: the log line above says why")
 
 
-def _tell_plan(plan: object) -> None:
+def _tell_plan(plan: object, result: Mapping[str, Any]) -> None:
     """Show a plan in the way of the loop that made it."""
     if isinstance(plan, list):
-        _tell_work(plan)
+        _tell_work(plan, result["plan_if_not_held_back"])
+        for reason in result["held_back"]:
+            note(f"recovery is suspended: {reason}")
     elif "changes" in (named := cast("Mapping[str, Any]", plan)):
         _tell_changes(named["changes"])
     else:
@@ -82,16 +84,20 @@ def _with_times(plan: object) -> object:
     """Return the plan of a loop that works on machines with times instead of texts, which is how plans tell them."""
     if not isinstance(plan, list):
         return plan
-    return [{**work, "due_at": datetime.fromisoformat(work["due_at"])} for work in plan]
+    return [
+        {**work, "due_at": datetime.fromisoformat(work["due_at"])} if isinstance(work, dict) else work for work in plan
+    ]
 
 
-def _tell_work(plan: list[dict[str, Any]]) -> None:
-    """Show what a loop that works on machines would claim."""
+def _tell_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> None:
+    """Show what a loop that works on machines would claim, and what it would if recovery were not suspended."""
+    rows = [*((work, None) for work in plan), *((work, "yes") for work in suspended)]
     table(
         [
             Column("MACHINE"),
             Column("PROVIDER ID"),
             Column("PROCESS"),
+            Column("SUSPENDED"),
             Column("DECISION", prose=True),
             Column("DUE SINCE (UTC)"),
             Column("LAST BACKOFF"),
@@ -101,15 +107,16 @@ def _tell_work(plan: list[dict[str, Any]]) -> None:
                 name,
                 work["provider_id"],
                 work["process"],
+                held,
                 work["decision"],
                 f"{datetime.fromisoformat(work['due_at']):%Y-%m-%d %H:%M:%S}",
                 None if work["last_interval_seconds"] is None else f"{work['last_interval_seconds']} s",
             )
-            for name, work in zip(ids(work["machine_id"] for work in plan), plan, strict=True)
+            for name, (work, held) in zip(ids(work["machine_id"] for work, _ in rows), rows, strict=True)
         ],
     )
     if not plan:
-        note("no machine is due")
+        note("no machine would be taken" if suspended else "no machine is due")
 
 
 def _tell_changes(changes: list[dict[str, Any]]) -> None:

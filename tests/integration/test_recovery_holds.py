@@ -273,11 +273,34 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
 
 def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World, clock: ManualClock) -> None:
     """It is how operators look before they switch the Recoverer on."""
-    world.never(12)
+    due = world.never(12)
+    for held in ({}, {WHOLE: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
+        rehearsal = control_loop.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+        assert rehearsal.work == []
+        assert rehearsal.held_back == ("the whole provider: no machine reports: 12 never reported",)
+        assert {work.machine_id for work in rehearsal.suspended} == set(due)
+        assert {str(rehearsal.decisions[work]) for work in rehearsal.suspended} == {"reboot, attempt 1 of 3"}
+        assert world.held() == held
+        world.run()
+    assert not world.provider.reboots
+    assert all(world.fleet.events(machine) == [] for machine in due)
+
+
+def test_a_dry_run_tells_apart_what_is_held_back_and_what_is_not(world: World, clock: ManualClock) -> None:
+    """And tells of all that is held back, because an operator decides by it whether to let that be done."""
+    world.sound(60, "ams")
+    world.sound(10, "fra")
+    dark = world.silent(12, "fra")
+    lost = world.silent(2, "ams")
+    world.run()
+    world.provider.reboots.clear()
+    (other,) = world.silent(1, "ams")
     rehearsal = control_loop.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
-    assert rehearsal.work == []
-    assert rehearsal.held_back == ("the whole provider: no machine reports: 12 never reported",)
-    assert world.held() == {}
+    assert [work.machine_id for work in rehearsal.work] == [other]
+    assert {work.machine_id for work in rehearsal.suspended} == set(dark)
+    assert not {*lost} & {work.machine_id for work in rehearsal.decisions}
+    assert set(world.held()) == {"fra"}
+    assert not world.provider.reboots
 
 
 def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> None:

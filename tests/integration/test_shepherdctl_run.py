@@ -123,6 +123,27 @@ def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) 
     assert "no machine is due" in nothing.stderr
 
 
+def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_were_it_not(fleet: Fleet) -> None:
+    """An operator looks here before overriding it; that nothing is due would be the wrong answer."""
+    machines = [fleet.silent_machine() for _ in range(12)]
+    fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
+    fleet.sql("UPDATE machine_due SET provider = 'equinix'")
+    command_line = CommandLine(fleet.settings, EQUINIX)
+    rehearsed = command_line.process("run", "recoverer", "--dry-run")
+    titles, *rows = rehearsed.stdout.splitlines()
+    assert "SUSPENDED" in titles
+    assert {row.split()[0] for row in rows} == {str(machine_id) for machine_id in machines}
+    assert all("  yes  " in row and "reboot, attempt 1 of 3" in row for row in rows)
+    assert "no machine would be taken" in rehearsed.stderr
+    assert "recovery is suspended: the whole provider: no machine reports: 12 fell silent" in rehearsed.stderr
+    document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
+    assert (document["plan"], len(document["plan_if_not_held_back"])) == ([], 12)
+    assert document["plan_if_not_held_back"][0]["due_at"].endswith("Z")
+    assert document["held_back"] == ["the whole provider: no machine reports: 12 fell silent"]
+    assert all(fleet.events(machine_id) == [] for machine_id in machines)
+    assert fleet.sql("SELECT count(*) FROM recovery_holds") == [[0]]
+
+
 def test_a_discrepancy_fails_and_names_every_machine(
     shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
 ) -> None:

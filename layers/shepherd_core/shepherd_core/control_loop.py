@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb import queries
+from shepherd_core.bmdb import holds, queries
 from shepherd_core.bmdb import work as bmdb_work
 from shepherd_core.bmdb.recovering import Spared
 from shepherd_core.bmdb.session import Session
@@ -50,6 +50,8 @@ ADMISSION_SECONDS = 30.0
 """So long the loop's word holds on what may be claimed."""
 
 _CAUSE_LENGTH = 1000
+_SUSPENDED = 1000
+"""Machines that a rehearsal looks for where recovery is held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +340,8 @@ class Rehearsal:
     """What an invocation would begin with."""
 
     work: list[Work]
+    suspended: list[Work]
+    """What it would take besides, at most 1,000 machines, if nothing were held back."""
     decisions: Mapping[Work, object]
     """What it would do with each."""
     held_back: tuple[str, ...]
@@ -345,16 +349,30 @@ class Rehearsal:
 
 
 def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: Limits) -> Rehearsal:
-    """Return what an invocation would claim first, by claiming it and undoing that: nothing is changed."""
+    """
+    Return what an invocation would claim first, by claiming it and undoing that: nothing is changed.
+
+    And what it would claim if recovery were not held back, where it is.
+    """
 
     def unit() -> Rehearsal:
         session = Session.open(connection, clock, f"{loop.process}/{provider}", "dry run", limits.session_seconds)
         admission = loop.admit(session)
-        limit = min(limits.concurrency, admission.limit)
-        while True:
-            claim = bmdb_work.claim(session, loop.process, provider, limit, silence=admission.silence)
-            if claim.work or not claim.examined:
-                decisions = loop.decide(session, claim.work) if claim.work else {}
-                return Rehearsal(list(claim.work), decisions, admission.held_back)
+
+        def claimed(limit: int) -> Sequence[Work]:
+            while True:
+                claim = bmdb_work.claim(session, loop.process, provider, limit, silence=admission.silence)
+                if claim.work or not claim.examined:
+                    return claim.work
+
+        work = list(claimed(min(limits.concurrency, admission.limit)))
+        suspended: list[Work] = []
+        decisions = dict(loop.decide(session, work)) if work else {}
+        if admission.held_back:
+            holds.disregard(session, provider)
+            while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
+                suspended += more
+                decisions |= loop.decide(session, more)
+        return Rehearsal(work, suspended, decisions, admission.held_back)
 
     return connection.rehearse(unit)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.agent_api import AgentApi
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.work import Work
     from shepherd_core.provider import Provider
     from shepherd_core.resolution import Resolution
     from shepherd_core.takeover import AgentBinary
@@ -340,12 +341,16 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
     def plan(_: Deadline) -> dict[str, object]:
         rehearsal = control_loop.rehearse(loop, provider.name, connection, CLOCK, limits)
-        plan = [
-            {**asdict(work), "decision": decision and str(decision)}
-            for work in rehearsal.work
-            for decision in (rehearsal.decisions.get(work),)
-        ]
-        return {"plan": plan, "held_back": rehearsal.held_back}
+
+        def told(works: list[Work]) -> list[dict[str, Any]]:
+            decisions = ((work, rehearsal.decisions.get(work)) for work in works)
+            return [{**asdict(work), "decision": decision and str(decision)} for work, decision in decisions]
+
+        return {
+            "plan": told(rehearsal.work),
+            "held_back": rehearsal.held_back,
+            "plan_if_not_held_back": told(rehearsal.suspended),
+        }
 
     return Function(
         provider.name,

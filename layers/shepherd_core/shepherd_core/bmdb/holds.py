@@ -177,6 +177,15 @@ def record_outages(session: Session, provider: str, outages: Mapping[str, str]) 
         raise SessionExpired
 
 
+def disregard(session: Session, provider: str) -> None:
+    """
+    Forget the holds in force, so that claims hand out what is due there, as if nothing had been held back.
+
+    For rehearsals, which undo it.
+    """
+    session.connection.run("disregard_holds", provider=provider)
+
+
 def holds(connection: Connection) -> list[dict[str, Any]]:
     """Return the holds and outages of SSH in force (``ended_at`` is None), and those that ended within a day."""
     return connection.records("recovery_holds")

@@ -336,6 +336,10 @@ changed AS (
 )
 SELECT count(*) FROM session;
 
+-- name: disregard_holds
+-- For a rehearsal, which is rolled back: what would be claimed if nothing were held back?
+DELETE FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL;
+
 -- name: recovery_gaps
 -- For how long nobody looked, in seconds, and how many seconds ago that ended, as a look would find it now.
 SELECT
