@@ -19,6 +19,7 @@ from shepherdctl import (
     inventory,
     loops,
     machines,
+    overriding,
     pausing,
     reconciling,
     recovering,
@@ -112,6 +113,11 @@ _add(machine, "adopt", resolving.adopt)
 _add(machine, "forget", resolving.forget)
 _add(machine, "release", resolving.release)
 app.add_typer(machine, name="machine")
+
+recovery = _group("Let the Recoverer go on where it suspends recovery.")
+_add(recovery, "override", overriding.override)
+_add(recovery, "withdraw", overriding.withdraw)
+app.add_typer(recovery, name="recovery")
 
 _add(app, "status", status.status)
 _add(app, "reconcile", reconciling.reconcile)

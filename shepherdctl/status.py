@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.text import Text
-from shepherd_core.bmdb import holds, provisioning, queries
+from shepherd_core.bmdb import holds, overrides, provisioning, queries
 from shepherd_core.bmdb.work import Silence
 from shepherd_core.breaker import where
 from shepherd_core.config import load
@@ -23,8 +23,9 @@ def status(output: Output = Form.TABLE) -> None:
     It holds back where so many machines are silent at once that the fault is
     more likely ours than theirs, and reboots none there: the figures that decided
     it are told. Holds that ended within a day are told too, since silence is
-    counted from their end. What waits for SHEPHERD_MAX_MACHINES is told as the
-    Provisioner saw it last.
+    counted from their end; and overrides, by which an operator lets some machines
+    be recovered all the same (shepherdctl recovery). What waits for
+    SHEPHERD_MAX_MACHINES is told as the Provisioner saw it last.
 
     Examples:
       shepherdctl status
@@ -37,14 +38,24 @@ def status(output: Output = Form.TABLE) -> None:
         )
         counts = queries.count_machines(connection, silence)
         held = holds.holds(connection)
+        overridden = overrides.overrides(connection)
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
         now = queries.now(connection)
     if output is Form.JSON:
-        document({"machines": counts, "holds": held, "waiting": waiting, "pauses": len(paused)})
+        document(
+            {
+                "machines": counts,
+                "holds": held,
+                "overrides": overridden,
+                "waiting": waiting,
+                "pauses": len(paused),
+            }
+        )
         return
     _count(counts)
     _tell(held, now)
+    _tell_overrides(overridden, now)
     _tell_waiting(waiting, now)
     if paused:
         note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
@@ -103,5 +114,30 @@ def _tell_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
                 relative(one["seen_at"], now),
             )
             for one in waiting
+        ],
+    )
+
+
+def _tell_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print where an operator lets the Recoverer go on, and for how many machines more."""
+    table(
+        [
+            Column("OVERRIDE"),
+            Column("PROVIDER"),
+            Column("WHERE", prose=True),
+            Column("TAKEN"),
+            Column("OWNER"),
+            Column("REASON", prose=True),
+        ],
+        [
+            (
+                f"ends {relative(one['expires_at'], now)}",
+                one["provider"],
+                where(one["location"]),
+                f"{one['taken']} of {one['machines']}" + (", used up" if one["taken"] >= one["machines"] else ""),
+                one["owner"],
+                one["reason"],
+            )
+            for one in overridden
         ],
     )

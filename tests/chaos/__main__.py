@@ -41,7 +41,7 @@ from tests.chaos.operators import DEEDS
 from tests.chaos.points import Killed
 from tests.chaos.processes import Functions, event_of, explore_processes, load
 from tests.chaos.records import Installing, Reports, Updates
-from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
 from tests.chaos.twins import normal
 from tests.integration.fleet import Fleet
@@ -80,8 +80,8 @@ class Chaos:
         fleet = self.fleet
         all_plays: tuple[Play, ...] = (
             Life(fleet), Twins(Provisioning(fleet)), Twins(Provisioning(fleet), 3), Twins(OneCapacity(fleet)),
-            Twins(Recoveries(fleet)), Twins(Updates(fleet)), Twins(Reports(fleet)), Beside(fleet),
-            Twins(Departures(fleet)),
+            Twins(Recoveries(fleet)), Twins(Overridden(fleet)), Twins(Updates(fleet)), Twins(Reports(fleet)),
+            Beside(fleet), Twins(Departures(fleet)),
         )  # fmt: skip
         return {play.name: play for play in all_plays}
 
@@ -95,7 +95,7 @@ class Chaos:
         """Die at every effect of every loop."""
         scenarios: list[Scenario] = [
             each(self.fleet)
-            for each in (Provisioning, Recoveries, Away, GivingUp, Updates, Reports, Installing, Departures)
+            for each in (Provisioning, Recoveries, Away, GivingUp, Overridden, Updates, Reports, Installing, Departures)
         ]
         for scenario in scenarios:
             for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):

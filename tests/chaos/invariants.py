@@ -195,6 +195,27 @@ INVARIANTS = (
         """,
     ),
     Invariant(
+        "recovery_is_held_back_as_was_said",
+        "Too many machines are silent for it to be their fault; an operator lets as many through as he said.",
+        """
+        SELECT format('recovery is held back, and %s was %s for it', h.machine_id, h.event)
+        FROM work_history h
+        JOIN machine_provided p ON p.machine_id = h.machine_id
+        JOIN recovery_holds x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
+        WHERE h.process = 'ShepherdRecovery'
+            AND h.event = 'Started'
+            AND x.ended_at IS NULL
+            AND h.timestamp > x.held_at + :margin::float8 * interval '1 second'
+            AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
+        UNION ALL
+        SELECT format('%s machines were let through, %s are counted and %s allowed', count(*), o.taken, o.machines)
+        FROM recovery_overrides o
+        JOIN recovery_override_machines m ON m.override_id = o.override_id
+        GROUP BY o.location, o.taken, o.machines
+        HAVING count(*) > o.machines OR count(*) <> o.taken
+        """,
+    ),
+    Invariant(
         "every_effect_is_explained_by_a_record",
         "Whoever finds a machine, or a reboot, finds in the BMDB why it is there.",
         """

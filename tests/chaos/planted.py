@@ -44,6 +44,7 @@ LOCKS = "tests/integration/test_bmdb_locks.py::test_whoever_comes_second_judges_
 LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
 NETWORK = "tests/integration/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
+OVERRIDES = "tests/integration/test_recovery_overrides.py::test_who_waited_for_a_twin_counts_what_it_let_through"
 
 WAIT_SECONDS = 900
 
@@ -353,6 +354,12 @@ PLANTS: tuple[Plant, ...] = (
         (Edit("gaps.py", "and gap.ended_ago < _doubt(gap, seconds)", "and gap.ended_ago >= 0"),),
         MODEL,
         "nobody_waits_for_ever",
+    ),
+    Plant(
+        "what an override has let through is counted without a lock",
+        (Edit("bmdb/sql/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "take_overridden"),),
+        OVERRIDES,
+        "test_who_waited_for_a_twin_counts_what_it_let_through",
     ),
     Plant(
         "a failure is recorded without its cause",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from shepherd_core import control_loop
 from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import queries
+from shepherd_core.bmdb import overrides, queries
 from shepherd_core.bmdb.work import Silence
+from shepherd_core.breaker import WHOLE
 from shepherd_core.clock import Deadline, SystemClock
 from shepherd_core.control_loop import Limits
 from shepherd_core.initializer import Initializer
@@ -358,3 +359,31 @@ class Away(Recoveries):
             if queries.show_machine(world.fleet.connection, machine_id)["quarantined_at"]
         ]
         return [each for each in super().missing(world) if not any(str(machine) in each for machine in given_up)]
+
+
+class Overridden(Recoveries):
+    """Four machines that are silent, none that reports, and an operator who lets two be recovered all the same."""
+
+    name = "recoverer that is overridden"
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = World(self._fleet, SystemClock())
+        self._silent = [self._fleet.silent_machine() for _ in range(4)]
+        world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
+        made = overrides.override(
+            self._fleet.connection,
+            provider="equinix",
+            location=WHOLE,
+            machines=2,
+            owner="somebody",
+            reason="no power",
+            seconds=7 * 24 * HOUR,
+        )
+        assert made is not None
+        return world
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        attempted = [machine for machine in self._silent if "Attempted" in self._fleet.events(machine)]
+        return [] if len(attempted) == 2 else [f"{len(attempted)} of 2 machines were taken"]

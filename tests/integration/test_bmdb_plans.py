@@ -73,6 +73,11 @@ UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
 INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
 INSERT INTO recovery_looks SELECT 'static', now();
+INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at)
+    SELECT 'static', place, 20, 'me', '?', now() + interval '1 hour' FROM unnest(ARRAY['', 'fra']) AS place;
+INSERT INTO recovery_override_machines (override_id, machine_id)
+    SELECT o.override_id, d.machine_id
+    FROM recovery_overrides o, (SELECT machine_id FROM machine_due WHERE process = 'ShepherdRecovery' LIMIT 10) AS d;
 INSERT INTO recovery_gaps (provider, began_at, ended_at)
     SELECT 'static', now() - n * interval '1 hour', now() - n * interval '1 hour' + interval '30 minutes'
     FROM generate_series(1, 24) n;
@@ -106,6 +111,8 @@ SMALL = {
     "provider_listings",
     "provisioner_lock",
     "recovery_gaps",
+    "recovery_override_machines",
+    "recovery_overrides",
     "recovery_holds",
     "recovery_looks",
     "schema_migrations",
@@ -124,6 +131,7 @@ LIMITS = {
     "list_machines": 2_400,
     "close_session": 1_500,
     "look_at_silence": 35_000,
+    "take_overridden": 35_000,
     "quarantine": 300,
     "find_disagreements": 40_000,
     "forget_history": 4_000,
@@ -200,6 +208,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "process": "ShepherdAgentStart",
         "provider": "static",
         "limit": BATCH,
+        "machines": 20,
         "first_heartbeat_seconds": 1800,
         "silence_seconds": 600,
         "again_seconds": None,
@@ -288,6 +297,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "quarantine": {"process": "ShepherdRecovery"},
     "attempt_recovery": {"process": "ShepherdRecovery"},
     "list_machines": {"limit": 100},
+    "override_recovery": {"location": "fra"},
+    "withdraw_override": {"location": "fra"},
     "start_work": {"process": "ShepherdAccess"},
 }
 

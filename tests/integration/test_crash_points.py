@@ -23,7 +23,7 @@ from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore,
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.points import Death, Killed, Points, alive
 from tests.chaos.records import Installing, Reports, Updates
-from tests.chaos.scenarios import AgentStarts, Away, GivingUp, Provisioning, Recoveries
+from tests.chaos.scenarios import AgentStarts, Away, GivingUp, Overridden, Provisioning, Recoveries
 from tests.chaos.world import World
 from tests.integration.machine_client import Client
 from tests.integration.provisioning import PREFIX
@@ -50,6 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
         pytest.param(Recoveries, 15, OUTAGE_SECONDS, id="recoverer"),
         pytest.param(Away, 29, OUTAGE_SECONDS, id="recoverer, provider away"),
         pytest.param(GivingUp, 15, OUTAGE_SECONDS, id="recoverer that gives up"),
+        pytest.param(Overridden, 9, SOON_SECONDS, id="recoverer that is overridden"),
         pytest.param(Updates, 5, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 9, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, 7, SOON_SECONDS, id="install"),
@@ -176,6 +177,13 @@ def test_an_invocation_that_nobody_disturbs_is_watched_at_every_effect(real_time
          "(SELECT machine_id FROM machine_agent_heartbeat ORDER BY agent_heartbeat_at DESC LIMIT 1) m; "
          "INSERT INTO work_history (machine_id, process, event) SELECT machine_id, process, 'Started' FROM work"),
          "no_healthy_machine_is_rebooted"),
+        ("INSERT INTO recovery_holds SELECT provider, '', 'epoch', NULL, '?' FROM machine_provided LIMIT 1",
+         "recovery_is_held_back_as_was_said"),
+        (("INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at) "
+         "VALUES ('equinix', '', 1, 'me', '?', now()); "
+         "INSERT INTO recovery_override_machines (override_id, machine_id) "
+         "SELECT override_id, machine_id FROM recovery_overrides, (SELECT machine_id FROM machines LIMIT 2) AS m; "
+         "UPDATE recovery_overrides SET taken = 2"), "recovery_is_held_back_as_was_said"),
         ("DELETE FROM machine_due WHERE machine_id = (SELECT machine_id FROM machine_due LIMIT 1)",
          "nothing_is_left_behind"),
         (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines LIMIT 1; "

@@ -19,7 +19,7 @@ from tests.chaos.life import Beside, Life
 from tests.chaos.points import Points
 from tests.chaos.processes import Functions, explore_processes, load
 from tests.chaos.records import Reports, Updates
-from tests.chaos.scenarios import OneCapacity, Provisioning, Recoveries
+from tests.chaos.scenarios import OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Chance, Interrupting, Play, Twins, play, play_all, play_seed, play_seeds
 from tests.chaos.twins import Deed, Scheduler, normal
 from tests.chaos.world import World
@@ -45,10 +45,11 @@ SEEDS = 2
         Beside,
         lambda fleet: Twins(Provisioning(fleet), 3),
         lambda fleet: Twins(Recoveries(fleet)),
+        lambda fleet: Twins(Overridden(fleet)),
         lambda fleet: Twins(Updates(fleet)),
         lambda fleet: Twins(Reports(fleet)),
     ],
-    ids=["all_loops", "operators", "provisioner", "recoverer", "updater", "agent_api"],
+    ids=["all_loops", "operators", "provisioner", "recoverer", "overridden", "updater", "agent_api"],
 )
 def test_whatever_is_done_beside_each_other_keeps_every_promise(
     real_time: Fleet, make: Callable[[Fleet], Play]

@@ -20,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb import holds, recovering
+from shepherd_core.bmdb import holds, overrides, recovering
 from shepherd_core.bmdb.work import finish_recovery
 from shepherd_core.breaker import WHOLE, Budgets, Kind, by_number, by_share, ssh_outages, total, where
 from shepherd_core.errors import (
@@ -121,7 +121,25 @@ class Recoverer:
             Metric.NO_ACCESS: look.no_access,
         }
         words = tuple(f"{where(location)}: {reason}" for location, reason in sorted([*held.items(), *outages.items()]))
-        return Admission(0 if WHOLE in held else look.claimable, words, counts, look.silence, idle=look.idle)
+        limit = 0 if WHOLE in held else look.claimable
+        if held and not look.idle:
+            limit += self._overridden(session, look.silence)
+        return Admission(limit, words, counts, look.silence, idle=look.idle)
+
+    def _overridden(self, session: Session, silence: Silence) -> int:
+        """Return how many machines may be taken although recovery is held back where they are."""
+        taken = overrides.take(session, self._provider.name, silence)
+        for each in taken:
+            telemetry.warning(
+                "machines are recovered although recovery is held back: an operator overrides that",
+                where=where(each.location),
+                owner=each.owner,
+                reason=each.reason,
+                machines=each.due,
+                new=each.new,
+                left=each.left,
+            )
+        return sum(each.due for each in taken)
 
     def _ssh_outages(self, session: Session, look: holds.Look) -> dict[str, str]:
         """Put on record where SSH has an outage; there, machines that did not come back have no more done to them."""

@@ -149,6 +149,7 @@ SELECT
             FROM recovery_holds x
             WHERE x.provider = j.provider AND x.location IN ('', j.provider_location) AND x.ended_at IS NULL
         )
+            AND NOT EXISTS (SELECT 1 FROM recovery_spared x WHERE x.machine_id = j.machine_id)
             THEN 'recovery is held back'
     END AS reason,
     coalesce(j.process IS NOT NULL AND j.heard_at + j.patience > statement_timestamp(), false) AS recovered
@@ -403,6 +404,7 @@ LEFT JOIN LATERAL (
         AND v.provider = p.provider
         AND v.location IN ('', p.provider_location)
         AND v.ended_at IS NULL
+        AND NOT EXISTS (SELECT 1 FROM recovery_spared u WHERE u.machine_id = m.machine_id)
     ORDER BY v.location
     LIMIT 1
 ) AS h ON true

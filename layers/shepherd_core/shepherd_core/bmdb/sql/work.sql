@@ -9,7 +9,8 @@
 -- which the statement sees the older one when it reads the row without a lock), are left alone. A claimed row moves to
 -- the session's deadline: should the session die, the machine falls due by itself. Only a claim that takes something
 -- locks the session's row: one that finds nothing writes nothing. Where recovery is held back, machines
--- are passed over and stay as due as they are, so that it can be seen how many they are. The inner limit is a constant,
+-- are passed over and stay as due as they are, so that it can be seen how many they are, but for those that an operator's
+-- override lets through (spared), which the history says. The inner limit is a constant,
 -- and the judgement LATERAL, so that the planner expects few rows in any fleet and never scans it.
 WITH session AS (
     SELECT session_id
@@ -20,6 +21,11 @@ held AS (
     SELECT location
     FROM recovery_holds
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
+),
+spared AS (
+    SELECT machine_id, owner, reason
+    FROM recovery_spared
+    WHERE provider = :provider AND EXISTS (SELECT 1 FROM held)
 ),
 admitted AS (
     SELECT session_id
@@ -32,7 +38,7 @@ admitted AS (
             AND (provider IS NULL OR provider = :provider)
             AND (expires_at IS NULL OR expires_at > clock_timestamp())
     )
-    AND '' <> ALL (ARRAY(SELECT location FROM held))
+    AND ('' <> ALL (ARRAY(SELECT location FROM held)) OR EXISTS (SELECT 1 FROM spared))
 ),
 looked AS (
     SELECT machine_id, not_before, revision
@@ -44,6 +50,8 @@ looked AS (
             AND d.not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM admitted)
             AND CASE
+                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM spared)) THEN true
+                WHEN '' = ANY (ARRAY(SELECT location FROM held)) THEN false
                 WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
                     (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
                         <> ALL (ARRAY(SELECT location FROM held)),
@@ -69,6 +77,8 @@ awaited AS (
             AND d.recover_at <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM admitted)
             AND CASE
+                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM spared)) THEN true
+                WHEN '' = ANY (ARRAY(SELECT location FROM held)) THEN false
                 WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
                     (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
                         <> ALL (ARRAY(SELECT location FROM held)),
@@ -183,8 +193,19 @@ locked AS (
     SELECT machine_id, :process, session_id FROM taken
 ),
 noted AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, :process, 'Started', session_id FROM taken
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT
+        t.machine_id,
+        :process,
+        'Started',
+        (
+            SELECT 'although recovery is suspended, by ' || max(s.owner) || ': ' || max(s.reason)
+            FROM spared s
+            WHERE s.machine_id = t.machine_id
+            HAVING count(*) > 0
+        ),
+        t.session_id
+    FROM taken t
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,

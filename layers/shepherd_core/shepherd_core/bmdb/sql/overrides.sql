@@ -1,0 +1,157 @@
+-- Overrides: what an operator lets the Recoverer do although it holds back. The claim lets their machines through by itself.
+
+-- name: override_recovery
+-- Let so many machines be taken at one location, or ('') at the whole provider. No row: there is such an override already.
+INSERT INTO recovery_overrides AS o (provider, location, machines, owner, reason, created_at, expires_at)
+VALUES (
+    :provider, :location, :machines, :owner, :reason,
+    clock_timestamp(), clock_timestamp() + :seconds::float8 * interval '1 second'
+)
+ON CONFLICT (provider, location) DO UPDATE
+SET
+    override_id = excluded.override_id,
+    machines = excluded.machines,
+    taken = 0,
+    owner = excluded.owner,
+    reason = excluded.reason,
+    created_at = excluded.created_at,
+    expires_at = excluded.expires_at
+WHERE o.expires_at <= excluded.created_at
+RETURNING override_id, created_at, expires_at;
+
+-- name: forget_overridden
+-- Drop the machines of overrides that were replaced.
+DELETE FROM recovery_override_machines
+WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
+
+-- name: withdraw_override
+-- End an override now. No row: there is none in force.
+UPDATE recovery_overrides
+SET expires_at = clock_timestamp()
+WHERE provider = :provider AND location = :location AND expires_at > clock_timestamp()
+RETURNING machines, taken, owner, reason, created_at;
+
+-- name: recovery_overrides
+-- The overrides in force.
+SELECT provider, location, machines, taken, owner, reason, created_at, expires_at
+FROM recovery_overrides
+WHERE expires_at > clock_timestamp()
+ORDER BY provider, location;
+
+-- name: take_overridden
+-- Let machines through that are due for recovery and held back, as far as overrides allow: those of the location first,
+-- longest silent first. An override's row is locked, and tells how many it has let through by then, whatever a twin did
+-- since this began; a machine is let through once. A row for each override that has machines which are due, with how many
+-- those are, and how many of them are new; and one in any case.
+WITH session AS (
+    SELECT session_id
+    FROM sessions
+    WHERE session_id = :session_id AND deadline > clock_timestamp()
+),
+open AS (
+    SELECT override_id, location, machines, taken, owner, reason
+    FROM recovery_overrides
+    WHERE provider = :provider AND expires_at > clock_timestamp() AND EXISTS (SELECT 1 FROM session)
+    ORDER BY location
+    FOR UPDATE
+),
+held AS (
+    SELECT location FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL
+),
+waiting AS (
+    (
+        SELECT d.machine_id, false AS overdue
+        FROM machine_due d
+        WHERE d.process = 'ShepherdRecovery'
+            AND d.provider = :provider
+            AND d.not_before <= statement_timestamp()
+            AND EXISTS (SELECT 1 FROM open)
+        ORDER BY d.not_before, d.machine_id
+        LIMIT 1000
+    )
+    UNION ALL
+    (
+        SELECT d.machine_id, true
+        FROM machine_due d
+        WHERE d.provider = :provider
+            AND d.process IS DISTINCT FROM 'ShepherdRecovery'
+            AND d.recover_at <= statement_timestamp()
+            AND EXISTS (SELECT 1 FROM open)
+        ORDER BY d.recover_at, d.machine_id
+        LIMIT 1000
+    )
+),
+due AS (
+    SELECT n.machine_id, n.location, n.since
+    FROM waiting w
+    CROSS JOIN LATERAL (
+        SELECT * FROM machine_next WHERE machine_id = w.machine_id AND overdue = w.overdue LIMIT 1
+    ) AS n
+    WHERE n.process = 'ShepherdRecovery'
+        AND n.since <= statement_timestamp() - CASE
+            WHEN w.overdue THEN :recover_awaited_seconds::float8
+            WHEN n.reported THEN :recover_silent_seconds::float8
+            ELSE :recover_never_seconds::float8
+        END * interval '1 second'
+        AND n.locked_until IS NULL
+        AND n.paused_until IS NULL
+        AND coalesce(n.backoff_until <= statement_timestamp(), true)
+        AND EXISTS (SELECT 1 FROM held WHERE held.location IN ('', n.location))
+),
+before AS (
+    SELECT d.machine_id, m.override_id
+    FROM due d
+    JOIN recovery_override_machines m ON m.machine_id = d.machine_id
+    WHERE m.override_id IN (SELECT override_id FROM open)
+),
+ranked AS (
+    SELECT
+        d.machine_id,
+        o.override_id,
+        o.machines - o.taken AS free,
+        row_number() OVER (ORDER BY o.override_id, d.since, d.machine_id) AS place
+    FROM due d
+    CROSS JOIN LATERAL (
+        SELECT override_id, machines, taken
+        FROM open
+        WHERE location IN ('', d.location) AND taken < machines
+        ORDER BY location DESC
+        LIMIT 1
+    ) AS o
+    WHERE d.machine_id <> ALL (ARRAY(SELECT machine_id FROM before))
+),
+let_through AS (
+    INSERT INTO recovery_override_machines (override_id, machine_id)
+    SELECT r.override_id, r.machine_id
+    FROM ranked r
+    JOIN (SELECT override_id, min(place) AS first FROM ranked GROUP BY override_id) AS f ON f.override_id = r.override_id
+    WHERE r.place < f.first + r.free
+    ON CONFLICT (override_id, machine_id) DO NOTHING
+    RETURNING override_id, machine_id
+),
+counted AS (
+    UPDATE recovery_overrides o
+    SET taken = o.taken + n.number
+    FROM (SELECT override_id, count(*) AS number FROM let_through GROUP BY override_id) AS n
+    WHERE o.override_id = n.override_id
+)
+SELECT
+    (SELECT count(*) FROM session) AS sessions,
+    o.location,
+    o.owner,
+    o.reason,
+    o.machines - o.taken - u.new AS left_over,
+    u.new,
+    u.due
+FROM (SELECT 1) AS always
+LEFT JOIN (
+    SELECT override_id, count(*) AS due, count(*) FILTER (WHERE fresh) AS new
+    FROM (
+        SELECT override_id, true AS fresh FROM let_through
+        UNION ALL
+        SELECT override_id, false FROM before
+    ) AS either
+    GROUP BY override_id
+) AS u ON true
+LEFT JOIN open o ON o.override_id = u.override_id
+ORDER BY o.location;
