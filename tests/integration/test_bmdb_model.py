@@ -936,10 +936,10 @@ def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way
     known.late_commits()
     known.lost_answers()
     known.agents()
-    known.strikes()
-    known.schedules()
     known.deaths()
     known.work_by_name()
+    known.strikes()
+    known.schedules()
     known.operators_beside()
     bmdb.teardown()
     ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
