@@ -289,7 +289,8 @@ class Recoveries:
 
     def _answer(self, world: World, asked: str) -> None:
         """Let the machine that comes back report, when the provider is asked about it."""
-        assert self._back is not None
+        if self._back is None:
+            return
         machine_id, provider_id = self._back
         heard = "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() WHERE machine_id = :id"
         if asked == provider_id and self._fleet.sql(f"{heard} RETURNING 1", id=machine_id):
@@ -369,6 +370,7 @@ class Overridden(Recoveries):
     def arrange(self) -> World:
         """See ``Scenario``."""
         world = World(self._fleet, SystemClock())
+        self._back = None
         self._silent = [self._fleet.silent_machine() for _ in range(4)]
         world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
         made = overrides.override(

@@ -308,6 +308,12 @@ def test_an_override_that_is_used_up_says_so(world: Dark, shepherdctl: CommandLi
     assert "5 of 5, used up" in shepherdctl.read("status")
 
 
+def given(option: str, value: str) -> list[str]:
+    """Return ``GIVEN`` with another value of *option*."""
+    at = list(GIVEN).index(option)
+    return [*GIVEN[: at + 1], value, *GIVEN[at + 2 :]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "wanted"),
     [
@@ -315,12 +321,12 @@ def test_an_override_that_is_used_up_says_so(world: Dark, shepherdctl: CommandLi
         (["--provider", PROVIDER, "--reason", "x", "--machines", "5"], 2, "--for"),
         (["--provider", PROVIDER, "--reason", "x", "--for", "2h"], 2, "--machines"),
         (["--reason", "x", "--for", "2h", "--machines", "5"], 2, "--provider"),
-        ([*GIVEN, "--reason", " "], 2, "a reason was wanted"),
-        ([*GIVEN, "--for", "8d"], 2, "at most 7d was wanted"),
-        ([*GIVEN, "--for", "soon"], 2, "is no duration"),
-        ([*GIVEN, "--machines", "0"], 2, "greater than or equal to 1"),
-        ([*GIVEN, "--machines", "1001"], 2, "less than or equal to 1000"),
-        ([*GIVEN, "--provider", "statik"], 2, "none of"),
+        (given("--reason", " "), 2, "a reason was wanted"),
+        (given("--for", "8d"), 2, "at most 7d was wanted"),
+        (given("--for", "soon"), 2, "is no duration"),
+        (given("--machines", "0"), 2, "greater than or equal to 1"),
+        (given("--machines", "1001"), 2, "less than or equal to 1000"),
+        (given("--provider", "statik"), 2, "none of"),
         ([*GIVEN, "--location", "fraa"], 1, "no machine of static is at 'fraa'; its machines are at: fra"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
