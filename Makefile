@@ -30,8 +30,8 @@ unexport PYTHONDONTWRITEBYTECODE
 LAYER := layers/shepherd_core
 # The processor that `make build` builds for; the deployment's parameter of that name.
 ARCHITECTURE ?= arm64
-PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/pb=proto \
-	shepherd_core/pb/agent.proto shepherd_core/pb/callback.proto
+PROTOC := $(BIN)/python -m grpc_tools.protoc -I shepherd_core/domain/pb=proto \
+	shepherd_core/domain/pb/agent.proto shepherd_core/domain/pb/callback.proto
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links $(LOCK_FLAGS)
 
@@ -78,7 +78,7 @@ LOCAL := build/sam
 
 .PHONY: local-invoke
 local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, as `sam build` and `sam local invoke` run them
-	@$(BIN)/python -m simulator.sam_local
+	@$(BIN)/python -m simulator.lambda_.sam_local
 	@mkdir -p $(LOCAL)
 	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
 		--parameter-overrides Architecture=$(patsubst aarch64,arm64,$(shell uname -m)) >$(LOCAL).log 2>&1 || \
@@ -100,7 +100,7 @@ check-code: .venv/.ready
 check-proto: .venv/.ready
 	@mkdir -p build && rm -rf build/proto && mkdir build/proto
 	@$(PROTOC) --python_out=build/proto --pyi_out=build/proto
-	@for file in build/proto/shepherd_core/pb/*; do diff -u "$(LAYER)/$${file#build/proto/}" "$$file" || \
+	@for file in build/proto/shepherd_core/domain/pb/*; do diff -u "$(LAYER)/$${file#build/proto/}" "$$file" || \
 		{ echo "proto/ and the generated code differ: run make proto" >&2; exit 1; }; done
 
 .PHONY: check-template

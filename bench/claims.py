@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb import work
-from shepherd_core.machine import Process
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.machine import Process
 
 from bench import trips
 from bench.fleet import PROVIDER, BenchFleet, driver
 from bench.predecessor import PAUSE_SECONDS, Predecessor
 from bench.results import Curve, Result, Table, in_turn, median
 from bench.workers import Done, Meter, together
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -68,7 +68,10 @@ _READY = {
     "recoverer": _TELEMETRY + "import requests",
     "agent_api": _TELEMETRY + "import nacl.signing" + _MESSAGES,
 }
-_BUILD = {"migrator": "from shepherd_core import deployment; runtime.bmdb()", "agent_api": "runtime.build_agent_api()"}
+_BUILD = {
+    "migrator": "from shepherd_core.operator import deployment; runtime.bmdb()",
+    "agent_api": "runtime.build_agent_api()",
+}
 
 
 def built(function: str, **settings: str) -> str:
@@ -91,7 +94,7 @@ def ours(function: str, stage: str) -> str:
 from shepherd_core import telemetry
 telemetry.info("ready")
 telemetry.emit({function!r}, "static", {{telemetry.Metric.CLAIMED: 1}})
-{"from shepherd_core import ssh, ssh_key" if function == "initializer" else ""}
+{"from shepherd_core.adapters import ssh, ssh_key" if function == "initializer" else ""}
 """
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb import holds, work
-from shepherd_core.bmdb.work import Silence
-from shepherd_core.machine import Process
+from shepherd_core.bmdb.recovery import holds
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
 from bench.predecessor import Predecessor
 from bench.results import Curve, Result, Table, in_turn, median, timed
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
-from shepherd_core.clock import SystemClock
+from shepherd_core.domain.clock import SystemClock
 
 if TYPE_CHECKING:
-    from shepherd_core.config import BmdbSettings
+    from shepherd_core.settings.config import BmdbSettings
 
-    from simulator.postgres import Postgres
+    from simulator.environment.postgres import Postgres
 
 PROVIDER = "static"
 

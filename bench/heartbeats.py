@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core import runtime
-from shepherd_core.pb.callback_pb2 import HeartbeatRequest
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 
 from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
-from simulator.lambda_environment import Context
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
+from simulator.lambda_.lambda_environment import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

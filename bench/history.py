@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb import queries, work
-from shepherd_core.machine import Process
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
 from bench.results import Result, Table, in_turn, median, timed
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import control_loop
-from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb.work import Silence
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.recoverer import Recoverer
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, Waits
 from bench.results import Result, Table, in_turn, median
 from bench.trips import NoOp
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,20 +7,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from shepherd_core import control_loop
-from shepherd_core.backoff import Backoff
+from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.initializer import Initializer
-from shepherd_core.object_source import AgentCache
-from shepherd_core.pb.agent_pb2 import TakeoverInit, TakeoverResponse
-from shepherd_core.ssh import SshDialer
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.initializer import Initializer
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, driver
 from bench.park import Park, machines, provider
 from bench.results import Result, Table
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import ssh_key
+from shepherd_core.adapters import ssh_key
 from shepherd_core.providers.static import StaticProvider
 
-from simulator.machines import MachinePark, MachineState
+from simulator.machines.machines import MachinePark, MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,8 +17,8 @@ from bench.results import Curve, Result, Table, in_turn, median
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shepherd_core.bmdb.provisioning import Ledger
-    from shepherd_core.machine import Machine
+    from shepherd_core.domain.machine import Machine
+    from shepherd_core.domain.records import Ledger
 
 SIZES = (1_000, 10_000, 100_000, 200_000)
 LARGE = 100_000
@@ -73,7 +73,7 @@ def _table(title: str, figures: Mapping[int, Mapping[str, float]]) -> Table:
 
 
 def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
-    from shepherd_core.reconcile import Limits, reconcile  # noqa: PLC0415 - imports are measured separately
+    from shepherd_core.rules.reconcile import Limits, reconcile  # noqa: PLC0415 - imports are measured separately
 
     limits = Limits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
     imports = _megabytes()
@@ -109,8 +109,8 @@ def _same(size: int) -> tuple[list[Machine], Ledger]:
     """Return a fleet whose machines are all in use and in the BMDB, in the same order."""
     from ipaddress import IPv4Address  # noqa: PLC0415 - as above
 
-    from shepherd_core.bmdb.provisioning import Ledger, Provided  # noqa: PLC0415
-    from shepherd_core.machine import Availability, Machine, ProviderId, ProviderStatus  # noqa: PLC0415
+    from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus  # noqa: PLC0415
+    from shepherd_core.domain.records import Ledger, Provided  # noqa: PLC0415
 
     names = [ProviderId(str(uuid4())) for _ in range(size)]
     listing = [
@@ -135,7 +135,7 @@ def _mixed(listing: list[Machine], ledger: Ledger) -> tuple[list[Machine], Ledge
     Of each 500 machines, one has vanished, one belongs to another BMDB, one has failed, one is being released, and
     one that was set aside is back.
     """
-    from shepherd_core.machine import INVALID, Availability, Machine, ProviderId  # noqa: PLC0415 - as above
+    from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId  # noqa: PLC0415 - as above
 
     some = max(1, len(listing) // 500)
     rows = list(ledger.provided)

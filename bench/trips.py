@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core import control_loop
-from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import work
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.loop import Admission
-from shepherd_core.machine import Process
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.loop import Admission
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, Waits
 from bench.results import Result, Table, median
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work import Work
-    from shepherd_core.loop import Attempt
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.loops.loop import Attempt
 
 _FACTS = work.AgentStarted(b"x" * 32, "key")
 

@@ -13,9 +13,9 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.object_source import AgentCache
-from shepherd_core.ssh import CIPHERS, SshDialer
+from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.ssh import CIPHERS, SshDialer
+from shepherd_core.domain.clock import Deadline, SystemClock
 
 from bench.park import Park, machines
 from bench.results import Curve, Result, Table, in_turn, median

@@ -5,28 +5,28 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core import control_loop, recoverer
-from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb.work import Silence
-from shepherd_core.breaker import Budget, Budgets
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.provider_config import EquinixSettings
-from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.loops import control_loop, recoverer
+from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.rules.breaker import Budget, Budgets
+from shepherd_core.settings.provider_config import EquinixSettings
 
 from bench.fleet import BenchFleet
 from bench.results import Result, Table, median
-from simulator.equinix_api import EquinixApi
-from simulator.equinix_hardware import NoHardware
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
+from simulator.providers.equinix.equinix_api import EquinixApi
+from simulator.providers.equinix.equinix_hardware import NoHardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work import Work
-    from shepherd_core.errors import NoLongerDue
-    from shepherd_core.machine import ProviderId
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.errors import NoLongerDue
+    from shepherd_core.domain.machine import ProviderId
 
 _CALLS = 3
 """Requests that the provider takes at a time."""

@@ -4,7 +4,7 @@ import sys
 from typing import Annotated
 
 import typer
-from shepherd_core.errors import ShepherdError
+from shepherd_core.domain.errors import ShepherdError
 
 from shepherdctl.output import note
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 from shepherd_core import runtime
-from shepherd_core.bmdb import migrate as migrations
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.config import BmdbSettings
-from shepherd_core.errors import StatementFailed
+from shepherd_core.bmdb.schema import migrate as migrations
+from shepherd_core.domain.errors import StatementFailed
+from shepherd_core.settings.config import BmdbSettings
 
 from shepherdctl.output import Column, Form, Output, document, facts, note, table
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from shepherd_core.pb.agent_pb2 import CPU, BlockDevice, EFISupport, NetworkInterface
-from shepherd_core.pb.callback_pb2 import AgentHardwareReport
+from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, EFISupport, NetworkInterface
+from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport
 
 from shepherdctl.amounts import size, speed
 from shepherdctl.output import counted

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from shepherd_core.bmdb.installing import Installation
-from shepherd_core.pb.callback_pb2 import OSInstallationReport, OSInstallationRequest
+from shepherd_core.bmdb.agents.installing import Installation
+from shepherd_core.domain.pb.callback_pb2 import OSInstallationReport, OSInstallationRequest
 
 from shepherdctl.output import counted
 from shepherdctl.times import relative

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from shepherd_core.errors import ShepherdError
+from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from shepherdctl import (
-    database,
+from shepherdctl import database
+from shepherdctl.commands import (
     installing,
     inventory,
     loops,

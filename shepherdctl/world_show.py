@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
-from shepherd_core.clock import SystemClock
+from shepherd_core.domain.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from simulator.lambda_service import Invocation
-    from simulator.observation import Sight
-    from simulator.world import World
+    from simulator.environment.observation import Sight
+    from simulator.environment.world import World
+    from simulator.lambda_.lambda_service import Invocation
 
 _LOOK_SECONDS = 0.25
 _ROWS = 20
@@ -107,7 +107,7 @@ def _table(world: World, sights: list[Sight]) -> Table:
 
 def until(world: World, show: Show, condition: Callable[[list[Sight]], bool], seconds: float) -> bool:
     """Watch the world until *condition* holds; False: it did not within *seconds*."""
-    from simulator.observation import look  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.environment.observation import look  # noqa: PLC0415 - a world takes seconds to import
 
     end = world.elapsed + seconds
     while world.elapsed < end:

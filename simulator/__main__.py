@@ -6,6 +6,6 @@ from shepherdctl.interrupts import ended_in_order
 
 if __name__ == "__main__":
     with ended_in_order():
-        from simulator.invoke import main
+        from simulator.lambda_.invoke import main
 
         sys.exit(main())

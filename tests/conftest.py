@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import Phase, settings
-from shepherd_core.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import Deadline, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ for _name in list(os.environ):
 os.environ.update(_FAKE_AWS)
 
 # The contract suite is a plain module: without this its assertions would not say what they compared.
-pytest.register_assert_rewrite("tests.integration.provider_contract")
+pytest.register_assert_rewrite("tests.support.providers.provider_contract")
 
 # A check that fails now and then is none: where others wait for it, the examples are always the same.
 settings.register_profile("default", deadline=None, print_blob=True)

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.emulator import Emulator
-from simulator.invoke import event, invoke, make_work
-from simulator.world import LOOPS, Settings, World
+from simulator.environment.world import LOOPS, Settings, World
+from simulator.lambda_.emulator import Emulator
+from simulator.lambda_.invoke import event, invoke, make_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-from shepherd_core.bmdb.migrate import migrations
+from shepherd_core.bmdb.schema.migrate import migrations
 
 MACHINES = 3
 SPEED = 240

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from simulator.postgres import Postgres
+from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -28,24 +28,25 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core import ssh_key
-from shepherd_core.clock import SystemClock
+from shepherd_core.adapters import ssh_key
+from shepherd_core.domain.clock import SystemClock
 
-from simulator.machines import MachinePark
-from simulator.postgres import Postgres
-from tests.chaos import faults_long, planted
-from tests.chaos.departures import Departures
+from simulator.environment.postgres import Postgres
+from simulator.machines.machines import MachinePark
+from tests.chaos import planted
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
+from tests.chaos.faults import faults_long
 from tests.chaos.life import Beside, Life
-from tests.chaos.operators import DEEDS
 from tests.chaos.points import Killed
-from tests.chaos.processes import Functions, event_of, explore_processes, load
-from tests.chaos.records import Installing, Reports, Updates
 from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
+from tests.chaos.stage.departures import Departures
+from tests.chaos.stage.operators import DEEDS
+from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
+from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.chaos.twins import normal
-from tests.integration.fleet import Fleet
-from tests.integration.machine_client import Client
+from tests.support.agents.machine_client import Client
+from tests.support.bmdb.fleet import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,7 +206,7 @@ class Chaos:
                 "-q",
                 "-p",
                 "no:cacheprovider",
-                f"{Path(__file__).parents[1]}/integration/test_bmdb_model.py",
+                f"{Path(__file__).parents[1]}/integration/bmdb/test_bmdb_model.py",
                 "--hypothesis-profile=long",
                 f"--hypothesis-seed={self.seed}",
             ]

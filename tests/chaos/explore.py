@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shepherd_core.errors import ShepherdError
+from shepherd_core.domain.errors import ShepherdError
 
 from tests.chaos.invariants import violations
 from tests.chaos.points import Death, Points, alive
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.chaos.scenarios import Scenario
-    from tests.chaos.world import World
+    from tests.chaos.stage.world import World
 
 TICKS = 24
 """After so many ticks a world must have converged, wherever the first one died."""

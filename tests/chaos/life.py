@@ -6,41 +6,42 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import control_loop
-from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import installing, queries
-from shepherd_core.bmdb.work import Silence
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.control_loop import Limits
-from shepherd_core.initializer import Initializer
-from shepherd_core.object_source import AgentCache
-from shepherd_core.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
-from shepherd_core.pb.callback_pb2 import MetropolisInstallation
-from shepherd_core.providers.equinix import EquinixProvider
-from shepherd_core.provisioner import Pace, Provisioner
-from shepherd_core.reconcile import Limits as ReconcileLimits
-from shepherd_core.recoverer import Recoverer
-from shepherd_core.takeover import RunResult
+from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.agent.takeover import RunResult
+from shepherd_core.bmdb.agents import installing
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.updater import Updater
+from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.rules.reconcile import Limits as ReconcileLimits
 from shepherd_core.telemetry import Metric
-from shepherd_core.updater import Updater
 
-from tests.chaos.operators import DEEDS, Operators
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
-from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
-from tests.integration.fleet import HOUR
-from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
-from tests.integration.signed_agent import SignedAgent, endpoint
+from tests.chaos.stage.operators import DEEDS, Operators
+from tests.chaos.stage.world import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.support.agents.signed_agent import SignedAgent, endpoint
+from tests.support.bmdb.fleet import HOUR
+from tests.support.bmdb.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
     from uuid import UUID
 
-    from shepherd_core.loop import Loop
-    from shepherd_core.takeover import AgentBinary
+    from shepherd_core.agent.takeover import AgentBinary
+    from shepherd_core.loops.loop import Loop
 
     from tests.chaos.points import Points
-    from tests.integration.fleet import Fleet
+    from tests.support.bmdb.fleet import Fleet
 
 _HEALTHY = 12
 _CAPACITY = 2

@@ -28,23 +28,25 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(shepherd_core.__path__[0])
 
-MODEL = "tests/integration/test_bmdb_model.py::test_a_known_history_is_the_same_in_the_bmdb_and_its_model"
-SEARCH = "tests/integration/test_bmdb_model.py::test_the_bmdb_does_what_its_model_does"
-FENCE = "tests/integration/test_bmdb_fence.py"
-RACES = "tests/integration/test_bmdb_races.py"
-CRASHES = "tests/integration/test_crash_points.py"
+MODEL = "tests/integration/bmdb/test_bmdb_model.py::test_a_known_history_is_the_same_in_the_bmdb_and_its_model"
+SEARCH = "tests/integration/bmdb/test_bmdb_model.py::test_the_bmdb_does_what_its_model_does"
+FENCE = "tests/integration/transactions/test_bmdb_fence.py"
+RACES = "tests/integration/transactions/test_bmdb_races.py"
+CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
 SOON = f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[provisioner, soon]"
 HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
 TWINS = (
-    "tests/integration/test_twins.py::"
+    "tests/integration/chaos/test_twins.py::"
     "test_two_who_do_something_to_one_machine_keep_every_promise_however_one_interrupts_the_other"
 )
-LOCKS = "tests/integration/test_bmdb_locks.py::test_whoever_comes_second_judges_by_what_the_first_left"
-LIMITS = "tests/unit/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
+LOCKS = "tests/integration/transactions/test_bmdb_locks.py::test_whoever_comes_second_judges_by_what_the_first_left"
+LIMITS = "tests/unit/rules/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
-NETWORK = "tests/integration/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
-OVERRIDES = "tests/integration/test_recovery_overrides.py::test_who_waited_for_a_twin_counts_what_it_let_through"
+NETWORK = (
+    "tests/integration/chaos/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
+)
+OVERRIDES = "tests/integration/loops/test_recovery_overrides.py::test_who_waited_for_a_twin_counts_what_it_let_through"
 
 WAIT_SECONDS = 900
 
@@ -106,11 +108,11 @@ class Plant:
         return f"| {self.bug} | [{shown}](../{path}) | `{self.promise}` | {'chaos' if self.slow else 'test'} |"
 
 
-_WORK, _SESSION = "bmdb/sql/work.sql", "bmdb/sql/session.sql"
+_WORK, _SESSION = "bmdb/work/work.sql", "bmdb/session.sql"
 _NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\n", "            if True:\n")
 
 _UNLOCKED_RESUME = Edit(
-    "bmdb/queries.py",
+    "bmdb/machines/queries.py",
     "        return due.change(connection, rows[0][0], unit)\n",
     "        unit()\n        connection.run('rearm', machine_ids=[rows[0][0]])\n        return True\n",
 )
@@ -182,7 +184,7 @@ PLANTS: tuple[Plant, ...] = (
         (
             _NOT_WAITED,
             Edit(
-                "bmdb/migrations/0011_session_fence.sql",
+                "bmdb/schema/migrations/0011_session_fence.sql",
                 "REFERENCES sessions;",
                 "REFERENCES sessions ON DELETE CASCADE;",
             ),
@@ -208,7 +210,7 @@ PLANTS: tuple[Plant, ...] = (
                 "claim",
             ),
             Edit(
-                "bmdb/work.py",
+                "bmdb/work/work.py",
                 "    silence = silence or Silence()\n",
                 "    silence = silence or Silence()\n"
                 "    for pause in session.connection.records('paused'):\n"
@@ -235,16 +237,16 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a machine that is about to be struck is not looked at again",
-        (Edit("control_loop.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
+        (Edit("loops/control_loop.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
         f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer]",
         "no_healthy_machine_is_rebooted",
     ),
     Plant(
         "an agent that reports just before the step does not count",
         (
-            Edit("bmdb/sql/recovering.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
+            Edit("bmdb/recovery/recovering.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
             Edit(
-                "bmdb/sql/recovering.sql",
+                "bmdb/recovery/recovering.sql",
                 "WHEN j.heard_at + j.patience > statement_timestamp() THEN",
                 "WHEN false THEN",
                 "no_longer_due",
@@ -255,7 +257,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a step that the provider declined counts as an attempt",
-        (Edit("ladder.py", "                    dropped.add(len(taken))\n", "                    pass\n"),),
+        (Edit("rules/ladder.py", "                    dropped.add(len(taken))\n", "                    pass\n"),),
         f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer, provider away]",
         "nobody_is_given_up_untried",
     ),
@@ -270,26 +272,26 @@ PLANTS: tuple[Plant, ...] = (
         "the intent is written after the machine was created",
         (
             Edit(
-                "provisioner.py",
+                "loops/provisioner.py",
                 "        if intent is None:\n"
                 "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
                 "            if machine_id is None:\n"
                 "                return False\n"
-                "            intent = provisioning.Intent(machine_id, capacity.capacity_id)\n",
+                "            intent = records.Intent(machine_id, capacity.capacity_id)\n",
                 "        fresh = intent is None\n"
                 "        if intent is None:\n"
                 "            from uuid import uuid4\n"
-                "            intent = provisioning.Intent(uuid4(), capacity.capacity_id)\n",
+                "            intent = records.Intent(uuid4(), capacity.capacity_id)\n",
             ),
             Edit(
-                "provisioner.py",
+                "loops/provisioner.py",
                 "            return False\n        self._record(session, intent.machine_id, machine, Metric.CREATED, "
                 "created=not creation.takes_over)\n",
                 "            return False\n"
                 "        if fresh:\n"
                 "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
                 "            assert machine_id is not None\n"
-                "            intent = provisioning.Intent(machine_id, capacity.capacity_id)\n"
+                "            intent = records.Intent(machine_id, capacity.capacity_id)\n"
                 "        self._record(session, intent.machine_id, machine, Metric.CREATED)\n",
             ),
         ),
@@ -300,13 +302,13 @@ PLANTS: tuple[Plant, ...] = (
         "a creation whose answer was lost is repeated elsewhere",
         (
             Edit(
-                "reconcile.py",
+                "rules/reconcile.py",
                 "unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]",
                 "unclaimed = list(ledger.intents)",
             ),
-            Edit("reconcile.py", "adopt=tuple(adopt),", "adopt=(),"),
-            Edit("reconcile.py", "if intent.capacity_id in offered:", "if offered:"),
-            Edit("reconcile.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
+            Edit("rules/reconcile.py", "adopt=tuple(adopt),", "adopt=(),"),
+            Edit("rules/reconcile.py", "if intent.capacity_id in offered:", "if offered:"),
+            Edit("rules/reconcile.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
         ),
         PROVISIONER,
         "no_machine_is_doubled",
@@ -316,7 +318,7 @@ PLANTS: tuple[Plant, ...] = (
         "creations that were begun do not count towards the limit",
         (
             Edit(
-                "reconcile.py",
+                "rules/reconcile.py",
                 "managed = settled + len(ledger.intents) - len(adopt) - len(forget)",
                 "managed = settled",
             ),
@@ -328,7 +330,7 @@ PLANTS: tuple[Plant, ...] = (
         "what was not heard while nobody looked counts as silence",
         (
             Edit(
-                "gaps.py",
+                "domain/gaps.py",
                 "return max([seconds, *(gap.began_ago + _doubt(gap, seconds) for gap in _doubtful(seconds, gaps))])",
                 "return seconds",
             ),
@@ -340,7 +342,7 @@ PLANTS: tuple[Plant, ...] = (
         "a long time between two looks is not put on record",
         (
             Edit(
-                "bmdb/sql/holds.sql",
+                "bmdb/recovery/holds.sql",
                 "CROSS JOIN session WHERE g.ended_at = statement_timestamp()",
                 "CROSS JOIN session WHERE false",
                 "look_at_silence",
@@ -351,13 +353,13 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a long time between two looks is held against no machine for ever",
-        (Edit("gaps.py", "and gap.ended_ago < _doubt(gap, seconds)", "and gap.ended_ago >= 0"),),
+        (Edit("domain/gaps.py", "and gap.ended_ago < _doubt(gap, seconds)", "and gap.ended_ago >= 0"),),
         MODEL,
         "nobody_waits_for_ever",
     ),
     Plant(
         "what an override has let through is counted without a lock",
-        (Edit("bmdb/sql/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "take_overridden"),),
+        (Edit("bmdb/recovery/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "take_overridden"),),
         OVERRIDES,
         "test_who_waited_for_a_twin_counts_what_it_let_through",
     ),
@@ -365,7 +367,7 @@ PLANTS: tuple[Plant, ...] = (
         "a failure is recorded without its cause",
         (
             Edit(
-                "control_loop.py",
+                "loops/control_loop.py",
                 'cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]',
                 'cause = "failed"[:_CAUSE_LENGTH]',
             ),
@@ -387,13 +389,13 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a heartbeat is taken for an agent that somebody is just ending",
-        (Edit("bmdb/sql/agent.sql", "    FOR SHARE OF a\n", "", "take_heartbeat"),),
+        (Edit("bmdb/agents/agent.sql", "    FOR SHARE OF a\n", "", "take_heartbeat"),),
         f"{TWINS}[forget+heartbeat]",
         "nothing_is_left_behind",
     ),
     Plant(
         "a machine is forgotten beside a heartbeat that is just being taken",
-        (Edit("bmdb/departing.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""),),
+        (Edit("bmdb/listings/departing.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""),),
         f"{TWINS}[forget+report]",
         "nothing_is_left_behind",
     ),

@@ -21,7 +21,7 @@ import pg8000.core
 import requests.adapters
 from pg8000.native import to_statement
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.clock import SystemClock
+from shepherd_core.domain.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,38 +11,39 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shepherd_core import control_loop
-from shepherd_core.backoff import Backoff
-from shepherd_core.bmdb import overrides, queries
-from shepherd_core.bmdb.work import Silence
-from shepherd_core.breaker import WHOLE
-from shepherd_core.clock import Deadline, SystemClock
-from shepherd_core.control_loop import Limits
-from shepherd_core.initializer import Initializer
-from shepherd_core.ladder import DEFAULT, parse
-from shepherd_core.machine import Process
-from shepherd_core.object_source import AgentCache
-from shepherd_core.providers.equinix import EquinixProvider
+from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import overrides
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.providers.equinix.equinix import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.provisioner import Pace, Provisioner
-from shepherd_core.reconcile import Limits as ReconcileLimits
-from shepherd_core.recoverer import Recoverer
-from shepherd_core.ssh import SshDialer
+from shepherd_core.rules.breaker import WHOLE
+from shepherd_core.rules.ladder import DEFAULT, parse
+from shepherd_core.rules.reconcile import Limits as ReconcileLimits
 
-from simulator.faults import Answer
-from tests.chaos.world import MACHINE_SECONDS, SESSION_SECONDS, World
-from tests.integration.fleet import HOUR, PROVIDER
-from tests.integration.provisioning import API_KEY, PREFIX, equinix_settings, provided
+from simulator.environment.faults import Answer
+from tests.chaos.stage.world import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.bmdb.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from shepherd_core.machine import Machine, ProviderId
+    from shepherd_core.domain.machine import Machine, ProviderId
 
-    from simulator.machines import MachinePark
+    from simulator.machines.machines import MachinePark
     from tests.chaos.points import Points
-    from tests.integration.fleet import Fleet
+    from tests.support.bmdb.fleet import Fleet
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 INVOCATION_SECONDS = 600

@@ -14,7 +14,7 @@ from tests.chaos.twins import Choices, Deed, Ran, Scheduler, Stop
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tests.chaos.world import World
+    from tests.chaos.stage.world import World
 
 Cast = dict[str, "Callable[[], object]"]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from shepherd_core.errors import ShepherdError
+from shepherd_core.domain.errors import ShepherdError
 
 from tests.chaos.invariants import violations
 from tests.chaos.points import Killed, Points
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from tests.chaos.world import World
+    from tests.chaos.stage.world import World
 
 T = TypeVar("T")
 

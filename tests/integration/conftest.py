@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pg8000.native
 import pytest
-from shepherd_core.clock import SystemClock
+from shepherd_core.domain.clock import SystemClock
 
-from tests.integration.fleet import Fleet, administrator
+from tests.support.bmdb.fleet import Fleet, administrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.config import BmdbSettings
+    from shepherd_core.settings.config import BmdbSettings
 
-    from simulator.postgres import Postgres
+    from simulator.environment.postgres import Postgres
     from tests.conftest import ManualClock
 
 # The BMDB runs on several major versions; the wheel brings 16 and 18.
@@ -28,7 +28,7 @@ _VERSION = int(os.environ.get("TEST_POSTGRES_VERSION", "18"))
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """Return the server of this test process."""
-    from simulator.postgres import Postgres  # noqa: PLC0415 - most tests need no database
+    from simulator.environment.postgres import Postgres  # noqa: PLC0415 - most tests need no database
 
     # The driver reads a statement letter by letter to find its parameters, again for each of the tests' connections.
     pg8000.native.to_statement = cache(pg8000.native.to_statement)

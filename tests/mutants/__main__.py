@@ -79,7 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.mutants", description="See whether the tests notice small changes.")
     parser.add_argument("--size", type=int, default=SIZE, help=f"how many mutants; {SIZE} if not given")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="else any; it is printed")
-    parser.add_argument("--only", metavar="GLOB", action="append", help="of these files, as bmdb/sql/*; else of all")
+    parser.add_argument("--only", metavar="GLOB", action="append", help="of these files, as bmdb/work/*; else of all")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="else as many as there are processors")
     arguments = parser.parse_args()
     tests = recorded(arguments.at_once, _tell)

@@ -77,7 +77,7 @@ class Mutant:
 
 def files() -> list[str]:
     """Return the files that have mutants: all of the package but what is generated, and what is a migration."""
-    found = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("bmdb/sql/*.sql")]
+    found = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("bmdb/*.sql"), *PACKAGE.glob("bmdb/*/*.sql")]
     return sorted(str(path.relative_to(PACKAGE)) for path in found if "pb" not in path.parts)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.mutants.mutant import Mutant
 
 RECORDS = ROOT / "build" / "mutants"
-TESTS = ("tests/unit/test_*.py", "tests/integration/test_*.py")
+TESTS = ("tests/unit/**/test_*.py", "tests/integration/**/test_*.py")
 UNASKED = {"test_planted_bugs.py", "test_mutants.py"}
 """They change the package themselves."""
 PLUGIN = ("-p", "tests.mutants.plugin")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic_core import PydanticUndefined
-from shepherd_core import config, errors, provider_config, ssh
+from shepherd_core.adapters import ssh
+from shepherd_core.domain import errors
+from shepherd_core.settings import config, provider_config
 from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent import heartbeat, installation

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import shepherd_core.pb
-from shepherd_core.pb import agent_pb2, callback_pb2
+import shepherd_core.domain.pb
+from shepherd_core.domain.pb import agent_pb2, callback_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -110,12 +110,12 @@ def test_no_value_of_the_wire_contract_moved(enum: object, numbers: dict[str, in
 
 def test_generated_code_is_what_the_sources_say(tmp_path: Path) -> None:
     """Whoever edits ``proto/`` and forgets ``make proto`` is told so here."""
-    generate = [sys.executable, "-m", "grpc_tools.protoc", f"-Ishepherd_core/pb={ROOT / 'proto'}"]
+    generate = [sys.executable, "-m", "grpc_tools.protoc", f"-Ishepherd_core/domain/pb={ROOT / 'proto'}"]
     generate += [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
-    generate += [f"shepherd_core/pb/{name}.proto" for name in FILES]
+    generate += [f"shepherd_core/domain/pb/{name}.proto" for name in FILES]
     subprocess.run(generate, check=True)
-    for new in (tmp_path / "shepherd_core" / "pb").iterdir():
-        committed = importlib.resources.files(shepherd_core.pb) / new.name
+    for new in (tmp_path / "shepherd_core" / "domain" / "pb").iterdir():
+        committed = importlib.resources.files(shepherd_core.domain.pb) / new.name
         assert new.read_bytes() == committed.read_bytes(), f"run `make proto`: {new.name} is out of date"
 
 
@@ -123,5 +123,5 @@ def test_every_source_is_generated_and_nothing_else() -> None:
     """A new file in ``proto/`` must come into the commands that generate and compare."""
     assert sorted(file.stem for file in (ROOT / "proto").iterdir()) == sorted(FILES)
     generated = {f"{name}_pb2{suffix}" for name in FILES for suffix in (".py", ".pyi")}
-    present = {entry.name for entry in importlib.resources.files(shepherd_core.pb).iterdir()}
+    present = {entry.name for entry in importlib.resources.files(shepherd_core.domain.pb).iterdir()}
     assert present - {"__pycache__"} == generated | {"__init__.py"}

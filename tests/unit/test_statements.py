@@ -12,16 +12,15 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from importlib import resources
 from pathlib import Path
 
 import pytest
 import shepherd_core.bmdb
-from shepherd_core.bmdb.migrate import migrations
+from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.bmdb.statements import statements
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
-MODULES = sorted(PACKAGE.glob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 OUTSIDE = {
     "an enum type": r"\bCREATE\s+TYPE\b|\bAS\s+ENUM\b",
@@ -149,7 +148,7 @@ def sections() -> list[tuple[str, str]]:
     """Return each named section of the SQL files with its text, doubles included."""
     return [
         (name, text)
-        for file in sorted((resources.files(shepherd_core.bmdb) / "sql").iterdir(), key=str)
+        for file in sorted(PACKAGE.rglob("*.sql"))
         for name, _, text in (part.partition("\n") for part in file.read_text(encoding="utf-8").split("-- name: ")[1:])
     ]
 
@@ -244,7 +243,7 @@ def sql_in(source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(PACKAGE)))
 def test_no_sql_is_made_in_python(module: Path) -> None:
     """Formatted SQL is where injections come from, and what no test above sees."""
     assert sql_in(module.read_text(encoding="utf-8")) == []

@@ -12,18 +12,18 @@ import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import config, provider_config
+from shepherd_core.adapters.secret_store import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
-from shepherd_core.clock import SystemClock
-from shepherd_core.errors import ConfigError
-from shepherd_core.secret_store import SsmSecretStore
+from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings import config, provider_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.clock import Deadline
-    from shepherd_core.provider import Provider
-    from shepherd_core.ssh import SshConnection, SshDialer
+    from shepherd_core.adapters.ssh import SshConnection, SshDialer
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.provider import Provider
 
 LIST_SECONDS = 30.0
 """How old a static list may be."""
@@ -40,7 +40,7 @@ def secrets() -> SsmSecretStore:
 
 def read(source: str) -> bytes:
     """Return the document at *source*, as ``object_source.read``."""
-    from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.adapters import object_source  # noqa: PLC0415 - see the module's docstring
 
     return object_source.read(source)
 
@@ -68,7 +68,7 @@ def bmdb(settings: config.BmdbSettings, attempts: int = ATTEMPTS) -> Connection:
 
 def _password(settings: config.BmdbSettings) -> Callable[[], str] | None:
     if settings.bmdb_auth == "iam":
-        from shepherd_core.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
+        from shepherd_core.adapters.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
 
         return DatabaseTokens(settings).make
     parameter = settings.bmdb_password_parameter
@@ -91,8 +91,8 @@ class LateDialer:
             ConfigError: it is no key.
         """
         if self._dialer is None:
-            from shepherd_core import ssh_key  # noqa: PLC0415 - see the module's docstring
-            from shepherd_core.ssh import SshDialer  # noqa: PLC0415
+            from shepherd_core.adapters import ssh_key  # noqa: PLC0415 - see the module's docstring
+            from shepherd_core.adapters.ssh import SshDialer  # noqa: PLC0415
 
             settings = self._settings
             seconds = settings.agent_heartbeat_seconds
@@ -134,7 +134,7 @@ def _static(_: Any, settings: provider_config.StaticSettings) -> Provider:
 
 
 def _redfish(_: Any, settings: provider_config.RedfishSettings) -> Provider:
-    from shepherd_core.providers.redfish import RedfishProvider  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.redfish.redfish import RedfishProvider  # noqa: PLC0415 - see the module's docstring
 
     source = settings.redfish_ca_source
     return RedfishProvider(
@@ -148,20 +148,20 @@ def _redfish(_: Any, settings: provider_config.RedfishSettings) -> Provider:
 
 
 def _equinix(common: config.SshKeySettings, settings: provider_config.EquinixSettings) -> Provider:
-    from shepherd_core.providers.equinix import EquinixProvider  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.equinix.equinix import EquinixProvider  # noqa: PLC0415 - see the module's docstring
 
     api_key = partial(secrets().get, settings.equinix_api_key_parameter)
     return EquinixProvider(settings, api_key, partial(_public_key, common), CLOCK)
 
 
 def _ec2(common: config.SshKeySettings, settings: provider_config.Ec2Settings) -> Provider:
-    from shepherd_core.providers.ec2 import Ec2Provider  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.ec2.ec2 import Ec2Provider  # noqa: PLC0415 - see the module's docstring
 
     return Ec2Provider(settings, partial(_public_key, common), CLOCK)
 
 
 def _hetzner(common: config.SshKeySettings, settings: provider_config.HetznerSettings) -> Provider:
-    from shepherd_core.providers.hetzner import HetznerProvider  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.providers.hetzner.hetzner import HetznerProvider  # noqa: PLC0415 - see the module's docstring
 
     credential = partial(secrets().get, settings.hetzner_credential_parameter)
     return HetznerProvider(settings, credential, partial(_public_key, common), CLOCK)
@@ -169,7 +169,7 @@ def _hetzner(common: config.SshKeySettings, settings: provider_config.HetznerSet
 
 def _public_key(settings: config.SshKeySettings) -> str:
     """Return the line that machines know us by."""
-    from shepherd_core import ssh_key  # noqa: PLC0415 - only to create and to reinstall machines
+    from shepherd_core.adapters import ssh_key  # noqa: PLC0415 - only to create and to reinstall machines
 
     return ssh_key.public_line(secrets().create_once(settings.ssh_key_parameter, ssh_key.generate))
 

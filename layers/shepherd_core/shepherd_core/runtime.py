@@ -18,23 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shepherd_core import config, edges, telemetry
-from shepherd_core.bmdb.migrate import require
-from shepherd_core.clock import Deadline
+from shepherd_core import edges, telemetry
+from shepherd_core.bmdb.schema.migrate import require
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ConfigError, Discrepancy, EventInvalid, ShepherdError
+from shepherd_core.domain.machine import Capability
 from shepherd_core.edges import CLOCK
-from shepherd_core.errors import ConfigError, Discrepancy, EventInvalid, ShepherdError
-from shepherd_core.machine import Capability
+from shepherd_core.settings import config
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from shepherd_core.agent_api import AgentApi
+    from shepherd_core.agent.agent_api import AgentApi
+    from shepherd_core.agent.takeover import AgentBinary
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.work import Work
-    from shepherd_core.provider import Provider
-    from shepherd_core.resolution import Resolution
-    from shepherd_core.takeover import AgentBinary
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.provider import Provider
+    from shepherd_core.operator.resolution import Resolution
 
 CLOSING_SECONDS = 2.0
 """Left of an invocation's time for closing the session and writing the metrics."""
@@ -114,7 +115,7 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
     Raises:
         ShepherdError: what went wrong.
     """
-    from shepherd_core import deployment  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.operator import deployment  # noqa: PLC0415 - see the module's docstring
 
     telemetry.bind(request_id=context.aws_request_id, loop="migrator")
     try:
@@ -135,7 +136,7 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
         EventInvalid: the event is no request.
         ConfigError: the settings are wrong.
     """
-    from shepherd_core.agent_api import Request  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.agent.agent_api import Request  # noqa: PLC0415 - see the module's docstring
 
     telemetry.bind(request_id=context.aws_request_id, loop="agent_api")
     try:
@@ -184,7 +185,7 @@ def resolution(interval_seconds: float) -> Resolution:
         ConfigError: the settings are wrong.
         SchemaMismatch, BmdbError: the BMDB cannot be used.
     """
-    from shepherd_core.resolution import Resolution  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.operator.resolution import Resolution  # noqa: PLC0415 - see the module's docstring
 
     settings, provider = edges.load(config.ProvisionerSettings)
     connection = edges.bmdb(settings)
@@ -207,8 +208,8 @@ def _tick(loop: str, event: Mapping[str, object]) -> Tick:
 
 @cache
 def _provisioner() -> Function:
-    from shepherd_core.provisioner import Pace, Provisioner  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.reconcile import Limits  # noqa: PLC0415
+    from shepherd_core.loops.provisioner import Pace, Provisioner  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.rules.reconcile import Limits  # noqa: PLC0415
 
     settings, provider = edges.load(config.ProvisionerSettings)
     _require(provider, Capability.CREATE)
@@ -239,8 +240,8 @@ def _provisioner() -> Function:
 
 @cache
 def _initializer() -> Function:
-    from shepherd_core import object_source  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.initializer import Initializer  # noqa: PLC0415
+    from shepherd_core.adapters import object_source  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.initializer import Initializer  # noqa: PLC0415
 
     settings, provider = edges.load(config.InitializerSettings)
     agents = object_source.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
@@ -266,7 +267,7 @@ def _initializer() -> Function:
 @cache
 def build_agent_api() -> AgentApi:
     """Return what answers agents, as the environment configures it; the same one every time. Asks nobody yet."""
-    from shepherd_core.agent_api import AgentApi  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.agent.agent_api import AgentApi  # noqa: PLC0415 - see the module's docstring
 
     (settings,) = config.load(config.AgentApiSettings)
     connection = edges.bmdb(settings, attempts=2)  # agents try again, and wait longer each time
@@ -275,9 +276,9 @@ def build_agent_api() -> AgentApi:
 
 @cache
 def _recoverer() -> Function:
-    from shepherd_core.bmdb.work import Silence  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.ladder import NEEDS, possible  # noqa: PLC0415
-    from shepherd_core.recoverer import Recoverer  # noqa: PLC0415
+    from shepherd_core.bmdb.work.work import Silence  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.recoverer import Recoverer  # noqa: PLC0415
+    from shepherd_core.rules.ladder import NEEDS, possible  # noqa: PLC0415
 
     settings, provider = edges.load(config.RecovererSettings)
     if not possible(settings.rungs, provider.capabilities):
@@ -299,7 +300,7 @@ def _recoverer() -> Function:
 
 @cache
 def _updater() -> Function:
-    from shepherd_core.updater import Updater  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.updater import Updater  # noqa: PLC0415 - see the module's docstring
 
     settings, provider = edges.load(config.UpdaterSettings)
     connection = edges.bmdb(settings)
@@ -332,7 +333,7 @@ def _require(provider: Provider, capability: Capability) -> None:
 
 
 def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
-    from shepherd_core import control_loop  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops import control_loop  # noqa: PLC0415 - see the module's docstring
 
     limits = control_loop.Limits(
         settings.concurrency, settings.machine_seconds, settings.session_seconds, settings.history_days

@@ -20,13 +20,19 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 
 from shepherd_core.bmdb import transport
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.errors import BmdbError, BmdbUnavailable, CommitUnknown, SerializationConflict, StatementFailed
+from shepherd_core.domain.errors import (
+    BmdbError,
+    BmdbUnavailable,
+    CommitUnknown,
+    SerializationConflict,
+    StatementFailed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.clock import Clock
-    from shepherd_core.config import BmdbSettings
+    from shepherd_core.domain.clock import Clock
+    from shepherd_core.settings.config import BmdbSettings
 
 T = TypeVar("T")
 

@@ -18,16 +18,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shepherd_core.bmdb.migrate import migrations, mismatch
-from shepherd_core.errors import CommitUnknown, SessionExpired, StatementFailed
+from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.domain.errors import CommitUnknown, SessionExpired, StatementFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.clock import Clock
-    from shepherd_core.machine import Process
+    from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.machine import Process
 
 T = TypeVar("T")
 

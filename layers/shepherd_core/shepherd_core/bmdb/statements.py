@@ -1,7 +1,7 @@
 """
 The SQL of the BMDB, by name.
 
-It lives in ``sql/*.sql``: a line ``-- name: claim``, comment lines that say
+It lives beside the modules that use it, in ``*.sql``: a line ``-- name: claim``, comment lines that say
 why, one statement. Parameters are written ``:like_this``. Names are unique over
 all files and are what ``Connection.run`` takes.
 """
@@ -9,7 +9,7 @@ all files and are what ``Connection.run`` takes.
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 _MARK = "-- name: "
 
@@ -18,7 +18,8 @@ _MARK = "-- name: "
 def statements() -> dict[str, str]:
     """Return every statement by its name, comments included; read once per process."""
     found: dict[str, str] = {}
-    for file in sorted((resources.files(__package__) / "sql").iterdir(), key=lambda file: file.name):
+    folder = Path(__file__).parent
+    for file in sorted([*folder.glob("*.sql"), *folder.glob("*/*.sql")]):
         for part in file.read_text(encoding="utf-8").split(_MARK)[1:]:
             name, _, text = part.partition("\n")
             if name in found:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.machine import Capability, ProviderStatus
-from shepherd_core.provider import Provider
-from shepherd_core.providers.machine_list import MachineList, machine
+from shepherd_core.domain.machine import Capability, ProviderStatus
+from shepherd_core.domain.provider import Provider
+from shepherd_core.providers.kit.machine_list import MachineList, machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from shepherd_core.clock import Deadline
-    from shepherd_core.machine import Machine, ProviderId
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.machine import Machine, ProviderId
 
 
 class StaticProvider(Provider):

@@ -1,0 +1,132 @@
+"""Secrets: SSM parameters of type SecureString, read through Powertools with a short cache."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from shepherd_core.adapters import aws
+from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aws_lambda_powertools.utilities.parameters import SSMProvider
+
+
+class SsmSecretStore:
+    """
+    Secrets by name. Keep one between warm invocations: it remembers what it read for *max_age_seconds*.
+
+    Nothing is imported or asked before a secret is really wanted. Safe to use
+    from any thread. No value appears in an error or in the repr.
+    """
+
+    def __init__(self, max_age_seconds: int = 300) -> None:
+        self._max_age_seconds = max_age_seconds
+        self._parameters: SSMProvider | None = None
+        self._forgotten: set[str] = set()
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> str:
+        """
+        Return the secret *name*, decrypted; at most ``max_age_seconds`` old.
+
+        Raises:
+            SecretMissing: there is no such parameter, or this function may not read or decrypt it.
+            SecretUnavailable: SSM did not answer, or asks to come back later.
+        """
+        with self._lock:
+            value = self._read(name)
+        if value is None:
+            raise SecretMissing(f"secret {name!r}: there is no such SSM parameter; a SecureString was wanted")
+        return value
+
+    def create_once(self, name: str, make: Callable[[], str]) -> str:
+        """
+        Return the secret *name*; if there is none, store what *make* returns and return that.
+
+        Whatever number of functions do this at once, all return the same
+        secret: the store accepts one, and the others read that one. *make* is
+        called at most once, and only when there is no secret; a store that
+        merely cannot be read is never written to.
+
+        Raises:
+            SecretMissing: this function may not read the parameter, or may not create it.
+            SecretUnavailable: SSM did not answer, or asks to come back later. Call again.
+        """
+        with self._lock:
+            value = self._read(name)
+            if value is not None:
+                return value
+            made = make()
+            if self._store(name, made):
+                return made
+            value = self._read(name)
+        if value is None:  # SSM reads what was just written, but now and then a moment later
+            raise SecretUnavailable(f"secret {name!r}: somebody else just created it, and SSM does not show it yet")
+        return value
+
+    def forget(self, name: str) -> None:
+        """Read *name* anew when it is wanted next, for example because its value was refused."""
+        with self._lock:
+            self._forgotten.add(name)
+
+    def _read(self, name: str) -> str | None:
+        """Return the value of *name*, or None if there is no such parameter."""
+        from aws_lambda_powertools.utilities.parameters.exceptions import (  # noqa: PLC0415 - brings boto3 along
+            GetParameterError,
+        )
+
+        try:
+            value = self._provider(name).get(
+                name, max_age=self._max_age_seconds, decrypt=True, force_fetch=name in self._forgotten
+            )
+        except GetParameterError as error:
+            # Powertools makes one type of all errors; the real one is what it was handling.
+            meaning, code = aws.fault(error.__context__)
+            if meaning is aws.Fault.ABSENT:
+                return None
+            _refuse(name, "read", meaning, code, error.__context__)
+        self._forgotten.discard(name)
+        return str(value)
+
+    def _store(self, name: str, value: str) -> bool:
+        """Store *value* as *name*; False if somebody else did it first."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 by now
+
+        try:
+            self._provider(name).client.put_parameter(
+                Name=name,
+                Value=value,
+                Type="SecureString",
+                Overwrite=False,
+                Description="Made by Shepherd at first use.",
+            )
+        except (BotoCoreError, ClientError) as error:
+            meaning, code = aws.fault(error)
+            if code == "ParameterAlreadyExists":
+                return False
+            # Not chained: an error about a request may repeat the request, and this one held the secret.
+            _refuse(name, "create", meaning, code, None)
+        return True
+
+    def _provider(self, name: str) -> SSMProvider:
+        if self._parameters is None:
+            from aws_lambda_powertools.utilities.parameters import SSMProvider  # noqa: PLC0415 - brings boto3 along
+            from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - the same
+
+            try:
+                self._parameters = SSMProvider(boto3_client=aws.client("ssm"))
+            except BotoCoreError as error:
+                _refuse(name, "read", *aws.fault(error), error)
+        return self._parameters
+
+
+def _refuse(name: str, wanted: str, meaning: aws.Fault, code: str, cause: BaseException | None) -> NoReturn:
+    """Raise what *meaning* is in our words; *wanted* is what was tried: read or create."""
+    if meaning is aws.Fault.PASSING:
+        raise SecretUnavailable(f"secret {name!r}: SSM could not {wanted} it now ({code})") from cause
+    if meaning is aws.Fault.DENIED:
+        raise SecretMissing(f"secret {name!r}: this function is not permitted to {wanted} it ({code})") from cause
+    raise SecretMissing(f"secret {name!r}: SSM refuses to {wanted} it ({code})") from cause

@@ -1,0 +1,1 @@
+"""What agents report, and the installations they are asked for."""

@@ -1,0 +1,130 @@
+"""Installations of an operating system: asked for here, carried out and reported by the machine's agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb.machines import due
+from shepherd_core.domain.errors import CommitUnknown, MachineUnknown
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The installation that is wanted."""
+
+    generation: int
+    raw: bytes = field(repr=False)
+    """An OSInstallationRequest, as the agent gets it. May hold secrets of the new system."""
+    requested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the agent said that an installation went."""
+
+    generation: int
+    result: str
+    """``Success`` or ``Error``."""
+    raw: bytes = field(repr=False)
+    """An OSInstallationReport, as the agent sent it."""
+    reported_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is on record about installations on one machine."""
+
+    request: Request | None = None
+    report: Report | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether an installation is wanted whose outcome nobody reported; it may be running."""
+        if self.request is None:
+            return False
+        return self.report is None or self.report.generation != self.request.generation
+
+    @property
+    def fulfilled(self) -> bool:
+        """Whether the installation that is wanted succeeded: no loop cares for the machine any more."""
+        return (
+            self.request is not None
+            and self.report is not None
+            and self.report.generation == self.request.generation
+            and self.report.result == "Success"
+        )
+
+    @property
+    def next_generation(self) -> int:
+        """The generation of the next request: no report that was ever sent answers it."""
+        return 1 + max(known.generation if known else 0 for known in (self.request, self.report))
+
+
+def look(connection: Connection, machine_id: UUID) -> Installation:
+    """
+    Return what is on record about installations on the machine.
+
+    Raises:
+        MachineUnknown: the BMDB knows no such machine.
+    """
+    rows = connection.run("installation", machine_id=machine_id)
+    if not rows:
+        message = f"the BMDB knows no machine {machine_id}"
+        raise MachineUnknown(message)
+    wanted, reported = rows[0][:3], rows[0][3:]
+    return Installation(
+        None if wanted[0] is None else Request(*wanted), None if reported[0] is None else Report(*reported)
+    )
+
+
+def request(
+    connection: Connection, machine_id: UUID, installation: MetropolisInstallation, seen: Installation
+) -> int | None:
+    """
+    Want *installation* on the machine, if *seen* still holds, and return its generation: the one after *seen*.
+
+    None: somebody else asked for an installation, or the agent reported on one,
+    since ``look`` returned *seen*; or the machine is not provided. Nothing was
+    changed then. The agent gets the request in the answer to its next
+    heartbeat; one that replaces a pending request does not stop it.
+
+    Raises:
+        CommitUnknown: the connection broke again while the outcome was asked for; ``look`` tells.
+    """
+    generation = seen.next_generation
+    raw = OSInstallationRequest(generation=generation, metropolis=installation).SerializeToString()
+
+    def unit() -> bool:
+        rows = connection.run(
+            "request_installation",
+            machine_id=machine_id,
+            generation=generation,
+            request=raw.hex(),
+            requested=seen.request and seen.request.generation,
+            reported=seen.report and seen.report.generation,
+            reported_result=seen.report and seen.report.result,
+        )
+        return bool(rows)
+
+    def write() -> bool:
+        return connection.transact(lambda: due.change(connection, machine_id, unit))
+
+    try:
+        written = write()
+    except CommitUnknown:
+        # Waits for the lost transaction to end. If that was committed, nothing is changed any more, and it is found.
+        written = write() or _is_wanted(connection, machine_id, raw)
+    return generation if written else None
+
+
+def _is_wanted(connection: Connection, machine_id: UUID, raw: bytes) -> bool:
+    found = look(connection, machine_id).request
+    return found is not None and found.raw == raw

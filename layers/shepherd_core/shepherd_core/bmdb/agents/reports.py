@@ -1,0 +1,199 @@
+"""
+What agents report for themselves: heartbeats, and with them hardware and the outcome of installations.
+
+None of it needs a session. A session keeps others from a machine while something is done to it, and from committing
+what was begun too long ago. A heartbeat is over with the statement that takes it, and that statement checks for itself
+that it comes from the agent that is on record, and is newer than what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.domain.errors import CommitUnknown, StatementFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+T = TypeVar("T")
+
+_NO_SUCH_TABLE_OR_COLUMN = ("42P01", "42703")
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Who should be reporting for a machine."""
+
+    time: int
+    """Milliseconds since the Unix epoch, by the database."""
+    public_key: bytes | None
+    """None: the machine has no started agent, or there is no such machine."""
+    signed_at: int | None
+    """The time in the last heartbeat that was taken from it, in milliseconds; None: there was none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What a machine consists of; each sum is 0 to ``2**63 - 1``."""
+
+    raw: bytes
+    """The AgentHardwareReport, serialized."""
+    hardware_threads: int
+    memory_bytes: int
+    disks: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """How an installation went."""
+
+    raw: bytes
+    """The OSInstallationReport, serialized."""
+    generation: int
+    result: Literal["Success", "Error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A sign of life whose signature was verified, and what came with it."""
+
+    machine_id: UUID
+    signed_at: int
+    """When the agent says that it signed it: milliseconds since the Unix epoch."""
+    hardware: Hardware | None = None
+    installation: Installation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the BMDB says to a heartbeat of the agent that is on record."""
+
+    time: int
+    """Milliseconds since the Unix epoch, by the database."""
+    request: tuple[int, bytes] | None = None
+    """Generation and serialized OSInstallationRequest of an installation that is wanted and was not reported on."""
+    refused: bool = False
+    """Nothing was recorded: the generation of the installation report goes backwards, or was never asked for."""
+
+
+class _GenerationRefused(Exception):
+    """Undoes the transaction; never leaves this module."""
+
+    def __init__(self, time: int) -> None:
+        self.time = time
+
+
+def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
+    """
+    Return who should be reporting for a machine. One round trip, the same one for machines that nobody knows.
+
+    Raises:
+        SchemaMismatch: the BMDB is older or newer than this code.
+    """
+
+    def ask() -> list[list[Any]]:
+        return connection.run("reporting_agent", machine_id=machine_id, schema_version=migrations()[-1].version)
+
+    def unit() -> Agent:
+        try:
+            rows = ask()
+        except CommitUnknown:
+            # Usual for the first use of a connection that died while the function was frozen. It only reads.
+            rows = ask()
+        fits, *agent = rows[0]
+        if not fits:
+            raise mismatch(connection)
+        return Agent(*agent)
+
+    return _in_this_schema(connection, unit)
+
+
+def take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float) -> Heard | None:
+    """
+    Record *heartbeat* and all that came with it, or nothing; return what is wanted of the agent.
+
+    One round trip without reports, else one transaction. None: it cannot be
+    believed, because *public_key*, with which its signature was verified, is
+    not on record for the machine (any more), because it was signed more than
+    *stale_seconds* from now by the database, or because it is no newer than
+    the last one. ``reporting_agent`` tells which. If the connection breaks, the
+    heartbeat is sent again; is that refused, the BMDB is asked whether it is on
+    record.
+
+    Raises:
+        CommitUnknown: the connection broke twice. The heartbeat may be on record.
+    """
+
+    def unit() -> Heard | None:
+        try:
+            return _take(connection, heartbeat, public_key, stale_seconds)
+        except CommitUnknown:
+            # Waits for the lost one to end. If that was committed, this one is refused, and it is found.
+            heard = _take(connection, heartbeat, public_key, stale_seconds)
+            if heard is not None:
+                return heard
+            agent = reporting_agent(connection, heartbeat.machine_id)
+            if (agent.public_key, agent.signed_at) == (public_key, heartbeat.signed_at):
+                return Heard(agent.time)  # what is wanted is told with the next one
+            return None
+
+    return _in_this_schema(connection, unit)
+
+
+def _take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float) -> Heard | None:
+    def sign_of_life() -> Heard | None:
+        rows = connection.run(
+            "take_heartbeat",
+            machine_id=heartbeat.machine_id,
+            public_key=public_key,
+            signed_at=heartbeat.signed_at,
+            stale_seconds=stale_seconds,
+            schema_version=migrations()[-1].version,
+        )
+        if not rows:
+            return None
+        time, generation, request = rows[0]
+        return Heard(time, None if generation is None else (generation, request))
+
+    if heartbeat.hardware is None and heartbeat.installation is None:
+        return sign_of_life()
+    try:
+        return connection.transact(lambda: _take_reports(connection, heartbeat, sign_of_life))
+    except _GenerationRefused as refusal:
+        return Heard(refusal.time, refused=True)
+
+
+def _take_reports(
+    connection: Connection, heartbeat: Heartbeat, sign_of_life: Callable[[], Heard | None]
+) -> Heard | None:
+    machine_id, hardware, installation = heartbeat.machine_id, heartbeat.hardware, heartbeat.installation
+    if installation is not None:
+        connection.run("lock_due", machine_ids=[machine_id])
+    heard = sign_of_life()
+    if heard is None:
+        return None
+    if hardware is not None:
+        connection.run("take_hardware_report", machine_id=machine_id, **asdict(hardware))
+    if installation is not None:
+        if not connection.run("take_installation_report", machine_id=machine_id, **asdict(installation)):
+            raise _GenerationRefused(heard.time)
+        connection.run("rearm", machine_ids=[machine_id])
+        if heard.request is not None and heard.request[0] == installation.generation:
+            return Heard(heard.time)
+    return heard
+
+
+def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:
+    """Return what *unit* returns; what is missing there is missing because the schema is another."""
+    try:
+        return unit()
+    except StatementFailed as error:
+        if error.sqlstate in _NO_SUCH_TABLE_OR_COLUMN:
+            raise mismatch(connection) from error
+        raise

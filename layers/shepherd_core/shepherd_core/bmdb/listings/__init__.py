@@ -1,0 +1,1 @@
+"""What providers say of machines: created, updated, released, forgotten."""

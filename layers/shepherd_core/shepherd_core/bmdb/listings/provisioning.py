@@ -1,0 +1,232 @@
+"""
+What the Provisioner keeps in the BMDB: the lock, intents, penalties, and the machines it provided.
+
+What begins, records or gives up a creation needs the provider's lock and a live
+session; the statements check both, so that a Provisioner that was taken for
+dead does none of it. Penalties and pauses may be written late: they only hold
+back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.machines import due
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import ProviderId, ProviderStatus
+from shepherd_core.domain.records import Departed, Intent, Ledger, Provided
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.domain.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What earlier passes left behind, as whoever takes the lock finds it; an age is infinite if there was nothing."""
+
+    idle_seconds: float = float("inf")
+    """Since the last creation."""
+    waiting: int = 0
+    """Places that waited for the limit of machines."""
+    waiting_seconds: float = float("inf")
+    """Since that was put on record."""
+
+
+def take_lock(session: Session, provider: str) -> Past | None:
+    """
+    Become the one Provisioner of *provider* until the session ends, and return what the last one left behind.
+
+    None: another live session is the one. May run twice.
+    """
+
+    def unit() -> Past | None:
+        connection = session.connection
+        held = connection.run("held_lock", provider=provider)
+        if not held:
+            connection.run("create_lock", provider=provider)
+            held = connection.run("held_lock", provider=provider)
+        holder = held[0][0]
+        if holder not in (None, session.session_id) and connection.run("living_session", session_id=holder):
+            return None
+        idle, waiting, seen = connection.run("take_lock", provider=provider, session_id=session.session_id)[0]
+        return Past(float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen)
+
+    return session.transact(unit)
+
+
+def ledger(connection: Connection, provider: str) -> Ledger:
+    """Return what the BMDB knows about *provider*. While the lock is held, nobody else changes it."""
+
+    def unit() -> Ledger:
+        return Ledger(
+            provided=tuple(
+                Provided(machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), *facts)
+                for machine_id, provider_id, reservation, status, *facts in connection.run(
+                    "provided", provider=provider
+                )
+            ),
+            intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
+            penalized=frozenset(row[0] for row in connection.run("penalized", provider=provider)),
+            departed=tuple(
+                Departed(machine_id, ProviderId(provider_id), released)
+                for machine_id, provider_id, released in connection.run("departed", provider=provider)
+            ),
+        )
+
+    return connection.transact(unit)
+
+
+def paused(connection: Connection, provider: str) -> str | None:
+    """Return by whom and why the Provisioner of *provider* is on hold; None: it is not."""
+    rows = connection.run("creation_paused", provider=provider)
+    return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
+
+
+def note_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
+    """Put on record, for people, how many places at *provider* wait for the limit of *max_machines*. May run twice."""
+    session.connection.run(
+        "note_waiting", session_id=session.session_id, provider=provider, waiting=waiting, max_machines=max_machines
+    )
+
+
+def waiting(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return where places wait for the limit of machines, by provider, as the Provisioner saw it within a day.
+
+    Each record has ``provider``, ``waiting``, ``max_machines`` and ``seen_at``.
+    """
+    return connection.records("waiting")
+
+
+def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pauses: bool = True) -> UUID | None:
+    """
+    Record that a machine is about to be created on the capacity, and return its id: the token at the provider.
+
+    None: creations were put on hold meanwhile, and that is to be heeded. Create nothing.
+
+    Raises:
+        SessionExpired: the session or the lock is lost. Create nothing.
+        CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent is there.
+    """
+    try:
+        return fenced(session, "intend", provider=provider, capacity_id=capacity_id, heed_pauses=heed_pauses)
+    except SessionExpired:
+        if not heed_pauses or paused(session.connection, provider) is None:
+            raise
+        return None
+
+
+def provide(
+    session: Session,
+    provider: str,
+    machine_id: UUID,
+    machine: Machine,
+    *,
+    created: bool = False,
+    boot_seconds: float = 0.0,
+) -> None:
+    """
+    Record that *machine* exists at the provider: it is provided, and due for its agent, after *boot_seconds*.
+
+    If it was *created* for that, the time until the next creation counts from now.
+
+    If the provider knows its SSH host key, that is pinned with it, so that even the first contact is verified.
+
+    Raises:
+        SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
+        StatementFailed: the BMDB has the provider id already, for another machine.
+    """
+    fenced(
+        session,
+        "provide",
+        provider=provider,
+        machine_id=machine_id,
+        provider_id=machine.provider_id,
+        provider_reservation_id=machine.reservation_id,
+        provider_ip_address=None if machine.address is None else str(machine.address),
+        provider_location=machine.location,
+        provider_status=machine.status,
+        capacity_id=machine.capacity_id,
+        host_key=machine.host_key,
+        created=created,
+        boot_seconds=boot_seconds,
+    )
+
+
+def take_in(
+    session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, heed_pauses: bool = True
+) -> UUID | None:
+    """
+    Take a machine that exists at the provider into the BMDB, as the creation *intended* or as a new one; return its id.
+
+    In one transaction. May run twice: a machine that is in the BMDB already stays what it is there.
+    None: creations are on hold, and that is to be heeded.
+
+    Raises:
+        SessionExpired: the session or the lock is lost; nothing was written.
+        CommitUnknown: the connection broke again, or what was sent is still under way.
+    """
+
+    def unit() -> UUID | None:
+        rows = session.connection.run("provided_as", provider=provider, provider_id=machine.provider_id)
+        if rows:
+            found: UUID = rows[0][0]
+            return found
+        machine_id = intended or intend(session, provider, machine.capacity_id, heed_pauses=heed_pauses)
+        if machine_id is not None:
+            provide(session, provider, machine_id, machine)
+        return machine_id
+
+    return session.transact(unit)
+
+
+def forget(session: Session, provider: str, intent: Intent) -> None:
+    """
+    Drop an intent, and the row of its machine, which never existed.
+
+    Raises:
+        SessionExpired: the session or the lock is lost.
+    """
+    fenced(session, "forget_intent", provider=provider, machine_id=intent.machine_id)
+
+
+def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
+    """Leave the capacity alone for *seconds*. May run twice."""
+    session.connection.run(
+        "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=storable(cause)
+    )
+
+
+def set_aside(session: Session, machine_id: UUID, reason: str) -> None:
+    """Pause a machine that the provider does not list, for all loops. May run twice."""
+    session.connection.run("set_aside", machine_id=machine_id, reason=reason)
+
+
+def take_back(session: Session, machine_id: UUID) -> None:
+    """End that pause: the provider lists the machine again. May run twice."""
+    connection = session.connection
+
+    def unit() -> bool:
+        return bool(connection.run("take_back", machine_id=machine_id))
+
+    connection.transact(lambda: due.change(connection, machine_id, unit))
+
+
+def fenced(session: Session, statement: str, **parameters: object) -> UUID:
+    """
+    Run a statement that writes only while the provider's lock is held, and return the machine that it names.
+
+    Raises:
+        SessionExpired: the session or the lock is lost; nothing was written.
+    """
+    rows = session.run_once(statement, **parameters)
+    if not rows:
+        raise SessionExpired
+    machine_id: UUID = rows[0][0]
+    return machine_id

@@ -1,0 +1,164 @@
+"""
+What the Updater keeps in the BMDB: what providers say of their machines, and when they said it.
+
+One Updater at a time for each provider, from ``begin`` until its session ends.
+Another takes its place only when its session is dead, and from then on what the
+dead one writes is refused: facts never go back to those of an older listing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.listings.provisioning import paused
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import ProviderId, ProviderStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.domain.machine import Machine
+
+CHUNK = 500
+"""Changes that one statement writes at most."""
+
+_LONGEST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a provider says of a machine, as the BMDB holds it."""
+
+    reservation_id: str | None
+    address: str | None
+    location: str | None
+    status: ProviderStatus | None
+    """None: nobody looked yet."""
+
+    @classmethod
+    def of(cls, machine: Machine) -> Facts:
+        """Return what the listing says; texts that the BMDB cannot hold are cut, or they would stop all the others."""
+        address = None if machine.address is None else str(machine.address)
+        return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A machine of the provider and what is on record of it."""
+
+    machine_id: UUID
+    provider_id: ProviderId
+    age_seconds: float
+    """Since its creation was decided."""
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Facts of a machine that may not be what they were."""
+
+    known: Known
+    now: Facts
+
+    @property
+    def changed(self) -> dict[str, tuple[str | None, str | None]]:
+        """Return what is not as it was: by name, how it was and how it is."""
+        was, now = asdict(self.known.facts), asdict(self.now)
+        return {name: (was[name], now[name]) for name in now if was[name] != now[name]}
+
+    @property
+    def told(self) -> dict[str, object]:
+        """Return it for people."""
+        return {"machine_id": self.known.machine_id, "provider_id": self.known.provider_id, "changed": self.changed}
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What there is to do."""
+
+    unsettled: int
+    """Machines about which the next listing may well say something new."""
+    due: bool
+    """All machines are to be compared."""
+    holder: UUID | None
+    """The session of the Updater that came last; None: there was none."""
+    held: bool
+    """That session is alive."""
+    paused: str | None = None
+    """By whom and why there is nothing to be done now."""
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether the provider is to be asked for a listing."""
+        return self.due or self.unsettled > 0
+
+
+def look(connection: Connection, provider: str, update_seconds: float) -> Outlook:
+    """Return what there is to do, where facts of settled machines may be *update_seconds* old. Usually nothing."""
+    outlook = Outlook(*connection.run("look_for_updates", provider=provider, seconds=update_seconds)[0])
+    return replace(outlook, paused=paused(connection, provider)) if outlook.wanted else outlook
+
+
+def begin(session: Session, provider: str, holder: UUID | None) -> bool:
+    """
+    Become the one Updater of *provider* in place of *holder*, which was seen dead; False: another was faster.
+
+    Read what is known next, and only then ask the provider for its listing.
+    """
+    return bool(session.run_once("begin_listing", provider=provider, holder=holder))
+
+
+def known(connection: Connection, provider: str, *, everything: bool) -> list[Known]:
+    """Return all machines of *provider*, or the unsettled ones, in no particular order."""
+    rows = connection.run("facts_of_all" if everything else "facts_of_unsettled", provider=provider)
+    return [
+        Known(
+            machine_id,
+            ProviderId(provider_id),
+            age,
+            Facts(reservation, address, location, status and ProviderStatus(status)),
+        )
+        for machine_id, provider_id, age, reservation, address, location, status in rows
+    ]
+
+
+def write(session: Session, provider: str, changes: Sequence[Change]) -> list[Change]:
+    """
+    Record up to ``CHUNK`` changes in one statement, and return those whose machines there still are. May run twice.
+
+    Raises:
+        SessionExpired: the session is dead, or another Updater took its place; nothing was recorded.
+    """
+    rows = session.run(
+        "write_facts",
+        provider=provider,
+        machine_ids=[change.known.machine_id for change in changes],
+        reservation_ids=[change.now.reservation_id for change in changes],
+        addresses=[change.now.address for change in changes],
+        locations=[change.now.location for change in changes],
+        statuses=[change.now.status for change in changes],
+    )
+    if not rows:
+        raise SessionExpired
+    written = {row[0] for row in rows}
+    return [change for change in changes if change.known.machine_id in written]
+
+
+def end(session: Session, provider: str) -> None:
+    """
+    Record that all machines of *provider* were compared with the listing that this session began. May run twice.
+
+    Raises:
+        SessionExpired: another Updater took its place.
+    """
+    if not session.run("end_listing", provider=provider):
+        raise SessionExpired
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else storable(text)[:_LONGEST]

@@ -1,0 +1,1 @@
+"""Facts about machines, pauses, and what operators ask about them."""

@@ -1,0 +1,178 @@
+"""What is asked and recorded about machines outside of work: heartbeats, pauses, and people's questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.machines import due
+from shepherd_core.domain.errors import MachineUnknown
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.domain.machine import Process
+
+_SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
+
+
+def record_heartbeat(connection: Connection, machine_id: UUID) -> bool:
+    """Record that the agent is alive, now; False: the BMDB knows no started agent there. May run twice."""
+    return bool(connection.run("record_heartbeat", machine_id=machine_id))
+
+
+def machine_named(connection: Connection, name: str) -> UUID:
+    """
+    Return the id of the machine that people call *name*: the beginning of its id, or its provider id.
+
+    Raises:
+        MachineUnknown: none is called so, or more than one.
+    """
+    rows = connection.run("machines_named", name=name.lower(), provider_id=name) if name else []
+    if len(rows) != 1:
+        message = f"{'more than one machine is' if rows else 'no machine is'} called {name!r}"
+        raise MachineUnknown(message)
+    found: UUID = rows[0][0]
+    return found
+
+
+def list_machines(
+    connection: Connection, *, provider: str | None = None, after: UUID | None = None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """
+    Return a page of machines with their state, by id; pass the last one's id as *after* for the next page.
+
+    ``pause_ids`` are the pauses in force that keep loops away from a machine, its own and wider ones.
+    """
+    return connection.records("list_machines", provider=provider, after=after, limit=limit)
+
+
+def count_machines(connection: Connection, silence: Silence) -> list[dict[str, Any]]:
+    """
+    Return how many machines there are, one record for each provider and state that has any. Reads all machines.
+
+    Each has ``provider``, ``state`` (a value of the command line's ``State``),
+    ``machines``, and of these ``being_worked_on``, ``backing_off`` and
+    ``paused``, which are those that a pause covers, their own or a wider one.
+    """
+    return connection.records(
+        "count_machines",
+        first_heartbeat_seconds=silence.first_heartbeat_seconds,
+        silence_seconds=silence.silence_seconds,
+    )
+
+
+def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
+    """
+    Return everything that is known about one machine; ``backoffs`` and ``work`` are lists of records.
+
+    ``pause_ids`` are as in ``list_machines``.
+
+    Raises:
+        MachineUnknown: the BMDB knows no such machine.
+    """
+    found = connection.records("show_machine", machine_id=machine_id)
+    if not found:
+        message = f"the BMDB knows no machine {machine_id}"
+        raise MachineUnknown(message)
+    return {
+        **found[0],
+        "backoffs": connection.records("backoffs", machine_id=machine_id),
+        "work": connection.records("work_on_machine", machine_id=machine_id),
+    }
+
+
+def hardware_report(connection: Connection, machine_id: UUID) -> tuple[bytes, datetime] | None:
+    """Return the machine's last AgentHardwareReport, serialized, and when it came; None: it never sent one."""
+    rows = connection.run("hardware_report", machine_id=machine_id)
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def inventory(
+    connection: Connection, *, provider: str | None = None, location: str | None = None
+) -> list[dict[str, Any]]:
+    """
+    Return what there is at each provider and location, in their order; the location None is a record of its own.
+
+    Each record has ``provider``, ``location`` and these whole numbers:
+    ``machines``, ``unreported`` (those of them that sent no hardware report),
+    and of the others together ``hardware_threads``, ``memory_bytes``, ``disks``
+    and ``disk_bytes``. Reads all machines.
+    """
+    # A sum may be larger than the database's own whole numbers, and comes as a decimal.
+    return [
+        {name: int(value) if name in _SUMS else value for name, value in record.items()}
+        for record in connection.records("inventory", provider=provider, location=location)
+    ]
+
+
+def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[dict[str, Any]]:
+    """Return the audit trail of one machine, newest first."""
+    return connection.records("history", machine_id=machine_id, limit=limit)
+
+
+def forget_history(connection: Connection, days: int) -> int:
+    """Drop history that is older than so many days, 1,000 rows or so at a time; return how many. May run twice."""
+    return len(connection.run("forget_history", days=days))
+
+
+def pause(
+    connection: Connection,
+    *,
+    owner: str,
+    reason: str,
+    machine_id: UUID | None = None,
+    process: Process | None = None,
+    provider: str | None = None,
+    seconds: float | None = None,
+) -> UUID:
+    """
+    Put a machine, a process, a provider, or any combination of them on hold, and return the pause's id.
+
+    With none of them, everything is. Work that is under way goes on; nothing
+    new is claimed. Ends after *seconds*, or by ``resume``.
+    """
+    rows = connection.run(
+        "pause",
+        machine_id=machine_id,
+        process=process,
+        provider=provider,
+        owner=owner,
+        reason=reason,
+        seconds=seconds,
+    )
+    found: UUID = rows[0][0]
+    return found
+
+
+def pauses(connection: Connection) -> list[dict[str, Any]]:
+    """Return the pauses in force, oldest first."""
+    return connection.records("paused")
+
+
+def resume(connection: Connection, pause_id: UUID) -> bool:
+    """End a pause; its machine is looked at again at once. False: there is no such pause. May run twice."""
+
+    def unit() -> bool:
+        return bool(connection.run("resume", pause_id=pause_id))
+
+    def ended() -> bool:
+        rows = connection.run("pause_of", pause_id=pause_id)
+        if not rows or rows[0][0] is None:  # of more than one machine: the claims leave their due rows as they are
+            return unit()
+        return due.change(connection, rows[0][0], unit)
+
+    return connection.transact(ended)
+
+
+def forget_host_key(connection: Connection, machine_id: UUID) -> bool:
+    """Let the next SSH contact with the machine pin a new host key; False: none was pinned. May run twice."""
+    return bool(connection.run("forget_host_key", machine_id=machine_id))
+
+
+def now(connection: Connection) -> datetime:
+    """Return the time of day at the database: what all times in the BMDB are compared with."""
+    found: datetime = connection.run("now")[0][0]
+    return found

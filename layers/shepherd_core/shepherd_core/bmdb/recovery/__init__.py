@@ -1,0 +1,1 @@
+"""Recovery in the BMDB: attempted steps, quarantine, and where recovery is suspended."""

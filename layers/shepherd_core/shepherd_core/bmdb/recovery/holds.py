@@ -1,0 +1,191 @@
+"""
+Holding recovery back: what the BMDB knows of silent machines, and where nobody is to be recovered.
+
+A hold is in force from ``record`` on, for every claim of whomever, until a
+``record`` without it. What a machine did not say before that counts no more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.gaps import Gap
+from shepherd_core.domain.health import Access, Cell, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work.work import Silence
+
+Cells = dict[str | None, Cell]
+"""The figures of each location of a provider; None: of machines without one."""
+
+_SAMPLE = 1000
+"""Machines of which the shares are taken."""
+_WINDOW = 1000
+"""Due rows that one look judges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a provider's machines that have an agent."""
+
+    cells: Cells
+    silence: Silence
+    """What the machines were judged by, and claims must judge by: with the gaps between looks."""
+    held: bool
+    """A hold is in force, in some location at least."""
+    claimable: int
+    """Machines that can be claimed, of a window of 1,000 and as many that did not come back."""
+    idle: bool
+    """No row is due at all: a claim would find nothing."""
+    quarantined: int
+    ssh: dict[str | None, Access] = field(default_factory=dict)
+    """How SSH works in each location where machines should have come back; only where it fails for some."""
+    outages: frozenset[str] = frozenset()
+    """Where an outage of SSH is on record."""
+    no_access: int = 0
+    """Machines on which no agent can be started until an operator acts."""
+
+
+def look(
+    session: Session,
+    provider: str,
+    silence: Silence,
+    *,
+    passed_over: Collection[str] = (),
+    before: Look | None = None,
+) -> Look:
+    """
+    Look at a sample of the machines, at what was recovered lately, and at what is due outside of *passed_over*.
+
+    Puts on record that somebody looked, and for how long nobody had. Moves the
+    due rows of machines that report, as a claim would. The sample is that of the
+    look *before*, if there was one, and so are the gaps. May run twice.
+
+    Raises:
+        SessionExpired: the deadline passed.
+    """
+    silence = before.silence if before else silence
+    while True:
+        parameters = silence.parameters()
+        rows = session.run(
+            "look_at_silence",
+            provider=provider,
+            sample=0 if before else _SAMPLE,
+            start=uuid4(),  # another one each time: what one sample has too few of to judge, the next one may have
+            passed_over=sorted(passed_over),
+            **parameters,
+        )
+        told = {figure: number for figure, _, _, _, number, _ in rows}  # of those that come once
+        if not told["sessions"]:
+            raise SessionExpired
+        if before is None:
+            silence = replace(silence, gaps=_gaps(rows))
+            if any(gap.ended_ago == 0 for gap in silence.gaps):
+                session.run("forget_gaps", provider=provider)
+        before = _look(rows, told, silence, before, whole=not passed_over)
+        if silence.parameters() == parameters and (told["window"] < _WINDOW or not told["moved"]):
+            return before  # else what is due was judged without the gaps, or there may be more
+        if session.left() < 2 * session.poke_interval:
+            session.poke()
+
+
+def gaps(connection: Connection, provider: str) -> tuple[Gap, ...]:
+    """Return the times in which nobody looked, as a look would find them now."""
+    return tuple(Gap(**record) for record in connection.records("recovery_gaps", provider=provider))
+
+
+def _gaps(rows: list[list[Any]]) -> tuple[Gap, ...]:
+    return tuple(Gap(number, ago) for figure, _, _, _, number, ago in rows if figure == "gap")
+
+
+def _look(
+    rows: list[list[Any]], told: Mapping[str, float], silence: Silence, before: Look | None, *, whole: bool
+) -> Look:
+    cells: Cells = defaultdict(Cell)
+    if before:
+        for location, cell in before.cells.items():
+            cells[location] = Cell(cell.reporting, cell.quiet)
+    ssh: dict[str | None, Access] = defaultdict(Access)
+    claimable = 0
+    for figure, location, reported, news, number, _ in rows:
+        kind = Kind.SILENT if reported else Kind.NEVER
+        match figure:
+            case "reporting":
+                cells[location].reporting += int(number)
+            case "quiet":
+                cells[location].quiet[kind] += int(number)
+            case "recovering":
+                cells[location].recovered[kind] += int(number)
+            case "unreached":
+                ssh[location].unreached += int(number)
+            case "reached":
+                ssh[location].reached += int(number)
+            case "due":
+                claimable += int(number)
+                cells[location].due[kind] += int(number) if news else 0
+    return Look(
+        cells,
+        silence,
+        "held" in told,
+        claimable,
+        whole and told["window"] == told["moved"] and not told["awaited"],
+        int(told["quarantined"]),
+        ssh,
+        frozenset(location for figure, location, *_ in rows if figure == "outage"),
+        int(told["no_access"]),
+    )
+
+
+def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str]:
+    """
+    Hold recovery back in the locations of *held*, for the reasons given, and nowhere else; return where that ended.
+
+    May run twice, and beside its twin.
+
+    Raises:
+        SessionExpired: the deadline passed.
+    """
+    locations = sorted(held)
+    reasons = [held[location] for location in locations]
+    rows = session.run("hold_recovery", provider=provider, locations=locations, reasons=reasons)
+    if not rows[0][0]:
+        raise SessionExpired
+    return [location for _, location in rows if location is not None]
+
+
+def record_outages(session: Session, provider: str, outages: Mapping[str, str]) -> None:
+    """
+    Put on record where SSH has an outage, and why that is believed; elsewhere there is none any more.
+
+    May run twice, and beside its twin.
+
+    Raises:
+        SessionExpired: the deadline passed.
+    """
+    locations = sorted(outages)
+    reasons = [outages[location] for location in locations]
+    rows = session.run("record_ssh_outages", provider=provider, locations=locations, reasons=reasons)
+    if not rows[0][0]:
+        raise SessionExpired
+
+
+def disregard(session: Session, provider: str) -> None:
+    """
+    Forget the holds in force, so that claims hand out what is due there, as if nothing had been held back.
+
+    For rehearsals, which undo it.
+    """
+    session.connection.run("disregard_holds", provider=provider)
+
+
+def holds(connection: Connection) -> list[dict[str, Any]]:
+    """Return the holds and outages of SSH in force (``ended_at`` is None), and those that ended within a day."""
+    return connection.records("recovery_holds")

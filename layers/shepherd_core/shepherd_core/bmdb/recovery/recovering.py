@@ -1,0 +1,179 @@
+"""
+What the BMDB keeps of recovery: the steps that were tried on each machine, and the machines that it gave up on.
+
+A step is on record before it is taken (``attempt``), so that it counts whoever
+dies then. Just before it is taken, ``no_longer_due`` tells whether it still is
+to be. What becomes of it ends the work: ``work.finish_recovery``, ``work.fail``,
+``spare`` or ``quarantine``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.machines import due
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import NoLongerDue, SessionExpired
+from shepherd_core.domain.machine import WorkEvent
+from shepherd_core.domain.remediation import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work.work import Silence, Work
+    from shepherd_core.domain.machine import Process
+    from shepherd_core.domain.remediation import Move
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of a machine that is to be recovered."""
+
+    now: datetime
+    """At the database."""
+    started_at: datetime | None
+    """When its agent was started; None: it has none."""
+    heard_at: datetime | None
+    """The last heartbeat of that agent."""
+    history: list[Line] = field(default_factory=list)
+    """Of its recovery, oldest first."""
+
+
+def past(session: Session, works: Sequence[Work]) -> dict[Work, Past]:
+    """Return what is known of each machine."""
+    rows = session.connection.run("recovery_past", machine_ids=[work.machine_id for work in works])
+    found: dict[UUID, Past] = {}
+    for machine_id, now, started_at, heard_at, event, at, rung, cause in rows:
+        known = found.setdefault(machine_id, Past(now, started_at, heard_at))
+        if event is not None:
+            known.history.append(Line(event, at, rung, cause))
+    return {work: found[work.machine_id] for work in works}
+
+
+def attempt(session: Session, moves: Mapping[Work, tuple[Move, datetime | None]]) -> list[Work]:
+    """
+    Put on record that these steps are about to be taken, and return the works for which that is ours to do.
+
+    Each with the time until which its machine was healthy, if its ladder begins
+    anew. May run twice. A reinstall forgets the pinned SSH host key.
+
+    Raises:
+        SessionExpired: the deadline passed. Take none of them.
+    """
+    skipped = [(work.machine_id, step, cause) for work, (move, _) in moves.items() for step, cause in move.skipped]
+    rows = session.run(
+        "attempt_recovery",
+        machine_ids=[work.machine_id for work in moves],
+        rungs=[move.rung.step for move, _ in moves.values()],
+        healthy_untils=[until for _, until in moves.values()],
+        concludes=[move.concludes for move, _ in moves.values()],
+        skipped_ids=[machine_id for machine_id, _, _ in skipped],
+        skipped_rungs=[step for _, step, _ in skipped],
+        skipped_causes=[cause for _, _, cause in skipped],
+    )
+    if not rows[0][0]:
+        raise SessionExpired
+    ours = {row[1] for row in rows}
+    return [work for work in moves if work.machine_id in ours]
+
+
+def no_longer_due(session: Session, works: Sequence[Work], silence: Silence) -> dict[Work, NoLongerDue]:
+    """
+    Return those of *works* whose machines are not to be recovered any more, this moment, and why. One statement.
+
+    Judged as they were by the claim.
+
+    Raises:
+        SessionExpired: the deadline passed. Touch none of them.
+    """
+    rows = session.run(
+        "no_longer_due",
+        machine_ids=[work.machine_id for work in works],
+        recover_never_seconds=silence.recover_never_seconds,
+        recover_silent_seconds=silence.recover_silent_seconds,
+        recover_awaited_seconds=silence.recover_awaited_seconds,
+    )
+    if not rows[0][0]:
+        raise SessionExpired
+    found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}
+    lost = ("the machine was given to somebody else", False)
+    judged = {work: found.get(work.machine_id, lost) for work in works}
+    return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in judged.items() if reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """Why work ended before anything was done to its machine."""
+
+    reason: str
+    recovered: bool
+    """The machine's agent reports; else its work is given back."""
+    not_taken: str | None = None
+    """The step that is on record."""
+    host_key: str | None = None
+    """To be pinned again, where a step was on record that forgets it."""
+
+
+def spare(session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+    """End work that is not needed any more, by what ``no_longer_due`` says, and return the ended."""
+    ended: set[UUID] = set()
+    for event, recovered in ((WorkEvent.RECOVERED, True), (WorkEvent.CANCELED, False)):
+        given = {work: each for work, each in spared.items() if each.recovered is recovered}
+        if given:
+            ended |= work.end(
+                session,
+                "spare",
+                event,
+                list(given),
+                ended_as=event,
+                reasons=[each.reason for each in given.values()],
+                rungs=[each.not_taken for each in given.values()],
+                host_keys=[each.host_key for each in given.values()],
+            )
+    return ended
+
+
+def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
+    """End the work by giving the machines up, for these reasons, and return those for which that was ours to do."""
+    return work.end(
+        session, "quarantine", WorkEvent.FINISHED, list(causes), causes=[storable(cause) for cause in causes.values()]
+    )
+
+
+def unquarantine(connection: Connection, machine_id: UUID, *, reason: str, grace_seconds: float) -> dict[str, Any]:
+    """
+    Give a machine back to the loops, and return when and why it was put into quarantine; empty: it is not there.
+
+    A new agent is started on it first; if that cannot be done within
+    *grace_seconds*, recovery begins at the bottom of the ladder. *reason* is kept
+    in the history. May run twice.
+    """
+
+    def unit() -> list[dict[str, Any]]:
+        connection.run("lock_agent", machine_id=machine_id)
+        return connection.records(
+            "unquarantine", machine_id=machine_id, reason=storable(reason), grace_seconds=grace_seconds
+        )
+
+    return next(iter(connection.transact(lambda: due.change(connection, machine_id, unit))), {})
+
+
+def retry(
+    connection: Connection, machine_id: UUID, *, reason: str, process: Process | None = None
+) -> list[dict[str, Any]]:
+    """
+    End the machine's backoffs in force, of one process or of all, and return them: ``process``, ``until``, ``cause``.
+
+    *reason* is kept in the history; nothing is where nothing was ended. May run twice.
+    """
+
+    def unit() -> list[dict[str, Any]]:
+        return connection.records("retry", machine_id=machine_id, process=process, reason=storable(reason))
+
+    return connection.transact(lambda: due.change(connection, machine_id, unit))

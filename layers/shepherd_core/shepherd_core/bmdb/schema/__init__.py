@@ -1,0 +1,1 @@
+"""The schema of the BMDB and its migrations."""

@@ -1,0 +1,136 @@
+"""
+The migration runner: ordered files, each applied once.
+
+``migrations/NNNN_name.sql`` are applied in the order of their numbers, each in
+one transaction together with its record, so that a runner that dies leaves
+whole migrations behind. Two runners take turns. Never edit a file that was
+applied somewhere: its checksum is recorded, and an edited file is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.errors import MigrationRefused, SchemaMismatch, StatementFailed
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.clock import Deadline
+
+_MADE_BY_ANOTHER = {"23505", "42P07", "42710"}  # IF NOT EXISTS loses races against itself
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file."""
+
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        """Return the SHA-256 of the text, in hexadecimal digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return the migrations of this code in their order; numbered from 1 without a gap."""
+    found = []
+    for file in sorted((resources.files(__package__) / "migrations").iterdir(), key=lambda file: file.name):
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
+        if match:
+            found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    return tuple(found)
+
+
+def schema_version(connection: Connection) -> int:
+    """Return the version of the BMDB's schema; 0: it was never migrated."""
+    if not connection.run("schema_exists"):
+        return 0
+    return max((row[0] for row in connection.run("applied_migrations")), default=0)
+
+
+def mismatch(connection: Connection) -> SchemaMismatch:
+    """Return the error that says how the BMDB's schema differs from the one that this code was written for."""
+    wanted, version = migrations()[-1].version, schema_version(connection)
+    remedy = "run `shepherdctl db migrate`" if version < wanted else "deploy the code that belongs to it"
+    return SchemaMismatch(f"the BMDB's schema is version {version}, this code needs version {wanted}: {remedy}")
+
+
+def require(connection: Connection) -> None:
+    """
+    Return if the BMDB's schema is the one that this code was written for: for those who open no session.
+
+    Raises:
+        SchemaMismatch: it is older or newer.
+    """
+    if schema_version(connection) != migrations()[-1].version:
+        raise mismatch(connection)
+
+
+def migrate(
+    connection: Connection,
+    *,
+    dry_run: bool = False,
+    known: tuple[Migration, ...] | None = None,
+    deadline: Deadline | None = None,
+) -> list[Migration]:
+    """
+    Apply what is missing and return it, in order; an empty list means that nothing was missing.
+
+    May be run at any time, by several at once, and again after it died. With
+    *dry_run* nothing is changed. *known* are the migrations to use instead of
+    this code's own. After *deadline* nothing is committed any more.
+
+    Raises:
+        TimeLimitExceeded: the deadline passed; what was applied before is whole. Call again.
+        MigrationRefused: a file differs from what was applied under its number. Restore it.
+        SchemaMismatch: the BMDB is newer than this code.
+    """
+    files = migrations() if known is None else known
+    if dry_run:
+        return _missing(connection, files) if connection.run("schema_exists") else list(files)
+    for statement in ("create_schema_migrations", "create_schema_lock", "fill_schema_lock"):
+        try:
+            connection.run(statement)
+        except StatementFailed as error:
+            if error.sqlstate not in _MADE_BY_ANOTHER:
+                raise
+    applied: list[Migration] = []
+    while (migration := connection.transact(lambda: _apply_next(connection, files, deadline))) is not None:
+        applied.append(migration)
+    return applied
+
+
+def _apply_next(connection: Connection, files: tuple[Migration, ...], deadline: Deadline | None) -> Migration | None:
+    """Apply the first missing migration; may run again. None: nothing is missing."""
+    connection.run("take_schema_lock")
+    missing = _missing(connection, files)
+    if not missing:
+        return None
+    migration = missing[0]
+    connection.script(migration.text)
+    connection.run("record_migration", version=migration.version, name=migration.name, checksum=migration.checksum)
+    if deadline is not None:
+        deadline.check()
+    return migration
+
+
+def _missing(connection: Connection, files: tuple[Migration, ...]) -> list[Migration]:
+    known = {migration.version: migration for migration in files}
+    applied = {version: (name, checksum) for version, name, checksum in connection.run("applied_migrations")}
+    for version, (name, checksum) in applied.items():
+        if version not in known:
+            message = f"the BMDB has migration {version} ({name}), which this code does not know: deploy newer code"
+            raise SchemaMismatch(message)
+        if known[version].checksum != checksum:
+            message = f"migration {version} ({known[version].name}) was edited after it was applied"
+            raise MigrationRefused(message)
+    return [migration for version, migration in sorted(known.items()) if version not in applied]

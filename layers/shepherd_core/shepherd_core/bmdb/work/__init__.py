@@ -1,0 +1,1 @@
+"""Claims on machines, and the ways to end them."""

@@ -1,0 +1,145 @@
+"""Elapsed time, and the limits that are measured in it. Time of day comes from the database alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from shepherd_core.domain.errors import SessionExpired, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock(Protocol):
+    """Elapsed seconds; an edge, so that tests can move it."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary moment; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*; does not wait when that is not positive."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary moment; never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*; does not wait when that is not positive."""
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+class Deadline:
+    """
+    The end of the time for one piece of work, and the fence in front of its effects.
+
+    Whoever does something outside (a request, an SSH step) bounds it by
+    ``left()`` and calls ``check()`` just before an effect that must not happen
+    in vain: creating, running. Just before a request that interrupts a machine
+    (reboot, power off, reinstall) it calls ``confirm()`` instead, as the last
+    thing: after lookups, logins, and waiting for its turn. Safe to use from
+    any thread.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        seconds: float,
+        session_left: Callable[[], float] | None = None,
+        ask: Callable[[Deadline], object] | None = None,
+    ) -> None:
+        """
+        Begin it now.
+
+        *session_left* tells how many seconds the BMDB session has left, if the
+        work is done in one. *ask* returns if the machine may still be
+        interrupted, and raises ShepherdError if not.
+        """
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+        self._session_left = session_left
+        self._interruption = _Interruption(ask)
+
+    def left(self, at_most: float = float("inf")) -> float:
+        """
+        Return the seconds that may still be used, *at_most* so many, for use as a time limit.
+
+        Raises:
+            TimeLimitExceeded: no time is left.
+        """
+        left = self.remaining()
+        if left <= 0:
+            raise TimeLimitExceeded
+        return min(left, at_most)
+
+    def remaining(self) -> float:
+        """Return the seconds that are left; negative after the end."""
+        return self._end - self._clock.monotonic()
+
+    def overdue(self, seconds: float) -> bool:
+        """Return whether the end was *seconds* ago, or longer."""
+        return self.remaining() <= -seconds
+
+    def within(
+        self,
+        seconds: float,
+        session_left: Callable[[], float] | None = None,
+        ask: Callable[[Deadline], object] | None = None,
+    ) -> Deadline:
+        """Return a deadline *seconds* from now, at most this one's end; behind the fences given, else this one's."""
+        part = Deadline(self._clock, seconds, session_left or self._session_left)
+        part._end = min(part._end, self._end)
+        part._interruption = self._interruption if ask is None else _Interruption(ask)
+        return part
+
+    def check(self) -> None:
+        """
+        Return if an effect may still begin.
+
+        Raises:
+            TimeLimitExceeded: no time is left.
+            SessionExpired: the BMDB session has no time left, so another may be at work on the machine.
+        """
+        self.left()
+        if self._session_left is not None and self._session_left() <= 0:
+            raise SessionExpired
+
+    def confirm(self) -> None:
+        """
+        Return if a request that interrupts the machine may be sent now, and take note that it will be.
+
+        Asks whether the machine is still to be interrupted; but not in the middle of a step, when an earlier request of
+        it may have been accepted: a machine that was switched off must be switched on again.
+
+        Raises:
+            NoLongerDue: the machine must not be interrupted any more.
+            TimeLimitExceeded, SessionExpired: as ``check``.
+        """
+        interruption = self._interruption
+        if interruption.ask is not None and not interruption.requests:
+            interruption.ask(self)
+        self.check()
+        interruption.requests += 1
+
+    def declined(self) -> None:
+        """Take note that the request for which ``confirm`` was called last was certainly not accepted."""
+        self._interruption.requests -= 1
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a request that interrupts the machine may have been accepted."""
+        return self._interruption.requests > 0
+
+
+class _Interruption:
+    """What a piece of work may do to its machine, and has done; the same for a deadline and its parts."""
+
+    def __init__(self, ask: Callable[[Deadline], object] | None) -> None:
+        self.ask = ask
+        self.requests = 0
+        """Those that were sent and not declined."""

@@ -1,0 +1,68 @@
+from shepherd_core.domain.pb import agent_pb2 as _agent_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("machine_id", "hardware_report", "installation_report")
+    MACHINE_ID_FIELD_NUMBER: _ClassVar[int]
+    HARDWARE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    INSTALLATION_REPORT_FIELD_NUMBER: _ClassVar[int]
+    machine_id: str
+    hardware_report: AgentHardwareReport
+    installation_report: OSInstallationReport
+    def __init__(self, machine_id: _Optional[str] = ..., hardware_report: _Optional[_Union[AgentHardwareReport, _Mapping]] = ..., installation_report: _Optional[_Union[OSInstallationReport, _Mapping]] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("installation_request",)
+    INSTALLATION_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    installation_request: OSInstallationRequest
+    def __init__(self, installation_request: _Optional[_Union[OSInstallationRequest, _Mapping]] = ...) -> None: ...
+
+class AgentHardwareReport(_message.Message):
+    __slots__ = ("report", "warning")
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    report: _agent_pb2.Node
+    warning: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, report: _Optional[_Union[_agent_pb2.Node, _Mapping]] = ..., warning: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OSInstallationReport(_message.Message):
+    __slots__ = ("generation", "success", "error")
+    class Success(_message.Message):
+        __slots__ = ()
+        def __init__(self) -> None: ...
+    class Error(_message.Message):
+        __slots__ = ("error",)
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        error: str
+        def __init__(self, error: _Optional[str] = ...) -> None: ...
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    success: OSInstallationReport.Success
+    error: OSInstallationReport.Error
+    def __init__(self, generation: _Optional[int] = ..., success: _Optional[_Union[OSInstallationReport.Success, _Mapping]] = ..., error: _Optional[_Union[OSInstallationReport.Error, _Mapping]] = ...) -> None: ...
+
+class OSInstallationRequest(_message.Message):
+    __slots__ = ("generation", "metropolis")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    METROPOLIS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    metropolis: MetropolisInstallation
+    def __init__(self, generation: _Optional[int] = ..., metropolis: _Optional[_Union[MetropolisInstallation, _Mapping]] = ...) -> None: ...
+
+class MetropolisInstallation(_message.Message):
+    __slots__ = ("image_url", "image_sha256", "node_parameters")
+    IMAGE_URL_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    NODE_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    image_url: str
+    image_sha256: bytes
+    node_parameters: bytes
+    def __init__(self, image_url: _Optional[str] = ..., image_sha256: _Optional[bytes] = ..., node_parameters: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""The loops: Provisioner, Initializer, Recoverer, Updater, and what runs them."""

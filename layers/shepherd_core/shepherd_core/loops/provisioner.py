@@ -1,0 +1,233 @@
+"""
+The Provisioner: turns unused capacity at the provider into machines of the BMDB.
+
+A pass takes the provider's lock, lists both sides at the same time, lets
+``reconcile`` decide, and carries the plan out step by step. Before the provider
+is asked for a machine, an intent is written whose machine id is the token of
+the creation; so whenever a pass dies, the next one finds the intent, and with
+it either the machine that came of it or the capacity to try again on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb.listings import departing, provisioning
+from shepherd_core.bmdb.session import Session
+from shepherd_core.domain import records
+from shepherd_core.domain.errors import CapacityTaken, Discrepancy, ProviderError, ProviderRefused, TimeLimitExceeded
+from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.rules.reconcile import Plan, reconcile
+from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.listings.provisioning import Past
+    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.machine import Machine
+    from shepherd_core.domain.provider import Provider
+    from shepherd_core.domain.records import Intent
+    from shepherd_core.rules.reconcile import Creation, Limits
+
+CREATE_SECONDS = 60.0
+"""What one creation at the provider may take."""
+
+REMIND_SECONDS = 300.0
+"""So old may be what is on record about the limit, if nothing changes: a pass that finds it fresh writes nothing."""
+
+REFUSALS = 3
+"""So many refused creations end a pass: it is hardly the capacity that is to blame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast, in seconds."""
+
+    session_seconds: float
+    creation_seconds: float
+    """Between two creations at the provider, also across passes; 0: none. To take over what exists needs no time."""
+    penalty_seconds: float
+    """For which capacity that failed is left alone."""
+    boot_seconds: float | None = None
+    """For which no agent start is tried at a machine that is ``Provisioning``; None: what is usual at the provider."""
+
+
+class Provisioner:
+    """One provider's Provisioner. As many may be started as like: one works, the others leave."""
+
+    def __init__(self, provider: Provider, connection: Connection, clock: Clock, limits: Limits, pace: Pace) -> None:
+        self._provider = provider
+        self._connection = connection
+        self._clock = clock
+        self._limits = limits
+        self._pace = pace
+        self._counts: Counter[Metric] = Counter()
+        self._refusals = 0
+
+    def plan(self, deadline: Deadline) -> Plan:
+        """Return what a pass would do now, and change nothing. Raises what ``run`` raises."""
+        name = self._provider.name
+        if reason := provisioning.paused(self._connection, name):
+            telemetry.info("nothing is provisioned", reason=reason)
+            return Plan()
+        listing = self._provider.list_machines(deadline)
+        return reconcile(listing, provisioning.ledger(self._connection, name), self._limits)
+
+    def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
+        """
+        Make one pass, until the plan is carried out or *deadline* comes near, and return the counts.
+
+        Raises:
+            Discrepancy: provider and BMDB disagree in bulk; nothing was done. Counted by the caller.
+            ProviderError: the provider's listing failed; nothing was done.
+            SessionExpired: the session was lost; the next pass goes on.
+            BmdbError: the BMDB failed; the next pass goes on.
+        """
+        name = self._provider.name
+        session = Session.open(
+            self._connection, self._clock, f"Provisioner/{name}", runtime_info, self._pace.session_seconds
+        )
+        try:
+            past = provisioning.take_lock(session, name)
+            if past is None:
+                telemetry.info("another Provisioner is at work")
+                return {}
+            if reason := provisioning.paused(self._connection, name):
+                telemetry.info("nothing is provisioned", reason=reason)
+                return {}
+            plan = self._read(session, deadline)
+            self._settle_differences(plan, session)
+            self._tell_waiting(plan, session, past)
+            self._create_machines(plan, session, deadline, past.idle_seconds)
+        finally:
+            session.close()
+        counted = (
+            Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED, Metric.PENALIZED,
+            Metric.MANAGED, Metric.WAITING, Metric.DISCREPANCY, Metric.INCOMPLETE,
+        )  # fmt: skip
+        return {metric: self._counts[metric] for metric in counted}
+
+    def _read(self, session: Session, deadline: Deadline) -> Plan:
+        """Read both sides at the same time: the provider in a thread, the BMDB here."""
+        listing = session.begin(lambda: self._provider.list_machines(deadline))
+        ledger = provisioning.ledger(self._connection, self._provider.name)
+        try:
+            return reconcile(listing(), ledger, self._limits)
+        except Discrepancy as error:
+            for difference in error.differences:
+                telemetry.error("discrepancy", difference=difference)
+            raise
+
+    def _settle_differences(self, plan: Plan, session: Session) -> None:
+        self._counts[Metric.MANAGED] = plan.managed
+        self._counts[Metric.DISPUTED] = len(plan.differences)
+        for difference in plan.differences:
+            telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
+        session.poke()  # what follows needs a live session, and not every statement looks for itself
+        for provided in plan.depart:
+            if departing.remove(session, self._provider.name, provided.machine_id):
+                released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
+                telemetry.info("released machine is gone", **released)
+        for provided in plan.take_back:
+            provisioning.take_back(session, provided.machine_id)
+        for provided in plan.set_aside:
+            provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
+        for intent, machine in plan.adopt:
+            self._record(session, intent.machine_id, machine, Metric.ADOPTED, age_seconds=intent.age_seconds)
+        for intent in plan.forget:
+            self._forget(session, intent)
+        for machine in plan.assimilate:
+            machine_id = provisioning.take_in(session, self._provider.name, machine)
+            if machine_id is not None:
+                self._recorded(machine_id, machine, Metric.ASSIMILATED)
+
+    def _tell_waiting(self, plan: Plan, session: Session, past: Past) -> None:
+        """Say what the limit keeps out; on record for ``shepherdctl status`` when it changes, and now and then."""
+        self._counts[Metric.WAITING] = plan.waiting
+        limit = self._limits.max_machines
+        if plan.waiting:
+            telemetry.info("the limit of machines is reached", waiting=plan.waiting, max_machines=limit)
+        if plan.waiting != past.waiting or (plan.waiting and past.waiting_seconds > REMIND_SECONDS):
+            provisioning.note_waiting(session, self._provider.name, plan.waiting, limit)
+
+    def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
+        next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds
+        for creation in plan.create:
+            wait = 0.0 if creation.takes_over else max(0.0, next_at - self._clock.monotonic())
+            if deadline.remaining() < wait + CREATE_SECONDS:
+                self._counts[Metric.INCOMPLETE] = 1
+                return
+            if wait:
+                session.keep_alive(partial(self._clock.sleep, wait))
+            if not creation.takes_over:
+                next_at = self._clock.monotonic() + self._pace.creation_seconds
+            if not self._create(session, creation, deadline):
+                return
+
+    def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
+        """Create one machine; False: the provider is not well, or put on hold, so leave it at that for this pass."""
+        capacity, intent = creation.capacity, creation.intent
+        session.poke()
+        if intent is None:
+            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)
+            if machine_id is None:
+                return False
+            intent = records.Intent(machine_id, capacity.capacity_id)
+        limit = deadline.within(CREATE_SECONDS, session.left)
+        try:
+            machine = session.keep_alive(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
+        except (CapacityTaken, ProviderRefused) as error:
+            self._penalize(session, intent, error)
+            # This call created nothing; an earlier one, of which no answer came, may yet turn out to have.
+            if creation.intent is None or isinstance(error, CapacityTaken):
+                self._forget(session, intent)
+            self._refusals += isinstance(error, ProviderRefused)
+            return self._refusals < REFUSALS
+        except (ProviderError, TimeLimitExceeded) as error:
+            # Perhaps it was created. The intent stays; the machine is adopted, or its creation repeated, later. A
+            # provider that asks for patience has nothing against the capacity.
+            if getattr(error, "retry_after", None) is None:
+                self._penalize(session, intent, error)
+            self._counts[Metric.INCOMPLETE] = 1
+            return False
+        self._record(session, intent.machine_id, machine, Metric.CREATED, created=not creation.takes_over)
+        return True
+
+    def _record(
+        self,
+        session: Session,
+        machine_id: UUID,
+        machine: Machine,
+        metric: Metric,
+        *,
+        created: bool = True,
+        age_seconds: float = 0.0,
+    ) -> None:
+        usual = self._pace.boot_seconds if self._pace.boot_seconds is not None else self._provider.boot_seconds
+        boot_seconds = max(0.0, usual - age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
+        name = self._provider.name
+        provisioning.provide(session, name, machine_id, machine, created=created, boot_seconds=boot_seconds)
+        self._recorded(machine_id, machine, metric)
+
+    def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:
+        self._counts[metric] += 1
+        self._counts[Metric.MANAGED] += metric is Metric.CREATED  # the others were counted before
+        telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
+
+    def _forget(self, session: Session, intent: Intent) -> None:
+        provisioning.forget(session, self._provider.name, intent)
+        self._counts[Metric.FORGOTTEN] += 1
+
+    def _penalize(self, session: Session, intent: Intent, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        telemetry.warning("capacity penalized", capacity_id=intent.capacity_id, cause=cause)
+        if intent.capacity_id is not None:
+            seconds = self._pace.penalty_seconds
+            provisioning.penalize(session, self._provider.name, intent.capacity_id, seconds, cause)
+            self._counts[Metric.PENALIZED] += 1

@@ -1,0 +1,115 @@
+"""
+The Updater: keeps what the BMDB says of machines what their provider says.
+
+In passing it sees to it that the due index says what the facts say, a stretch of
+machines at a time. It should never find anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb.listings import updating
+from shepherd_core.bmdb.machines import due
+from shepherd_core.bmdb.session import Session
+from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.rules.comparison import YOUNG_SECONDS, in_use
+from shepherd_core.telemetry import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.machine import Machine
+    from shepherd_core.domain.provider import Provider
+
+
+def changes(listing: Sequence[Machine], known: Sequence[updating.Known]) -> list[updating.Change]:
+    """
+    Return where *known* machines, all or some, are not on record as in the provider's complete *listing*.
+
+    Raises:
+        ListingInvalid: the listing contradicts itself.
+    """
+    used = in_use(listing, {each.provider_id for each in known})
+    found = [updating.Change(each, _now(each, used.get(each.provider_id))) for each in known]
+    return [change for change in found if change.now != change.known.facts]
+
+
+def _now(known: updating.Known, machine: Machine | None) -> updating.Facts:
+    if machine is not None:
+        return updating.Facts.of(machine)
+    # The Provisioner must go on knowing that one failed for good when it is gone: then it does not miss it.
+    if known.age_seconds <= YOUNG_SECONDS or known.facts.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT:
+        return known.facts
+    return replace(known.facts, status=ProviderStatus.MISSING)
+
+
+@dataclass(frozen=True, slots=True)
+class Updater:
+    """
+    One provider's Updater. As many may be started as like: one works, the others leave.
+
+    Settled machines are compared after *update_seconds*, the others in every pass. A pass asks the provider for one
+    listing, whatever the number of machines, and for none if there is nothing to compare.
+    """
+
+    provider: Provider
+    connection: Connection
+    clock: Clock
+    session_seconds: float
+    update_seconds: float
+
+    def plan(self, deadline: Deadline) -> dict[str, object]:
+        """Return the ``changes`` and ``repairs`` that a pass would make; raises what ``run`` raises."""
+        wrong = due.disagreements(self.connection, self.provider.name)
+        repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
+        outlook = updating.look(self.connection, self.provider.name, self.update_seconds)
+        if not outlook.wanted or outlook.paused:
+            return {"changes": [], "repairs": repairs}
+        known = updating.known(self.connection, self.provider.name, everything=outlook.due)
+        found = changes(self.provider.list_machines(deadline), known)
+        return {"changes": [change.told for change in found], "repairs": repairs}
+
+    def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
+        """
+        Make one pass and return the counts; only that of repairs if it was not to be made, which the log explains.
+
+        Raises:
+            ProviderError: the listing failed; nothing was done.
+            SessionExpired, BmdbError: the next pass goes on with what was not written.
+        """
+        name = self.provider.name
+        session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)
+        try:
+            repaired = {Metric.REPAIRED: self._repair()}
+            outlook = updating.look(self.connection, name, self.update_seconds)
+            counts: dict[Metric, float] = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
+            counts |= {**repaired, Metric.UNSETTLED: outlook.unsettled}
+            if not outlook.wanted:
+                return counts
+            if outlook.paused or outlook.held or not updating.begin(session, name, outlook.holder):
+                telemetry.info("nothing is updated", reason=outlook.paused or "another Updater is at work")
+                return {**repaired}
+            known = updating.known(self.connection, name, everything=outlook.due)
+            found = changes(session.keep_alive(lambda: self.provider.list_machines(deadline)), known)
+            while found and deadline.remaining() > 0:
+                for change in updating.write(session, name, found[: updating.CHUNK]):
+                    counts[Metric.UPDATED] += 1
+                    counts[Metric.MISSING] += change.now.status is ProviderStatus.MISSING
+                    telemetry.info("machine updated", **change.told)
+                found = found[updating.CHUNK :]
+            if outlook.due and not found:
+                updating.end(session, name)
+            return {**counts, Metric.INCOMPLETE: min(1, len(found))}
+        finally:
+            session.close()
+
+    def _repair(self) -> int:
+        wrong = due.repair(self.connection, self.provider.name)
+        for machine_id, what in wrong.items():
+            telemetry.error("a due row disagreed with the facts, and was mended", machine_id=machine_id, wrong=what)
+        return len(wrong)

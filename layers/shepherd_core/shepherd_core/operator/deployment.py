@@ -1,0 +1,170 @@
+"""
+The BMDB's part in a deployment: a CloudFormation custom resource that stands for the schema.
+
+CloudFormation sends a request and waits, an hour if need be, for an answer at
+the URL that the request names. So every request is answered, within the time of
+the invocation, whatever happens. Whoever knows the URL may answer: it appears in
+no message and no log.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import (
+    AnswerUndelivered,
+    EventInvalid,
+    SchemaMismatch,
+    ShepherdError,
+    TimeLimitExceeded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.clock import Clock
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 30.0
+"""Kept of an invocation's time for the answer."""
+
+RESOURCE_ID = "bmdb-schema"
+"""The same for ever: with another one CloudFormation would have the resource replaced and the old one deleted."""
+
+_VERSION = "SchemaVersion"
+_ATTEMPTS = 3
+_FIRST_PAUSE_SECONDS = 1.0
+_ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two signs of life
+_REASON_CHARACTERS = 700  # CloudFormation takes 4,096 bytes in all
+_OK = 200
+
+
+def handle(
+    event: Mapping[str, object], connect: Callable[[], Connection], clock: Clock, seconds: float
+) -> dict[str, object]:
+    """
+    Do what *event* asks of the BMDB's schema, answer it if it names a ``ResponseURL``, and return the answer.
+
+    Create and Update apply the migrations that are missing. Delete, and an
+    Update to an older ``SchemaVersion``, which is what a rollback sends, succeed
+    and touch nothing. May run twice and beside itself. *seconds* are left in all.
+
+    Raises:
+        AnswerUndelivered: CloudFormation did not take the answer.
+        ShepherdError: nobody waits for an answer, so this is the failure itself.
+    """
+    deadline = Deadline(clock, seconds - ANSWER_SECONDS)
+    if "ResponseURL" not in event:
+        return _carry_out(event, connect, deadline)
+    answer: dict[str, object]
+    try:
+        answer = {"Status": "SUCCESS", "Data": _carry_out(event, connect, deadline)}
+    except Exception as error:  # noqa: BLE001 - whatever it is, CloudFormation waits for an answer
+        telemetry.error("the deployment fails", exc=error)
+        answer = {"Status": "FAILED", "Reason": _reason(error)}
+    answer["PhysicalResourceId"] = RESOURCE_ID
+    answer |= {name: event.get(name) for name in ("StackId", "RequestId", "LogicalResourceId")}
+    _deliver(str(event["ResponseURL"]), json.dumps(answer, ensure_ascii=False).encode(), clock)
+    return answer
+
+
+def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], deadline: Deadline) -> dict[str, object]:
+    kind = event.get("RequestType")
+    if kind not in ("Create", "Update", "Delete"):
+        raise EventInvalid(f"RequestType is {kind!r}; Create, Update or Delete was wanted")
+    if kind == "Delete":
+        telemetry.info("the schema stays, and everything in the BMDB")
+        return {}
+    wanted, before = _wanted(event), _wanted(event, "OldResourceProperties")
+    if kind == "Update" and wanted is not None and before is not None and wanted < before:
+        telemetry.warning(
+            "a rollback leaves the schema as it is: the loops stand still until code for it is deployed",
+            schema_version=before,
+            wanted=wanted,
+        )
+        return {_VERSION: wanted}
+    latest = migrations()[-1].version
+    if wanted not in (None, latest):
+        message = (
+            f"the template wants schema version {wanted}, the code deployed with it has version {latest}: "
+            "build both from the same source"
+        )
+        raise SchemaMismatch(message)
+    return _in_time(lambda: _migrate(connect(), deadline), deadline)
+
+
+def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties") -> int | None:
+    """Return the schema version that the *properties* of the resource name, if they do; CloudFormation sends texts."""
+    found = event.get(properties)
+    value = found.get(_VERSION) if isinstance(found, dict) else None
+    if value is None:
+        return None
+    if not str(value).isdecimal():
+        raise EventInvalid(f"{properties}.{_VERSION} is {value!r}; a whole number was wanted")
+    return int(str(value))
+
+
+def _migrate(connection: Connection, deadline: Deadline) -> dict[str, object]:
+    try:
+        applied = migrate(connection, deadline=deadline)
+        version = schema_version(connection)
+    finally:
+        connection.close()
+    telemetry.info("the schema is up to date", schema_version=version, applied=[each.name for each in applied])
+    return {_VERSION: version}
+
+
+def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
+    """Return what *call* returns, in a thread of its own; at the deadline it is abandoned, and commits no more."""
+    outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def target() -> None:
+        try:
+            outcome.put((call(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            outcome.put((None, error))
+
+    threading.Thread(target=target, daemon=True).start()
+    try:
+        result, error = outcome.get(timeout=max(0.0, deadline.remaining()))
+    except Empty:
+        message = "the migrations did not end in the time of this function; what was not whole then is undone"
+        raise TimeLimitExceeded(message) from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # there is no error, so there is a result
+
+
+def _reason(error: Exception) -> str:
+    # The text of an error that is not ours may hold anything.
+    text = f": {error}" if isinstance(error, ShepherdError) else ", which nobody thought of; the log has more"
+    reason = f"{type(error).__name__}{text}"
+    return reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
+
+
+def _deliver(url: str, answer: bytes, clock: Clock) -> None:
+    import requests  # noqa: PLC0415 - only for CloudFormation
+
+    outcome = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            clock.sleep(_FIRST_PAUSE_SECONDS * attempt)
+        try:
+            # The URL is signed for an empty content type.
+            status = requests.put(url, answer, headers={"Content-Type": ""}, timeout=_ANSWER_LIMITS).status_code
+        except requests.RequestException as error:
+            outcome = type(error).__name__  # its text holds the URL
+        else:
+            if status == _OK:
+                return
+            outcome = f"status {status}"
+        telemetry.warning("CloudFormation did not take the answer", outcome=outcome)
+    raise AnswerUndelivered(f"CloudFormation did not take the answer in {_ATTEMPTS} attempts: {outcome}")

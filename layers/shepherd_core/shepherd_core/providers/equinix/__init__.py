@@ -1,0 +1,1 @@
+"""Equinix Metal."""

@@ -1,0 +1,1 @@
+"""Hetzner's dedicated servers."""

@@ -1,0 +1,1 @@
+"""Parts that the adapters share: HTTP with JSON, machine lists, registered SSH keys."""

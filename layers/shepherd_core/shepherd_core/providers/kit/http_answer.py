@@ -1,0 +1,98 @@
+"""A complete HTTP answer: reading it by the deadline, and what all APIs have in common."""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from shepherd_core.domain.errors import ProviderUnavailable, ShepherdError, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import urllib3
+
+    from shepherd_core.domain.clock import Deadline
+
+LONGEST_RETRY_AFTER_SECONDS = 86_400
+
+_PIECE = 65_536
+_MULTIPLE_CHOICES, _SERVER_ERROR, _UNAVAILABLE = 300, 500, 503
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+    """The seconds of the header Retry-After."""
+
+    def decoded(self) -> Any:
+        """Return the body as JSON; None if it is not JSON, or null."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+def read(request: str, response: urllib3.BaseHTTPResponse, deadline: Deadline, longest: float = math.inf) -> bytes:
+    """
+    Return the whole body; a slow one exceeds the deadline by one part at most.
+
+    Raises:
+        ProviderUnavailable: the deadline passed, or the body is longer than *longest* bytes. Not TimeLimitExceeded:
+            the request was sent.
+    """
+    content = bytearray()
+    while piece := response.read1(_PIECE, decode_content=True):
+        content += piece
+        if len(content) > longest:
+            raise ProviderUnavailable(f"{request}: the answer is longer than {longest} bytes")
+        try:
+            deadline.left()
+        except TimeLimitExceeded as error:
+            raise ProviderUnavailable(f"{request}: the answer was incomplete when the time was up") from error
+    return bytes(content)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first cause of *error*, outside Shepherd; the errors around it only repeat it at length."""
+    while (reason := error.__cause__ or error.__context__) is not None and not isinstance(reason, ShepherdError):
+        error = reason
+    return error
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of the header Retry-After; a date is compared with the API's own clock."""
+    value = headers.get("Retry-After", "")
+    if value.isascii() and value.isdecimal():
+        seconds = float(value)
+    else:
+        try:
+            until, now = (parsedate_to_datetime(text) for text in (value, headers.get("Date", "")))
+            seconds = (until - now).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(seconds, 0), LONGEST_RETRY_AFTER_SECONDS)
+
+
+def declines(status: int) -> bool:
+    """Return whether an answer with *status* says that what was asked for was not done, and will not be."""
+    return _MULTIPLE_CHOICES <= status < _SERVER_ERROR or status == _UNAVAILABLE
+
+
+def never_sent(error: BaseException | None) -> bool:
+    """Return whether a request failed with *error* before any of it was sent."""
+    while error is not None:
+        if isinstance(error, ConnectTimeoutError | NewConnectionError | ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,222 @@
+"""A machine list, written by an operator: JSON, read and validated as a whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.domain.errors import (
+    ListingInvalid,
+    MachineNotFound,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SourceError,
+)
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
+
+    from shepherd_core.domain.clock import Deadline
+
+    Entry = Mapping[str, Any]
+    """The parsed fields of an entry, by name, without those that are left out."""
+
+_LONGEST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the entries."""
+
+    parse: Callable[[object], Any]
+    """Returns the parsed value, None if it is not valid."""
+    wanted: str
+    """A description of valid values, for error messages."""
+    required: bool = True
+
+
+class MachineList:
+    """
+    The list that *read* returns: a JSON list of objects with *fields*; ID and Addr of each entry are unique.
+
+    The list does not record which entries are in use, so all are
+    ``PossiblyUsed``; the BMDB knows. To create a machine is to take its entry,
+    which changes nothing.
+
+    *read* raises SourceError. Every method calls it once: pass one that caches
+    the document for the length of an invocation. *disagreements* gets the
+    entries by index and returns the contradictions between them.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], bytes],
+        fields: Mapping[str, Field] | None = None,
+        disagreements: Callable[[Mapping[int, Entry]], Iterable[str]] = lambda _: (),
+    ) -> None:
+        self._read = read
+        self._fields = FIELDS if fields is None else fields
+        self._disagreements = disagreements
+
+    def entries(self, deadline: Deadline) -> list[Entry]:
+        """
+        Return all entries, in their order.
+
+        Raises:
+            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
+            ProviderUnavailable: the list cannot be read now.
+            ProviderRefused: the list cannot be read.
+            TimeLimitExceeded: no time is left.
+        """
+        deadline.left()
+        try:
+            document = self._read()
+        except SourceError as error:
+            kind = ProviderUnavailable if error.retryable else ProviderUnusable
+            raise kind(f"the list of machines: {error}") from error
+        return self.parse(document)
+
+    def entry(self, provider_id: ProviderId, deadline: Deadline) -> Entry:
+        """
+        Return the entry whose ID is *provider_id*.
+
+        Raises:
+            MachineNotFound: there is none.
+            ProviderRefused: the list has errors.
+            ProviderUnavailable, ProviderRefused, TimeLimitExceeded: see ``entries``.
+        """
+        try:
+            entries = self.entries(deadline)
+        except ListingInvalid as error:
+            raise ProviderUnusable(str(error)) from error
+        for entry in entries:
+            if entry["ID"] == provider_id:
+                return entry
+        raise MachineNotFound(f"the list of machines has no entry with the ID {provider_id!r}")
+
+    def take(self, capacity: Machine, token: UUID, status: ProviderStatus, deadline: Deadline) -> Machine:
+        """
+        Return the entry of *capacity*, as used and in *status*: the ``create_machine`` of a Provider.
+
+        Nothing is created, so a second call cannot create anything twice. The *token* is not
+        stored: the BMDB ensures that two machines do not take the same entry.
+        """
+        deadline.check()
+        try:
+            entry = self.entry(capacity.provider_id, deadline)
+        except MachineNotFound as error:
+            raise ProviderRefused(f"{error} any more, so it cannot become machine {token}") from error
+        return replace(machine(entry, status), availability=Availability.KNOWN_USED)
+
+    def parse(self, document: bytes) -> list[Entry]:
+        """
+        Return the entries of a JSON list, in its order.
+
+        Raises:
+            ListingInvalid: names every error of every entry.
+        """
+        try:
+            found = json.loads(document, object_pairs_hook=_Object)
+        except (ValueError, RecursionError) as error:
+            raise ListingInvalid(f"the list of machines is not JSON: {error}") from error
+        if not isinstance(found, list):
+            raise ListingInvalid(f"the list of machines is {shown(found)}; a JSON list was wanted")
+        entries: dict[int, dict[str, Any]] = {}
+        faults: list[str] = []
+        first: dict[tuple[str, object], int] = {}
+        for index, entry in enumerate(found):
+            if not isinstance(entry, _Object):
+                *others, last = (name for name, field in self._fields.items() if field.required)
+                wanted = f"an object with {', '.join(others)} and {last} was wanted"
+                faults.append(f"entry {index} is {shown(entry)}; {wanted}")
+                continue
+            entries[index], wrong = self._checked(entry)
+            for name in ("ID", "Addr"):
+                if name in entries[index]:
+                    other = first.setdefault((name, entries[index][name]), index)
+                    if other != index:
+                        wrong.append(f"{name} {shown(entry[name])} is that of entry {other} too; {_OWN}")
+            faults += [f"entry {index}: {fault}" for fault in wrong]
+        faults += self._disagreements(entries)
+        if faults:
+            raise ListingInvalid("the list of machines is invalid:\n" + "\n".join(f"  - {fault}" for fault in faults))
+        return list(entries.values())
+
+    def _checked(self, entry: _Object) -> tuple[dict[str, Any], list[str]]:
+        """Return the parsed values of the valid fields, and the errors of the others."""
+        faults = [f"{name} is written more than once; once was wanted" for name in entry.repeated]
+        faults += [
+            f"{name!r} is {shown(value)}; no fields but {', '.join(self._fields)} are known"
+            for name, value in entry.items()
+            if name not in self._fields
+        ]
+        values: dict[str, Any] = {}
+        for name, field in self._fields.items():
+            if name in entry:
+                value = field.parse(entry[name])
+                if value is None:
+                    faults.append(f"{name} is {shown(entry[name])}; {field.wanted} was wanted")
+                else:
+                    values[name] = value
+            elif field.required:
+                faults.append(f"{name} is missing; {field.wanted} was wanted")
+        return values, faults
+
+
+def machine(entry: Entry, status: ProviderStatus) -> Machine:
+    """Return *entry* as a machine."""
+    return Machine(
+        provider_id=ProviderId(entry["ID"]),
+        availability=Availability.POSSIBLY_USED,
+        address=entry["Addr"],
+        location=entry.get("Location"),
+        status=status,
+    )
+
+
+def shown(value: object) -> str:
+    """Return *value* for an error message, shortened to 80 characters."""
+    return f"{value!r:.80}"
+
+
+class _Object(dict[str, object]):
+    """A JSON object that records repeated fields, a sign of two entries run together."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        self.repeated = [name for name in self if names.count(name) > 1]
+
+
+def _provider_id(value: object) -> str | None:
+    return None if value in ("", INVALID) else _text(value)
+
+
+def _text(value: object) -> str | None:
+    """Return *value* if the BMDB can hold it: PostgreSQL has no NUL, and UTF-8 no lone surrogates."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST and value.isprintable() else None
+
+
+def _address(value: object) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    if address is None or address.is_unspecified or address.is_multicast or getattr(address, "scope_id", None):
+        return None
+    return address
+
+
+_OWN = "one of its own was wanted"
+
+FIELDS: Mapping[str, Field] = {
+    "ID": Field(_provider_id, f"a text of 1 to {_LONGEST} printable characters other than {INVALID!r}"),
+    "Addr": Field(_address, "the IP address of one machine, as text and without a zone,"),
+    "Location": Field(_text, f"a text of at most {_LONGEST} printable characters", required=False),
+}
+"""The fields of every machine list."""

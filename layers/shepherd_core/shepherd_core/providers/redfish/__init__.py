@@ -1,0 +1,1 @@
+"""Machines of your own, through their BMCs."""

@@ -1,0 +1,81 @@
+"""The command that tells what the fleet consists of."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from shepherd_core.bmdb.machines import queries
+
+from shepherdctl.amounts import size
+from shepherdctl.commands.machines import ProviderOption
+from shepherdctl.database import bmdb
+from shepherdctl.output import Column, Form, Output, counted, document, note, spreadsheet, table
+
+_COUNTS = ("machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes")
+
+
+def inventory(
+    provider: ProviderOption = None,
+    location: Annotated[
+        str | None, typer.Option("--location", metavar="NAME", help="Only what is there, as the provider names it.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Count machines, threads, memory and disks by provider and location.
+
+    By the machines' own hardware reports. A machine that never sent one is
+    counted under NO REPORT, and is among MACHINES. The table has rounded
+    figures and a total; CSV and JSON have exact ones, in bytes. In CSV a
+    location that begins as a formula does has an apostrophe in front.
+
+    Examples:
+      shepherdctl inventory
+      shepherdctl inventory --provider static --csv > inventory.csv
+      shepherdctl inventory -o json | jq .total.memory_bytes
+    """
+    if as_csv and output is Form.JSON:
+        message = "say either --csv or -o json."
+        raise typer.BadParameter(message)
+    with bmdb() as connection:
+        found = queries.inventory(connection, provider=provider, location=location)
+    total = {name: sum(record[name] for record in found) for name in _COUNTS}
+    if output is Form.JSON:
+        document({"locations": found, "total": total})
+        return
+    if as_csv:
+        titles = ("provider", "location", *_COUNTS)
+        spreadsheet(titles, [[record[name] for name in titles] for record in found])
+        return
+    columns = [
+        Column("PROVIDER"),
+        Column("LOCATION", prose=True),
+        Column("MACHINES", number=True),
+        Column("NO REPORT", number=True),
+        Column("THREADS", number=True),
+        Column("MEMORY", number=True),
+        Column("DISKS", number=True),
+        Column("CAPACITY", number=True),
+    ]
+    rows = [(record["provider"], record["location"], *_figures(record)) for record in found]
+    if len(rows) > 1:
+        rows.append((Text("total", "bold"), None, *(Text(figure, "bold") for figure in _figures(total))))
+    table(columns, rows)
+    if not found:
+        note("there are no machines")
+    elif total["unreported"]:
+        note(f"{counted(total['unreported'], 'machine')} sent no hardware report: what they consist of is not counted")
+
+
+def _figures(record: Mapping[str, Any]) -> list[str]:
+    """Return the counts as people read them; blank where no machine reported."""
+    known = record["machines"] > record["unreported"]
+    hardware = (
+        str(record["hardware_threads"]),
+        size(record["memory_bytes"]),
+        str(record["disks"]),
+        size(record["disk_bytes"]),
+    )
+    return [str(record["machines"]), str(record["unreported"]), *(figure if known else "" for figure in hardware)]

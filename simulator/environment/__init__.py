@@ -1,0 +1,1 @@
+"""A whole simulated environment: provider, machines, agents, AWS, database, schedules and faults."""

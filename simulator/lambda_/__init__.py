@@ -1,0 +1,1 @@
+"""The functions as Lambda runs them: warm processes, concurrency limits, enforced timeouts."""

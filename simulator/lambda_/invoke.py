@@ -1,0 +1,153 @@
+"""
+Invoke a function as Lambda would, in an environment with work for it.
+
+    python -m simulator [FUNCTION] [--event FILE] [--sam BUILD_FOLDER]
+
+Creates an environment, invokes the functions that come before FUNCTION, and
+prints the log (to standard error) and the result (to standard output) of
+FUNCTION; without FUNCTION, of all functions. With --sam they run under `sam
+local invoke`, as `sam build` built them into BUILD_FOLDER, otherwise under the
+runtime interface emulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from simulator.environment.observation import look
+from simulator.environment.world import LOOPS, Settings, World
+from simulator.lambda_ import sam_local
+from simulator.lambda_.emulator import Emulator
+from simulator.lambda_.lambda_service import ROOT, Invocation
+from simulator.machines.machines import MachineState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FUNCTIONS = ("migrator", *LOOPS)
+"""In the order in which each makes work for the next."""
+
+_TIMEOUT_SECONDS = 60
+_MACHINES = 3
+_SPEED = 120
+
+
+class Service(Protocol):
+    """Runs functions."""
+
+    def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
+        """Invoke a function with *event* and return the outcome."""
+
+
+def event(function: str) -> dict[str, Any]:
+    """Return the example event for *function*."""
+    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def make_work(world: World, function: str) -> None:
+    """
+    Wait until there is work for *function*: capacity, machines without an agent, or unhealthy machines.
+
+    Invoke the functions before it first.
+
+    Raises:
+        TimeoutError: one of them was not invoked or failed.
+    """
+    if function == "initializer":
+        _until(lambda: _all_up(world), "machines that answer SSH, past their boot time")
+    if function == "recoverer":
+        _until(lambda: bool(look(world)) and all(sight.running for sight in look(world)), "agents that report")
+        # Of several machines, one goes on reporting: if none did, the circuit breaker would suspect the endpoint.
+        unhealthy = world.park.names()[:-1] or world.park.names()
+        for name in unhealthy:
+            world.harm(name, "silence")
+        timeout = float(world.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * world.settings.speed
+        _until(
+            lambda: sum((sight.heartbeat_age or 0) > timeout for sight in look(world)) >= len(unhealthy),
+            "unhealthy machines",
+        )
+
+
+def invoke(world: World, service: Service, function: str, sent: Mapping[str, Any], *, shown: bool) -> bool:
+    """Make work for *function*, invoke it, print the outcome (all of it if *shown*); return whether it succeeded."""
+    make_work(world, function)
+    offset = world.log.stat().st_size
+    outcome = service.invoke(function, sent)
+    if shown or outcome.error is not None:
+        with world.log.open("rb") as log:
+            log.seek(offset)
+            sys.stderr.write(log.read().decode(errors="replace"))
+    if shown and outcome.result is not None:
+        sys.stdout.write(json.dumps(outcome.result) + "\n")
+        sys.stdout.flush()
+    states = ", ".join(f"{count} {state}" for state, count in Counter(sight.state for sight in look(world)).items())
+    sys.stderr.write(
+        f"{function}: {outcome.error or 'returned'} after {outcome.seconds:.1f} s; "
+        f"machines in the BMDB: {states or 'none'}\n"
+    )
+    return outcome.error is None
+
+
+def _all_up(world: World) -> bool:
+    names = world.park.names()
+    up = bool(names) and all(world.park.state(name) is MachineState.UP for name in names)
+    return up and not any(machine["backing_off"] for machine in world.machines())
+
+
+def _until(condition: Callable[[], bool], wanted: str) -> None:
+    end = time.monotonic() + _TIMEOUT_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"no {wanted} within {_TIMEOUT_SECONDS} s")
+        time.sleep(0.05)
+
+
+def _run(arguments: argparse.Namespace) -> bool:
+    # Containers reach this computer at one address only, so there is room for one machine.
+    settings = (
+        Settings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
+        if arguments.sam is None
+        else Settings(machines=1, speed=_SPEED, scheduled=False, migrated=False, remote=sam_local.gateway())
+    )
+    with ExitStack() as stack:
+        world = stack.enter_context(World(settings))
+        service: Service
+        if arguments.sam is None:
+            service = stack.enter_context(Emulator(world.configs, world.log))
+        else:
+            service = sam_local.SamLocal(world.configs, world.log, arguments.sam)
+        for function in FUNCTIONS[: FUNCTIONS.index(arguments.function or FUNCTIONS[-1]) + 1]:
+            chosen = function == arguments.function
+            sent = json.loads(arguments.event.read_text()) if chosen and arguments.event else event(function)
+            if not invoke(world, service, function, sent, shown=chosen or arguments.function is None):
+                return False
+    return True
+
+
+def main() -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(prog="simulator", description="Invoke functions in a simulated environment.")
+    parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one only")
+    parser.add_argument("--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json")
+    parser.add_argument(
+        "--sam",
+        type=Path,
+        metavar="FOLDER",
+        help="run the functions that sam build built there, under sam local invoke",
+    )
+    arguments = parser.parse_args()
+    if arguments.event is not None and arguments.function is None:
+        parser.error("--event needs FUNCTION")
+    try:
+        return 0 if _run(arguments) else 1
+    except OSError as error:  # no emulator, no Docker engine, no such file, or a timeout
+        sys.stderr.write(f"{error}\n")
+        return 1

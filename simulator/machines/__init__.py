@@ -1,0 +1,1 @@
+"""Simulated machines: real SSH servers that run what is uploaded to them."""

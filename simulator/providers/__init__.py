@@ -1,0 +1,1 @@
+"""Simulated provider APIs, one for each vendor."""

@@ -1,0 +1,1 @@
+"""The simulated Robot web service of Hetzner."""

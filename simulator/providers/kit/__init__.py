@@ -1,0 +1,1 @@
+"""Parts that the simulated APIs share."""

@@ -1,0 +1,169 @@
+"""
+The Redfish emulator of sushy-tools with its fake driver: systems that are only on or off.
+
+It runs in this process, for one rack at a time, because its state is global.
+Two things are changed from outside. Its driver chooses at random how long a
+change of power takes, 1 to 11 s, without a setting for it: we replace its
+random module. And a change that is due is made only when the system is read:
+so we read it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+from simulator.lifecycle import Closeable
+from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+IMAGE = b"an image to install from\n"
+
+_POLL_SECONDS = 0.02
+_one_at_a_time = threading.Lock()
+
+
+class RedfishEmulator(Closeable):
+    """
+    The emulator, serving plain HTTP at a loopback port from entry to exit, one request at a time.
+
+    *changed* is called on every change of a system, on another thread, while the emulator waits; it gets the driver's
+    message, which has name, uuid, power_state, pending_power and boot_device.
+    """
+
+    def __init__(
+        self,
+        systems: Sequence[Mapping[str, object]],
+        folder: Path,
+        changed: Callable[[Mapping[str, Any]], None],
+        action_seconds: float,
+    ) -> None:
+        """*systems* as in ``SUSHY_EMULATOR_FAKE_SYSTEMS``; its databases are in *folder*."""
+        self._systems = systems
+        self._folder = folder
+        self._changed = changed
+        self._seconds = action_seconds
+        self._due: dict[str, float] = {}
+        self._something_due = threading.Condition()
+        self._closing = False
+        self.errors: list[Exception] = []
+        """Exceptions that *changed* raised."""
+
+    def __enter__(self) -> Self:
+        if not _one_at_a_time.acquire(blocking=False):
+            raise RuntimeError("the emulator runs for another rack already")
+        self._webhook = Server(self._notified, "127.0.0.1")
+        self._webhook.start()
+        self._server = self._make_server()
+        self._reader = threading.Thread(target=self._read_due, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True).start()
+        return self
+
+    def close(self) -> None:
+        """Stop the emulator."""
+        with self._something_due:
+            self._closing = True
+            self._something_due.notify_all()
+        self._reader.join()
+        self._server.shutdown()
+        self._server.server_close()
+        self._webhook.close()
+        self._driver.random = self._random
+        _one_at_a_time.release()
+
+    @property
+    def image_url(self) -> str:
+        """Return the URL of an image for a virtual drive."""
+        return f"{self._webhook.url}/image.iso"
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no change of power is under way."""
+        with self._something_due:
+            return not self._due
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Send a request to the emulator and return status and body of the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=30)
+        try:
+            content = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, content, {} if content is None else {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def _make_server(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of cgi, which one of its libraries imports
+            from sushy_tools.emulator.main import app  # noqa: PLC0415 - takes half a second
+            from sushy_tools.emulator.resources.systems import fakedriver  # noqa: PLC0415
+        from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
+
+        class Quiet(WSGIRequestHandler):
+            def log(self, *_: Any) -> None:
+                """Log nothing."""
+
+        app.logger.setLevel(logging.CRITICAL)  # it logs every refused request
+        app.__dict__.pop("_cache", None)  # the drivers of the previous rack
+        app.config.update(
+            SUSHY_EMULATOR_FAKE_DRIVER=True,
+            SUSHY_EMULATOR_FAKE_SYSTEMS=[{**system, "external_notifier": True} for system in self._systems],
+            SUSHY_EMULATOR_STATE_DIR=str(self._folder),
+            EXTERNAL_NOTIFICATION_URL=f"{self._webhook.url}/",
+        )
+        self._driver = fakedriver
+        self._random = fakedriver.random
+        fakedriver.random = _FixedDelay(self._seconds)
+        return make_server("127.0.0.1", 0, app, threaded=False, request_handler=Quiet)
+
+    def _notified(self, request: HttpRequest) -> Reply:
+        """Serve the image, and the notifications of the driver."""
+        if request.method == "GET":
+            return Reply(status=200, body=IMAGE)
+        system = request.body
+        try:
+            self._changed(system)
+        except Exception as error:  # noqa: BLE001 - kept in ``errors``, which the environment checks at the end
+            self.errors.append(error)
+        pending = system.get("pending_power")
+        with self._something_due:
+            if pending:
+                self._due[system["uuid"]] = pending["apply_time"]
+            else:
+                self._due.pop(system["uuid"], None)
+            self._something_due.notify_all()
+        return Reply(status=200)
+
+    def _read_due(self) -> None:
+        """Read each system when a change is due there."""
+        while True:
+            with self._something_due:
+                if self._closing:
+                    return
+                uuid, at = min(self._due.items(), key=lambda item: item[1], default=(None, 0.0))
+                wait = at - time.time()
+                if uuid is None or wait > 0:
+                    self._something_due.wait(None if uuid is None else wait)
+                    continue
+            self.ask("GET", f"/redfish/v1/Systems/{uuid}")
+
+
+class _FixedDelay:
+    """Replaces the module random in the driver."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def randint(self, low: int, high: int) -> float:  # noqa: ARG002 - named by random
+        """Return the delay, plus the fraction of the current second, because the driver adds it to whole seconds."""
+        return time.time() % 1 + self._seconds

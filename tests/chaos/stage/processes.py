@@ -1,0 +1,312 @@
+"""The same with real processes: functions that are killed with SIGKILL, one at a time or many at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from base64 import b64encode
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import boto3
+from moto.server import ThreadedMotoServer
+from shepherd_core.domain.clock import SystemClock
+
+from tests.chaos.explore import SOON_SECONDS, Explored, converge
+from tests.chaos.invariants import violations
+from tests.chaos.stage.victim import ROOT
+from tests.chaos.stage.world import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.support.agents.signed_agent import SignedAgent
+from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, provided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from uuid import UUID
+
+    from shepherd_core.agent.agent_api import Request
+
+    from tests.chaos.scenarios import Scenario
+    from tests.support.bmdb.fleet import Fleet
+
+LOOPS = ("provisioner", "initializer", "recoverer", "updater")
+
+_AWS = {
+    "AWS_ACCESS_KEY_ID": "made-up",
+    "AWS_SECRET_ACCESS_KEY": "made-up",
+    "AWS_REGION": "eu-central-1",
+    "AWS_DEFAULT_REGION": "eu-central-1",
+}
+_PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
+_LOAD_SESSION_SECONDS = 2.0
+_MARGIN_SECONDS = 1.0
+_CAPACITY, _SILENT, _HEALTHY = 6, 4, 30
+_ROUNDS = 12
+
+
+class Outcome(NamedTuple):
+    """How a process ended."""
+
+    status: int
+    told: str
+    """At which effect it was killed, or what its function raised."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was killed, as it was to be."""
+        return self.status == -signal.SIGKILL
+
+
+class _Victim:
+    """One that makes processes, one at a time."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.stage.victim", str(writer)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            pass_fds=(writer,),
+            text=True,
+        )
+        os.close(writer)
+        self._answers = os.fdopen(reader)
+
+    def run(self, request: Mapping[str, Any]) -> Outcome:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._answers.readline())
+        return Outcome(answer["status"], answer["told"])
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._answers.close()
+
+
+class Functions:
+    """The functions, each invocation in a process of its own; a context manager."""
+
+    def __init__(self, at_once: int = 1, ssh_private_key: str | None = None) -> None:
+        """Be able to run so many *at_once*, whose key for SSH is the one given, or one that they make."""
+        self._at_once = at_once
+        self._secrets = {_PARAMETER: API_KEY} | ({} if ssh_private_key is None else {_KEY_PARAMETER: ssh_private_key})
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        self._stack.callback(server.stop)
+        self._aws = "http://{}:{}".format(*server.get_host_and_port())
+        session = boto3.session.Session(
+            _AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name="eu-central-1"
+        )
+        ssm = session.client("ssm", endpoint_url=self._aws)
+        for name, secret in self._secrets.items():
+            ssm.put_parameter(Name=name, Value=secret, Type="SecureString", Overwrite=True)
+        ssm.close()
+        self._victims = [_Victim() for _ in range(self._at_once)]
+        for victim in self._victims:
+            self._stack.callback(victim.close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def invoke(
+        self,
+        world: World,
+        function: str,
+        *,
+        event: object = None,
+        at: int = 0,
+        after: bool = False,
+        by: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Run *function* in the database and at the provider of *world*; *by*: one of those who run at once."""
+        if event is None:
+            event = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
+        environment = {**self._environment(world), **(settings or {})}
+        return self._victims[by].run(
+            {"function": function, "environment": environment, "event": event, "at": at, "after": after}
+        )
+
+    def _environment(self, world: World) -> dict[str, str]:
+        settings = world.fleet.settings
+        return {
+            **_AWS,
+            "AWS_ENDPOINT_URL": self._aws,
+            "SHEPHERD_BMDB_HOST": settings.bmdb_host,
+            "SHEPHERD_BMDB_NAME": settings.bmdb_name,
+            "SHEPHERD_BMDB_USER": settings.bmdb_user,
+            "SHEPHERD_PROVIDER": "equinix",
+            "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
+            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _PARAMETER,
+            "SHEPHERD_EQUINIX_API_URL": world.api.url,
+            "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
+            "SHEPHERD_EQUINIX_KEY_LABEL": "functions",
+            "SHEPHERD_SSH_KEY_PARAMETER": _KEY_PARAMETER,
+            "SHEPHERD_SESSION_SECONDS": str(SESSION_SECONDS),
+            "SHEPHERD_MACHINE_SECONDS": str(MACHINE_SECONDS),
+            "SHEPHERD_MAX_MACHINES": str(world.limit),
+            "SHEPHERD_CHUNK": "2",
+            "SHEPHERD_CREATION_SECONDS": "0",
+            "SHEPHERD_AGENT_SOURCE": __file__,
+            "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",
+            "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "0.1",
+        }
+
+
+def event_of(request: Request) -> dict[str, Any]:
+    """Return what an HTTP API makes of an agent's request."""
+    return {
+        "rawPath": request.path,
+        "headers": dict(request.headers),
+        "requestContext": {"http": {"method": request.method}, "timeEpoch": request.received_at},
+        "body": b64encode(request.body).decode(),
+        "isBase64Encoded": True,
+    }
+
+
+def explore_processes(
+    scenario: Scenario,
+    functions: Functions,
+    numbers: range,
+    event: Callable[[], object] = lambda: None,
+    settings: Mapping[str, str] | None = None,
+) -> Explored:
+    """
+    Kill the function of *scenario* at the effects with these *numbers*, before and after; then as ``explore``.
+
+    *event* returns what the function gets, if that is not what its schedule sends; *settings* are in its environment.
+    """
+    explored = Explored()
+    for number in numbers:
+        for after in (False, True):
+            world = scenario.arrange()
+            try:
+                ended = functions.invoke(world, scenario.name, event=event(), at=number, after=after, settings=settings)
+                if not ended.killed:
+                    explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.status else []
+                    return explored
+                explored.deaths += 1
+                found = violations(world) or converge(scenario, world, explored, SOON_SECONDS)
+                when = "after" if after else "before"
+                explored.broken += [
+                    f"{scenario.name}, killed {when} effect {number} ({ended.told}): {each}" for each in found
+                ]
+            finally:
+                world.close()
+    return explored
+
+
+@dataclass
+class Loaded:
+    """What came of processes beside each other."""
+
+    invocations: int = 0
+    killed: int = 0
+    checks: int = 0
+    errors: set[str] = field(default_factory=set)
+    """What functions raised, as they may when another was faster: the names."""
+    broken: list[str] = field(default_factory=list)
+
+
+def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed: int) -> Loaded:
+    """
+    Let so many processes *at_once* run any function in one world for so many *seconds*, and some of them be killed.
+
+    Then let the schedules go on, one after the other, until nothing is missing.
+    """
+    world, silent, agents = _arrange_load(fleet)
+    loaded = Loaded()
+    lock = threading.Lock()
+    end = time.monotonic() + seconds
+    settings = {"SHEPHERD_SESSION_SECONDS": str(_LOAD_SESSION_SECONDS)}
+
+    def work(by: int) -> None:
+        chance = Random(seed + by)
+        while time.monotonic() < end:
+            function = chance.choice((*LOOPS, "agent_api"))
+            at = chance.randint(1, 50) if chance.random() < 1 / 3 else 0
+            with lock:
+                event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
+            ended = functions.invoke(
+                world, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, settings=settings
+            )
+            with lock:
+                loaded.invocations += 1
+                loaded.killed += ended.killed
+                if ended.status > 0:
+                    loaded.errors.add(ended.told.partition(":")[0])
+
+    try:
+        workers = [threading.Thread(target=work, args=(by,)) for by in range(at_once)]
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers):
+            with lock:
+                found = violations(world)
+            loaded.checks += 1
+            loaded.broken += [each for each in found if each not in loaded.broken]
+            time.sleep(0.05)
+        loaded.broken += [] if loaded.broken else _settle(world, functions, silent)
+    finally:
+        world.close()
+    return loaded
+
+
+def _arrange_load(fleet: Fleet) -> tuple[World, list[UUID], list[SignedAgent]]:
+    world = World(fleet, SystemClock(), reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
+    silent = [fleet.silent_machine() for _ in range(_SILENT)]
+    world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(_HEALTHY)]
+    world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in silent}
+    for machine_id in world.healthy:
+        world.machine_at_provider(machine_id)
+    agents = [SignedAgent(fleet, machine_id) for machine_id in world.healthy[:4]]
+    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+    world.limit = _SILENT + _HEALTHY + _CAPACITY - 1
+    return world, silent, agents
+
+
+def _settle(world: World, functions: Functions, silent: list[UUID]) -> list[str]:
+    missing: list[str] = []
+    for _ in range(_ROUNDS):
+        world.pass_time(SOON_SECONDS)
+        for function in ("provisioner", "recoverer", "updater"):
+            ended = functions.invoke(world, function)
+            if ended.status:
+                return [f"{function}, undisturbed, failed: {ended.told}"]
+        if broken := violations(world):
+            return broken
+        missing = _missing(world, silent)
+        if not missing:
+            return []
+    return missing
+
+
+def _missing(world: World, silent: list[UUID]) -> list[str]:
+    ours = {device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)}
+    acted = {device.id for device in world.api.devices() if device.actions_taken}
+    known = provided(world.fleet)
+    found = [] if len(ours) == world.limit else [f"{len(ours)} of {world.limit} machines exist"]
+    found += [f"{each} is not recorded" for each in ours - set(known)]
+    found += [f"{each} was not rebooted" for name, each in known.items() if each in silent and name not in acted]
+    kept = {"machine_creation_intent": "the intent of {} is still there", "work": "there is still work on {}"}
+    return found + [
+        text.format(row[0])
+        for table, text in kept.items()
+        for row in world.fleet.sql(f"SELECT machine_id FROM {table}")
+    ]

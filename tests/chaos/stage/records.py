@@ -1,0 +1,171 @@
+"""Scenarios of those who write records and touch no machine: the Updater, the agents' endpoint, an operator."""
+
+from __future__ import annotations
+
+import functools
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.pb.agent_pb2 import Node
+from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
+from shepherd_core.loops.updater import Updater
+from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.telemetry import Metric
+
+from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
+from tests.chaos.stage.world import SESSION_SECONDS, World
+from tests.support.agents.signed_agent import SignedAgent, endpoint
+from tests.support.bmdb.fleet import HOUR
+from tests.support.bmdb.provisioning import API_KEY, equinix_settings
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.agent.agent_api import Request
+
+    from tests.chaos.points import Points
+    from tests.support.bmdb.fleet import Fleet
+
+
+class Updates:
+    """Two machines of which nothing is on record, one that is settled, and one that the provider lists no more."""
+
+    name = "updater"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        self._fleet = fleet
+        self._wanted: dict[UUID, str] = {}
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = World(self._fleet, SystemClock())
+        machines = [self._fleet.started_machine() for _ in range(4)]
+        self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+        devices = [world.machine_at_provider(machine_id) for machine_id in machines]
+        self._fleet.sql(
+            "UPDATE machine_provided SET provider_status = 'Running', provider_ip_address = '192.0.2.9' "
+            "WHERE machine_id = :id",
+            id=machines[2],
+        )
+        world.api.forget(devices[3])
+        self._wanted = {**dict.fromkeys(machines, "Running"), machines[3]: "Missing"}
+        return world
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        provider = EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
+        updater = Updater(provider, world.connect(), points.clock, SESSION_SECONDS, HOUR)
+        counts = updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
+        assert not counts[Metric.REPAIRED], "nothing_is_left_to_repair"
+        return counts
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        rows = world.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")
+        found = [f"{machine_id} is {status}" for machine_id, status, _ in rows if status != self._wanted[machine_id]]
+        listed = [(machine_id, at) for machine_id, _, at in rows if self._wanted[machine_id] == "Running"]
+        found += [f"{machine_id} is on record at {at}" for machine_id, at in listed if at != "192.0.2.1"]
+        unfinished = world.fleet.sql("SELECT 1 FROM provider_listings WHERE listed_at IS NOT NULL") == []
+        return found + (["no listing was compared to its end"] if unfinished else [])
+
+
+class Reports:
+    """
+    The agent of a machine reports its hardware and the success of an installation; another one just lives.
+
+    What is not answered it says again, in a new request, as the agent does; what
+    was answered comes once more as it was, as from somebody who recorded it.
+    """
+
+    name = "agent_api"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        self._fleet = fleet
+        self._agents: list[SignedAgent] = []
+        self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]] = []
+        self._faults: list[str] = []
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = World(self._fleet, SystemClock())
+        self._agents = [SignedAgent(self._fleet), SignedAgent(self._fleet)]
+        world.healthy = [agent.machine_id for agent in self._agents]
+        self._fleet.request_installation(self._agents[0].machine_id, 1)
+        outcome = OSInstallationReport(generation=1)
+        outcome.success.SetInParent()
+        self._unanswered = [
+            (self._agents[1], HeartbeatRequest()),
+            (self._agents[0], HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(manufacturer="ours")))),
+            (self._agents[0], HeartbeatRequest(installation_report=outcome)),
+        ]
+        self._faults = []
+        return world
+
+    def request(self) -> Request:
+        """Return the first request that has no answer and reports something."""
+        return next(agent.request(message) for agent, message in self._unanswered[1:])
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        api = endpoint(world.connect())
+        for agent, message in list(self._unanswered):
+            request = points.aside(functools.partial(agent.request, message))
+            status = api.handle(request).status
+            if status is not HTTPStatus.OK:
+                continue  # it was said by a twin in the same moment; the agent says it again
+            if (agent, message) in self._unanswered:
+                self._unanswered.remove((agent, message))
+            if api.handle(request).status is HTTPStatus.OK:
+                self._faults.append("a request was taken twice")
+        return None
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        first = self._agents[0].machine_id
+        wanted = {
+            "hardware report": ("SELECT 1 FROM machine_hardware_report WHERE machine_id = :id", [[1]]),
+            "outcome": (
+                "SELECT generation, os_installation_result FROM machine_os_installation_report WHERE machine_id = :id",
+                [[1, "Success"]],
+            ),
+            "end of our care": ("SELECT process FROM machine_due WHERE machine_id = :id", [[None]]),
+        }
+        found = [f"the {what} is missing" for what, (q, rows) in wanted.items() if world.fleet.sql(q, id=first) != rows]
+        unheard = world.fleet.sql(
+            "SELECT machine_id FROM machine_agent_started EXCEPT SELECT machine_id FROM machine_agent_heartbeat"
+        )
+        found += [f"{machine_id} was not heard" for (machine_id,) in unheard]
+        return found + self._faults + (["there is no answer"] if self._unanswered else [])
+
+
+class Installing:
+    """An operator who wants a system installed, and asks again when no answer came."""
+
+    name = "install"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        self._fleet = fleet
+        self._machine: UUID | None = None
+
+    def arrange(self) -> World:
+        """See ``Scenario``."""
+        world = World(self._fleet, SystemClock())
+        self._machine = self._fleet.started_machine()
+        return world
+
+    def tick(self, world: World, points: Points) -> object:
+        """See ``Scenario``."""
+        return CommandLine(world.fleet.settings)(
+            *("machine", "install", str(self._machine), "--yes"),
+            *("--image", "https://images.example.com/metropolis.img", "--sha256", "0f" * 32),
+        )
+
+    def missing(self, world: World) -> list[str]:
+        """See ``Scenario``."""
+        rows = world.fleet.sql("SELECT machine_id, generation FROM machine_os_installation_request")
+        return [] if rows == [[self._machine, 1]] else [f"one installation was wanted, and requested is {rows}"]

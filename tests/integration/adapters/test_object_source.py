@@ -1,0 +1,465 @@
+"""Documents and the agent: real files, a real HTTP server, moto for S3, and a scripted S3 for its failures."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from ssl import PROTOCOL_TLS_SERVER, SSLContext
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+import urllib3
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from shepherd_core.adapters import object_source
+from shepherd_core.adapters.object_source import AgentCache, AgentFile, read
+from shepherd_core.domain.errors import SourceError, SourceMissing, SourceUnavailable
+
+from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+URL = "s3://agents/v1/agent"
+
+
+@pytest.fixture
+def s3(aws: None) -> Any:
+    """Return a client of an S3 with one empty bucket, ``agents``."""
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="agents", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    return client
+
+
+class ScriptedS3:
+    """One object in an S3 that the test can make fail; knows only GetObject."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.server = server
+        self.answer = Answer(200, b"agent 1", {"ETag": '"1"'})
+        server.answer = self._answer
+
+    def downloads(self) -> int:
+        """Return how often the content was asked for in vain or not, but not merely found unchanged."""
+        return sum(
+            request.headers.get("If-None-Match") != self.answer.headers["ETag"] for request in self.server.requests
+        )
+
+    def _answer(self, request: Request) -> Answer:
+        if request.headers.get("If-None-Match") == self.answer.headers.get("ETag", ""):
+            return Answer(304)
+        return self.answer
+
+
+@pytest.fixture
+def scripted_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
+    """Let S3 be a server that the test scripts."""
+    with scripted_server(lambda _: Answer()) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        yield ScriptedS3(server)
+
+
+def _s3_refusal(status: int, code: str) -> Answer:
+    return Answer(status, f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
+
+
+def _content(file: AgentFile) -> bytes:
+    with file.open() as opened:
+        return opened.read()
+
+
+def _assert_true(file: AgentFile, content: bytes) -> None:
+    """Fail unless all that *file* says of itself is true of *content*."""
+    assert _content(file) == content
+    assert file.sha256 == hashlib.sha256(content).hexdigest()
+    assert file.size == len(content)
+
+
+# Documents
+
+
+def test_a_document_is_read_from_a_path(tmp_path: Path) -> None:
+    """The simplest place for a list of machines is next to the code."""
+    path = tmp_path / "list.json"
+    path.write_bytes(b"[]")
+    assert read(str(path)) == b"[]"
+
+
+def test_a_document_is_read_from_ssm(aws: None) -> None:
+    """A short list needs no bucket."""
+    boto3.client("ssm").put_parameter(Name="/shepherd/list", Value="[]", Type="String")
+    assert read("ssm:/shepherd/list") == b"[]"
+
+
+def test_a_document_is_read_from_s3(s3: Any) -> None:
+    """A key may hold whatever S3 allows, also what means something in other URLs."""
+    s3.put_object(Bucket="agents", Key="lists/a b#1?x=%20.json", Body=b"[]")
+    assert read("s3://agents/lists/a b#1?x=%20.json") == b"[]"
+
+
+def test_a_document_is_read_over_http_from_loopback() -> None:
+    """Tests and simulations have no certificates."""
+    with scripted_server(lambda _: Answer(200, b"[]")) as server:
+        assert read(f"{server.url}/list?version=2") == b"[]"
+    assert [request.path for request in server.requests] == ["/list?version=2"]
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[SSLContext, Path]:
+    """Return a server's side of TLS for 127.0.0.1, and the file with the certificate that vouches for it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    context = SSLContext(PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context, path
+
+
+def test_a_document_is_read_over_https(tls: tuple[SSLContext, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one way from other machines."""
+    context, certificate = tls
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with scripted_server(lambda _: Answer(200, b"[]"), tls=context) as server:
+        assert read(f"{server.url}/list") == b"[]"
+
+
+def test_a_server_that_nobody_vouches_for_is_not_believed(
+    tls: tuple[SSLContext, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can name the machines can have our SSH key tried on them."""
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    with scripted_server(lambda _: Answer(200, b"[]"), tls=tls[0]) as server:
+        with pytest.raises(SourceUnavailable, match="SSLError"):
+            read(f"{server.url}/list")
+        assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://192.0.2.1/list",
+        "HTTP://machines.example/list",
+        "http://localhost.example/list",
+        "http://127.0.0.1.example/list",
+        "http:///list",
+    ],
+)
+def test_plain_http_stays_on_this_machine(url: str) -> None:
+    """On the way, anybody could put other machines into the list."""
+    with pytest.raises(SourceError, match=r"https:// was wanted") as raised:
+        read(url)
+    assert type(raised.value) is SourceError
+    assert url in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://x/list", "file:///list", "s3://bucket", "s3:///key", "https://", "https://[::"])
+def test_a_url_that_is_not_understood_is_named(url: str, aws: None) -> None:
+    """A typing mistake in a setting must not look like an outage."""
+    with pytest.raises(SourceError) as raised:
+        read(url)
+    assert type(raised.value) is SourceError
+    assert repr(url) in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["https://user:hunter2@machines.example/list", "s3://hunter2@bucket/key"])
+def test_a_url_with_credentials_is_refused_and_not_repeated(url: str) -> None:
+    """Settings are shown to whoever asks."""
+    with pytest.raises(SourceError, match="holds a user or a password") as raised:
+        read(url)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_what_is_too_large_is_refused_everywhere(tmp_path: Path, s3: Any) -> None:
+    """A wrong URL must not fill the memory; the largest document that is allowed still passes."""
+    body = b"x" * 1000
+    path = tmp_path / "list.json"
+    path.write_bytes(body)
+    s3.put_object(Bucket="agents", Key="list", Body=body)
+    boto3.client("ssm").put_parameter(Name="list", Value=body.decode(), Type="String")
+    with scripted_server(lambda _: Answer(200, body)) as server:
+        for url in (str(path), "s3://agents/list", "ssm:list", server.url):
+            assert read(url, limit_bytes=1000) == body
+            with pytest.raises(SourceError, match="too large: at most 999 bytes"):
+                read(url, limit_bytes=999)
+
+
+def test_a_missing_document_is_named(tmp_path: Path, s3: Any) -> None:
+    """The operator has to know what was looked for."""
+    (tmp_path / "file").touch()
+    for url in (
+        str(tmp_path / "none"),
+        str(tmp_path / "file" / "none"),
+        str(tmp_path),
+        "ssm:/none",
+        "s3://agents/none",
+        "s3://none/none",
+    ):
+        with pytest.raises(SourceMissing) as raised:
+            read(url)
+        assert url in str(raised.value)
+        assert not raised.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(404), SourceMissing),
+        (Answer(403), SourceMissing),
+        (Answer(302, headers={"Location": "http://192.0.2.1/list?signature=hunter2"}), SourceMissing),
+        (Answer(204), SourceMissing),
+        (Answer(429), SourceUnavailable),
+        (Answer(503), SourceUnavailable),
+        (Answer(200, b"[", missing=1), SourceUnavailable),
+    ],
+)
+def test_an_answer_without_the_document_is_an_error(answer: Answer, kind: type[SourceError]) -> None:
+    """Half a list, or the text of an error, must not be taken for the list."""
+    with scripted_server(lambda _: answer) as server:
+        with pytest.raises(kind) as raised:
+            read(f"{server.url}/list")
+        assert f"{server.url}/list" in str(raised.value)
+        assert raised.value.retryable is (kind is SourceUnavailable)
+        assert "hunter2" not in str(raised.value)
+        assert len(server.requests) == 1
+
+
+def test_a_server_that_does_not_answer_is_unavailable() -> None:
+    """A network that is down comes back."""
+    with scripted_server(lambda _: Answer()) as server:
+        closed = server.url
+    with pytest.raises(SourceUnavailable, match="ConnectionError"):
+        read(closed)
+
+
+# The agent from S3
+
+
+def test_the_agent_is_what_the_object_holds(s3: Any, tmp_path: Path) -> None:
+    """Its SHA-256 is compared with what lies on the machine."""
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    _assert_true(AgentCache(tmp_path / "cache").fetch(URL), b"agent 1")
+
+
+def test_the_agent_is_downloaded_again_only_when_it_changed(s3: Any, tmp_path: Path) -> None:
+    """It can exceed 100 MB, and a warm function asks every minute."""
+    cache = AgentCache(tmp_path)
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    first = cache.fetch(URL)
+    again, elsewhere = cache.fetch(URL), AgentCache(tmp_path).fetch(URL)
+    assert first == again == elsewhere  # the same file on disk, by its inode and time
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 2")
+    second = cache.fetch(URL)
+    assert second != first
+    _assert_true(second, b"agent 2")
+
+
+def test_asking_for_an_unchanged_agent_transfers_nothing(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+    """One request with the known ETag is all."""
+    cache = AgentCache(tmp_path)
+    for _ in range(3):
+        _assert_true(cache.fetch(URL), b"agent 1")
+    assert [request.headers.get("If-None-Match") for request in scripted_s3.server.requests] == [None, '"1"', '"1"']
+
+
+def test_only_the_present_version_is_kept(s3: Any, tmp_path: Path) -> None:
+    """A function has 512 MB of disk."""
+    cache = AgentCache(tmp_path)
+    for version in range(3):
+        s3.put_object(Bucket="agents", Key="v1/agent", Body=f"agent {version}".encode())
+        cache.fetch(URL)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == len("agent 2")
+
+
+def test_objects_in_one_folder_do_not_meet(s3: Any, tmp_path: Path) -> None:
+    """The same ETag under another URL is another object."""
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    s3.put_object(Bucket="agents", Key="v2/agent", Body=b"agent 2")
+    cache = AgentCache(tmp_path)
+    first, second = cache.fetch(URL), cache.fetch("s3://agents/v2/agent")
+    _assert_true(first, b"agent 1")
+    _assert_true(second, b"agent 2")
+
+
+def test_an_agent_that_was_replaced_is_not_opened(s3: Any, tmp_path: Path) -> None:
+    """Its SHA-256 would be checked on the machine, for another content."""
+    cache = AgentCache(tmp_path)
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    old = cache.fetch(URL)
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 2")
+    with old.open() as opened:
+        cache.fetch(URL)
+        assert opened.read() == b"agent 1"  # who has it open reads it to its end
+    with pytest.raises(SourceUnavailable, match="fetch it again"):
+        old.open()
+
+
+def test_an_agent_may_be_open_many_times(s3: Any, tmp_path: Path) -> None:
+    """It is uploaded to many machines at the same time."""
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    file = AgentCache(tmp_path).fetch(URL)
+    with file.open() as first, file.open() as second:
+        assert first.read(5) == b"agent"
+        assert second.read() == b"agent 1"
+        assert first.read() == b" 1"
+
+
+def test_a_download_that_breaks_off_leaves_nothing_to_be_used(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+    """Half an agent, or two halves of different agents, must never run."""
+    cache = AgentCache(tmp_path)
+    scripted_s3.answer = Answer(200, b"agent 1, of which half is miss", {"ETag": '"1"'}, missing=5)
+    with pytest.raises(SourceUnavailable, match=URL):
+        cache.fetch(URL)
+    scripted_s3.answer = Answer(200, b"agent 2", {"ETag": '"2"'})
+    _assert_true(cache.fetch(URL), b"agent 2")
+    assert "If-None-Match" not in scripted_s3.server.requests[-1].headers
+
+
+def test_content_that_does_not_match_its_checksum_is_not_used(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+    """S3 stores a checksum with every object; to ignore it would be a waste."""
+    scripted_s3.answer = Answer(200, b"agent 1", {"ETag": '"1"', "x-amz-checksum-crc32": "AAAAAA=="})
+    with pytest.raises(SourceUnavailable, match="FlexibleChecksumError"):
+        AgentCache(tmp_path).fetch(URL)
+    assert not list(tmp_path.glob("*.kept"))
+
+
+def test_an_object_that_disappears_is_missing_although_it_was_kept(s3: Any, tmp_path: Path) -> None:
+    """An operator who withdraws an agent does not want it to run."""
+    cache = AgentCache(tmp_path)
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    cache.fetch(URL)
+    s3.delete_object(Bucket="agents", Key="v1/agent")
+    with pytest.raises(SourceMissing, match=URL):
+        cache.fetch(URL)
+
+
+def test_those_who_share_a_folder_download_once(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+    """Several functions, or several threads of one, may find the folder empty at the same moment."""
+    caches = [AgentCache(tmp_path), AgentCache(tmp_path)]
+    with ThreadPoolExecutor(8) as threads:
+        files = list(threads.map(lambda number: caches[number % 2].fetch(URL), range(8)))
+    for file in files:
+        _assert_true(file, b"agent 1")
+    assert scripted_s3.downloads() == 1
+
+
+def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+    """A function with 256 MB has to carry an agent of 200."""
+    AgentCache(tmp_path / "warm").fetch(URL)  # boto3 takes its memory now
+    scripted_s3.answer = Answer(200, b"x" * 65_536, {"ETag": '"2"'}, repeat=256)
+    tracemalloc.start()
+    try:
+        file = AgentCache(tmp_path).fetch(URL)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert file.size == 16 * 1024 * 1024
+    assert file.sha256 == hashlib.sha256(b"x" * file.size).hexdigest()
+    assert peak < 8 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (_s3_refusal(404, "NoSuchKey"), SourceMissing),
+        (_s3_refusal(403, "AccessDenied"), SourceMissing),
+        (_s3_refusal(403, "InvalidObjectState"), SourceMissing),
+        (_s3_refusal(503, "SlowDown"), SourceUnavailable),
+    ],
+)
+def test_a_refusal_of_s3_is_ours(
+    scripted_s3: ScriptedS3, tmp_path: Path, answer: Answer, kind: type[SourceError]
+) -> None:
+    """Whether to wait or to tell somebody depends on it."""
+    scripted_s3.answer = answer
+    with pytest.raises(kind, match=URL) as raised:
+        AgentCache(tmp_path).fetch(URL)
+    assert raised.value.retryable is (kind is SourceUnavailable)
+    assert raised.value.__cause__ is not None
+
+
+def test_an_error_that_passes_botocore_by_is_ours() -> None:
+    """Botocore lets a broken TLS record through as urllib3 found it; no server can be made to send one at will."""
+    with pytest.raises(SourceUnavailable, match="broke off: SSLError"), object_source._s3_errors(URL):
+        raise urllib3.exceptions.SSLError
+
+
+def test_a_folder_that_cannot_be_written_is_named(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+    """It is not the source that is at fault."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceUnavailable, match=f"could not be kept in {tmp_path}/file"):
+        AgentCache(tmp_path / "file").fetch(URL)
+
+
+@pytest.mark.parametrize("url", ["https://machines.example/agent", "ssm:agent", "s3://agents"])
+def test_the_agent_comes_from_a_file_or_from_s3(url: str, tmp_path: Path, aws: None) -> None:
+    """Nothing else is asked whether it changed."""
+    with pytest.raises(SourceError, match="was wanted"):
+        AgentCache(tmp_path).fetch(url)
+
+
+# The agent from a path
+
+
+def test_a_local_agent_is_used_where_it_lies(tmp_path: Path) -> None:
+    """A copy would only take room."""
+    path = tmp_path / "agent"
+    path.write_bytes(b"agent 1")
+    _assert_true(AgentCache(tmp_path / "cache").fetch(str(path)), b"agent 1")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_local_agent_is_hashed_again_only_when_it_changed(tmp_path: Path) -> None:
+    """Size, time and inode tell; here they are made to lie, to see that they are believed."""
+    path = tmp_path / "agent"
+    path.write_bytes(b"agent 1")
+    os.utime(path, ns=(1, 1))
+    cache = AgentCache(tmp_path / "cache")
+    first = cache.fetch(str(path))
+    path.write_bytes(b"agent 2")
+    os.utime(path, ns=(1, 1))
+    assert cache.fetch(str(path)) == first
+    os.utime(path, ns=(2, 2))
+    _assert_true(cache.fetch(str(path)), b"agent 2")
+
+
+def test_a_local_agent_that_changed_is_not_opened(tmp_path: Path) -> None:
+    """What was said of it is true no more."""
+    path = tmp_path / "agent"
+    path.write_bytes(b"agent 1")
+    file = AgentCache(tmp_path / "cache").fetch(str(path))
+    path.write_bytes(b"agent 10")
+    with pytest.raises(SourceUnavailable, match="replaced since it was fetched"):
+        file.open()
+    path.unlink()
+    with pytest.raises(SourceUnavailable, match="No such file"):
+        file.open()
+
+
+def test_a_missing_local_agent_is_named(tmp_path: Path) -> None:
+    """The operator has to know what was looked for."""
+    with pytest.raises(SourceMissing, match=f"{tmp_path}/agent"):
+        AgentCache(tmp_path).fetch(f"{tmp_path}/agent")

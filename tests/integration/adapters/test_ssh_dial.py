@@ -1,0 +1,282 @@
+"""Connecting to machines: whom we talk to, what each failure is called, and that nothing waits for ever."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import socket
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import asyncssh
+import pytest
+from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    ConfigError,
+    SshAuthenticationFailed,
+    SshConnectionLost,
+    SshError,
+    SshHostKeyChanged,
+    SshRefused,
+    SshTimedOut,
+)
+
+from tests.support.agents.ssh_server import SshServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import ManualClock
+
+KEY = ssh_key.generate()
+BEGIN, *_, END = KEY.splitlines()
+
+
+@pytest.fixture(autouse=True)
+def _no_hanging() -> Iterator[None]:
+    """End the tests when something waits without a limit."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def server() -> Iterator[SshServer]:
+    """Return a machine that knows our key."""
+    with SshServer(ssh_key.public_line(KEY)) as server:
+        yield server
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[..., int]]:
+    """Return what makes a server that says so much and then nothing, or hangs up, and returns its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections = []
+
+        def accept(words: bytes, *, hang_up: bool) -> None:
+            connection, _ = listener.accept()
+            connections.append(connection)
+            connection.sendall(words)
+            if hang_up:
+                connection.shutdown(socket.SHUT_WR)
+
+        def serve(words: bytes, *, hang_up: bool = False) -> int:
+            threading.Thread(target=accept, args=(words,), kwargs={"hang_up": hang_up}, daemon=True).start()
+            return int(listener.getsockname()[1])
+
+        yield serve
+        for connection in connections:
+            connection.close()
+
+
+def dialer(port: int, key: str = KEY) -> SshDialer:
+    """Return a dialer for *port*."""
+    return SshDialer(key, "root", port, connect_timeout=2)
+
+
+def soon(seconds: float = 0.3) -> Deadline:
+    """Return a deadline that a frozen machine is sure to miss."""
+    return Deadline(SystemClock(), seconds)
+
+
+def test_first_contact_learns_the_host_key(server: SshServer, deadline: Deadline) -> None:
+    """It is what the caller pins."""
+    with closing(dialer(server.port).dial("127.0.0.1", None, deadline)) as connection:
+        assert [connection.host_key] == server.public_host_keys
+    assert server.logins == ["root"]
+
+
+def test_pinned_host_key_is_recognized(server: SshServer, deadline: Deadline) -> None:
+    """The machine that we met before is let in, also if somebody stored its key with a comment."""
+    pinned = server.public_host_keys[0] + " root@machine"
+    with closing(dialer(server.port).dial("127.0.0.1", pinned, deadline)) as connection:
+        assert [connection.host_key] == server.public_host_keys
+
+
+def test_changed_host_key_stops_before_authentication(server: SshServer, deadline: Deadline) -> None:
+    """An impostor must learn nothing, not even which user and key we log in with."""
+    pinned = ssh_key.public_line(ssh_key.generate())
+    with pytest.raises(SshHostKeyChanged) as caught:
+        dialer(server.port).dial("127.0.0.1", pinned, deadline)
+    fingerprints = [asyncssh.import_public_key(line).get_fingerprint() for line in (pinned, *server.public_host_keys)]
+    assert all(fingerprint in str(caught.value) for fingerprint in fingerprints)
+    assert server.logins == []
+
+
+@pytest.mark.parametrize("algorithm", ["ssh-rsa", "ecdsa-sha2-nistp256", "ssh-ed25519"])
+def test_machine_with_several_host_keys_does_not_seem_changed(algorithm: str, deadline: Deadline) -> None:
+    """Once one of its keys is pinned, that is the one that we ask it for."""
+    keys = [asyncssh.generate_private_key(kind) for kind in ("ecdsa-sha2-nistp256", "ssh-rsa", "ssh-ed25519")]
+    with SshServer(ssh_key.public_line(KEY), *keys) as server:
+        (pinned,) = (line for line in server.public_host_keys if line.startswith(f"{algorithm} "))
+        with closing(dialer(server.port).dial("127.0.0.1", pinned, deadline)) as connection:
+            assert connection.host_key == pinned
+
+
+def test_best_host_key_is_asked_for_first(deadline: Deadline) -> None:
+    """What is pinned at first contact should be an Ed25519 key where there is one."""
+    keys = [asyncssh.generate_private_key(kind) for kind in ("ecdsa-sha2-nistp256", "ssh-ed25519")]
+    with (
+        SshServer(ssh_key.public_line(KEY), *keys) as server,
+        closing(dialer(server.port).dial("127.0.0.1", None, deadline)) as connection,
+    ):
+        assert connection.host_key.startswith("ssh-ed25519 ")
+
+
+@pytest.mark.parametrize(
+    ("options", "agreed"),
+    [
+        ({}, ("aes128-gcm@openssh.com", "aes128-gcm@openssh.com")),
+        (
+            {"encryption_algs": ["aes256-ctr", "aes256-gcm@openssh.com"]},
+            ("aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
+        ),
+        ({"encryption_algs": ["aes256-ctr"]}, ("aes256-ctr", "hmac-sha2-256")),
+        (
+            {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-sha2-512-etm@openssh.com"]},
+            ("aes128-ctr", "hmac-sha2-512-etm@openssh.com"),
+        ),
+    ],
+)
+def test_cheapest_cipher_that_both_have_is_used(
+    options: dict[str, list[str]], agreed: tuple[str, str], deadline: Deadline
+) -> None:
+    """AES-GCM costs much less processor time, having no MAC besides; but a machine may have been told to refuse it."""
+    server = SshServer(ssh_key.public_line(KEY))
+    server.options = options
+    with server, closing(dialer(server.port).dial("127.0.0.1", None, deadline)):
+        (connection,) = server.connections
+        for direction in ("send", "recv"):
+            used = [connection.get_extra_info(f"{direction}_{kind}") for kind in ("cipher", "mac")]
+            assert used == [*agreed], direction
+
+
+@pytest.mark.parametrize(
+    "weak",
+    [
+        {"encryption_algs": ["aes256-cbc", "aes128-cbc", "3des-cbc"]},
+        {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-md5", "hmac-sha1-96", "hmac-md5-96"]},
+        {"encryption_algs": ["aes128-gcm@openssh.com"], "mac_algs": ["hmac-sha1"]},
+    ],
+)
+def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Deadline) -> None:
+    """What paramiko would still accept from a machine, or from who stands between."""
+    server = SshServer(ssh_key.public_line(KEY))
+    server.options = weak
+    with server, pytest.raises(SshError, match="no acceptable"):
+        dialer(server.port).dial("127.0.0.1", None, deadline)
+    assert server.logins == []
+
+
+def test_closed_port_is_refused(deadline: Deadline) -> None:
+    """A machine that is still booting refuses; its cause must not look like a broken key."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(SshRefused, match=f"no SSH at 127.0.0.1 port {port}: Connection refused"):
+        dialer(port).dial("127.0.0.1", None, deadline)
+
+
+@pytest.mark.parametrize("address", ["a" * 70, "\0"])
+def test_nonsense_for_an_address_is_refused(address: str, deadline: Deadline) -> None:
+    """Whatever the socket library makes of it, it arrives as one of our errors."""
+    with pytest.raises(SshRefused):
+        dialer(22).dial(address, None, deadline)
+
+
+def test_key_that_the_machine_does_not_know_fails_authentication(server: SshServer, deadline: Deadline) -> None:
+    """Somebody must install our key; waiting does not help."""
+    with pytest.raises(SshAuthenticationFailed, match="refuses our key for root"):
+        dialer(server.port, ssh_key.generate()).dial("127.0.0.1", None, deadline)
+
+
+def test_listener_that_never_accepts_times_out() -> None:
+    """The kernel completes the connection for a program that is stuck."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SshTimedOut, match="exchanging keys"):
+        dialer(listener.getsockname()[1]).dial("127.0.0.1", None, soon())
+
+
+@pytest.mark.parametrize("words", [b"", b"SSH-2.0-slow\r\n", b"SSH-2.0-slow\r\n\0\0\1", b"Welcome\r\n"])
+def test_server_that_falls_silent_times_out(stranger: Callable[..., int], words: bytes) -> None:
+    """At whatever point of the handshake it does so."""
+    with pytest.raises(SshTimedOut, match="exchanging keys"):
+        dialer(stranger(words)).dial("127.0.0.1", None, soon())
+
+
+def test_server_that_is_not_ssh_is_a_broken_connection(stranger: Callable[..., int], deadline: Deadline) -> None:
+    """Its own words are in the message, made harmless."""
+    port = stranger(b"\x1b[31mHTTP/1.1 400 Bad Request\r\n" * 100)
+    with pytest.raises(SshConnectionLost) as caught:
+        dialer(port).dial("127.0.0.1", None, deadline)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_whatever_a_machine_sends_arrives_as_one_of_our_errors(
+    server: SshServer, stranger: Callable[..., int], deadline: Deadline
+) -> None:
+    """A broken packet makes paramiko raise what its parser happens to raise."""
+    with socket.create_connection(("127.0.0.1", server.port)) as client, client.makefile("rb") as stream:
+        client.sendall(b"SSH-2.0-test\r\n")
+        greeting = stream.readline()
+        length = stream.read(4)
+        proposal = greeting + length + stream.read(int.from_bytes(length))
+    causes = set()
+    for position in range(len(greeting), len(proposal), 41):
+        broken = proposal[:position] + bytes([proposal[position] ^ 0xFF]) + proposal[position + 1 :]
+        with pytest.raises(SshError) as caught:
+            dialer(stranger(broken, hang_up=True)).dial("127.0.0.1", None, deadline)
+        causes.add(type(caught.value.__cause__))
+    assert len(causes) > 1, "the packets were not broken in different ways"
+
+
+def test_machine_that_freezes_at_login_times_out(server: SshServer) -> None:
+    """A machine under memory pressure does exactly this."""
+    server.freezes_at = "login"
+    with pytest.raises(SshTimedOut, match="logging in as root"):
+        dialer(server.port).dial("127.0.0.1", None, soon(1.5))
+
+
+def test_no_time_left_connects_to_nothing(server: SshServer, clock: ManualClock) -> None:
+    """It is still the machine's history that says why nothing was done."""
+    late = Deadline(clock, 1)
+    clock.sleep(1)
+    with pytest.raises(SshTimedOut, match="no time was left for connecting"):
+        dialer(server.port).dial("127.0.0.1", None, late)
+
+
+@pytest.mark.parametrize("wrong", ["", "AAAA", f"{BEGIN}\nAAAA\n{END}\n"])
+def test_wrong_private_key_is_a_fault_of_the_configuration(wrong: str) -> None:
+    """And is not part of the message."""
+    with pytest.raises(ConfigError, match="the SSH key is not") as caught:
+        dialer(22, wrong)
+    assert "AAAA" not in str(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_failed_and_closed_connections_leave_no_thread(
+    server: SshServer, stranger: Callable[..., int], deadline: Deadline
+) -> None:
+    """A warm function lives for hours and meets thousands of machines."""
+    before = set(threading.enumerate())
+    dialer(server.port).dial("127.0.0.1", None, deadline).close()
+    with pytest.raises(SshTimedOut):
+        dialer(stranger(b"SSH-2.0-slow\r\n")).dial("127.0.0.1", None, soon())
+    assert [thread for thread in set(threading.enumerate()) - before if "accept" not in thread.name] == []
+
+
+def test_closing_twice_is_closing_once(server: SshServer, deadline: Deadline) -> None:
+    """Whoever cleans up need not know who was there before."""
+    connection = dialer(server.port).dial("127.0.0.1", None, deadline)
+    connection.close()
+    connection.close()
+
+
+def test_failures_are_raised_and_not_logged(
+    stranger: Callable[..., int], deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise each machine that boots fills the log with tracebacks."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(SshConnectionLost):
+        dialer(stranger(b"nonsense\r\n" * 200)).dial("127.0.0.1", None, deadline)
+    assert [record for record in caplog.records if record.name.startswith("paramiko")] == []

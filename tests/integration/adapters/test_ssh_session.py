@@ -1,0 +1,520 @@
+"""Uploading to machines and running programs there, against a real server, a real shell and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import faulthandler
+import gc
+import hashlib
+import io
+import os
+import stat
+import threading
+import tracemalloc
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+import asyncssh
+import pytest
+from asyncssh.packet import UInt32
+from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters.ssh import CIPHERS, SshConnection, SshDialer
+from shepherd_core.agent.takeover import STDERR_BYTES, take_over
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import MalformedAnswer, SshConnectionLost, SshError, SshTimedOut, SshUploadFailed
+
+from tests.support.agents.ssh_server import SshServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.agents.ssh_server import Process
+
+KEY = ssh_key.generate()
+MIB = 1 << 20
+
+
+@dataclass
+class Agent:
+    """An agent executable in memory."""
+
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Return what it really is."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Return what it really is."""
+        return len(self.content)
+
+    def open(self) -> BinaryIO:
+        """Return it as a stream."""
+        return io.BytesIO(self.content)
+
+
+class Zeros(io.RawIOBase):
+    """A stream of so many zero bytes that takes no memory."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed's name for it is private
+        """Fill *buffer*."""
+        count = min(len(buffer), self._left)
+        buffer[:count] = bytes(count)
+        self._left -= count
+        return count
+
+
+@pytest.fixture(autouse=True)
+def _no_hanging() -> Iterator[None]:
+    """End the tests when something waits without a limit."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def server() -> Iterator[SshServer]:
+    """Return a machine that knows our key."""
+    with SshServer(ssh_key.public_line(KEY)) as server:
+        yield server
+
+
+@pytest.fixture
+def connection(server: SshServer, deadline: Deadline) -> Iterator[SshConnection]:
+    """Return a connection to it."""
+    connection = SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the agent goes, in a folder of its own, under a name that needs quoting."""
+    folder = tmp_path / "it's $HOME"
+    folder.mkdir()
+    return folder / "the agent"
+
+
+def script(text: str) -> Agent:
+    """Return an agent that is a shell script."""
+    return Agent(f"#!/bin/sh\n{text}\n".encode())
+
+
+def soon(seconds: float = 0.3) -> Deadline:
+    """Return a deadline that a frozen machine is sure to miss."""
+    return Deadline(SystemClock(), seconds)
+
+
+# Uploading
+
+
+@pytest.mark.parametrize("size", [0, 1, 127_999, 128_000, 128_001, 5 * MIB + 17])
+def test_upload_arrives_whole_and_executable(
+    connection: SshConnection, path: Path, deadline: Deadline, size: int
+) -> None:
+    """Also at the edges of a request, and when there is nothing to send."""
+    agent = Agent(os.urandom(size))
+    assert not connection.has(str(path), agent.sha256, deadline)
+    connection.upload(agent, str(path), deadline)
+    assert path.read_bytes() == agent.content
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert list(path.parent.iterdir()) == [path]
+    assert connection.has(str(path), agent.sha256, deadline)
+
+
+async def _nothing_more(*_: object) -> None:
+    raise asyncssh.SFTPEOFError("no more")
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [(4 * MIB, 128_000), (261_120, 128_000), (0, 32_000), (None, 32_000), ("EOF", 32_000), (127_999, 32_000)],
+)
+def test_writes_are_as_large_as_the_machine_takes(
+    server: SshServer,
+    connection: SshConnection,
+    path: Path,
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    limit: int | str | None,
+    size: int,
+) -> None:
+    """Each costs an answer, but one that is too large ends the connection; and an old sshd names no limit."""
+    handlers = asyncssh.sftp.SFTPServerHandler._packet_handlers
+    if limit is None:
+        monkeypatch.delitem(handlers, b"limits@openssh.com")
+    elif limit == "EOF":
+        monkeypatch.setitem(handlers, b"limits@openssh.com", _nothing_more)
+    else:
+        monkeypatch.setattr(asyncssh.sftp, "MAX_SFTP_WRITE_LEN", limit)
+    offsets = []
+    server.on_write = lambda _connection, offset: offsets.append(offset)
+    agent = Agent(os.urandom(3 * size))
+    connection.upload(agent, str(path), deadline)
+    assert sorted(offsets) == [0, size, 2 * size]
+    assert path.read_bytes() == agent.content
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Deadline) -> None:
+    """An sshd changes them after a gigabyte, or as it was told to, in the middle of whatever is sent."""
+    server = SshServer(ssh_key.public_line(KEY))
+    server.options = {"encryption_algs": [cipher], "rekey_bytes": MIB}
+    agent = Agent(os.urandom(5 * MIB))
+    with (
+        server,
+        closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection,
+    ):
+        connection.upload(agent, str(path), deadline)
+    assert path.read_bytes() == agent.content
+
+
+def test_other_content_is_not_the_agent(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """The agent of the last release must be replaced."""
+    path.write_bytes(b"an older agent")
+    assert not connection.has(str(path), Agent(b"a newer agent").sha256, deadline)
+
+
+def test_running_agent_is_replaced_and_not_overwritten(
+    connection: SshConnection, path: Path, deadline: Deadline
+) -> None:
+    """Writing to the file of a running program fails, or breaks the program."""
+    path.write_bytes(b"old")
+    with path.open("rb") as running:
+        connection.upload(Agent(b"new"), str(path), deadline)
+        assert running.read() == b"old"
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("size", "full_after"),
+    [(384_000, 0), (384_000, 256_000), (20 * MIB, 0), (20 * MIB, 16 * MIB), (20 * MIB, 20 * MIB - 128_000)],
+)
+def test_full_disk_is_named_wherever_it_happens(
+    server: SshServer,
+    connection: SshConnection,
+    path: Path,
+    deadline: Deadline,
+    *,
+    size: int,
+    full_after: int,
+) -> None:
+    """Writes are under way in numbers; none of their errors may be lost, the last write's neither."""
+
+    def fill(_connection: object, offset: int) -> None:
+        if offset >= full_after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path.write_bytes(b"old")
+    server.on_write = fill
+    with pytest.raises(SshUploadFailed, match="No space left on device"):
+        connection.upload(Agent(os.urandom(size)), str(path), deadline)
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path], "the unfinished file still takes the space"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (asyncssh.SFTPPermissionDenied("Permission denied"), "Permission denied"),
+        (asyncssh.SFTPFailure("Failure"), "Failure, which is all that OpenSSH says of a full disk"),
+        (asyncssh.SFTPEOFError(), "EOFError"),
+    ],
+)
+def test_refused_write_is_named(
+    server: SshServer, connection: SshConnection, path: Path, *, error: Exception, words: str
+) -> None:
+    """A read-only disk is for the operator, and so must be told from a full one."""
+
+    def refuse(_connection: object, _offset: int) -> None:
+        raise error
+
+    server.on_write = refuse
+    with pytest.raises(SshUploadFailed, match=words):
+        connection.upload(Agent(b"agent"), str(path), soon(30))
+
+
+def test_missing_folder_is_named(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """The path of the agent is a setting; it can be wrong."""
+    with pytest.raises(SshUploadFailed, match="No such file"):
+        connection.upload(Agent(b"agent"), str(path / "agent"), deadline)
+
+
+def test_upload_of_another_size_is_refused(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """The source may end early; half an agent must not come to the place of a whole one."""
+
+    class Short(Agent):
+        def open(self) -> BinaryIO:
+            return io.BytesIO(self.content[:-1])
+
+    with pytest.raises(SshUploadFailed, match="4 bytes long instead of 5"):
+        connection.upload(Short(b"agent"), str(path), deadline)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_connection_lost_while_uploading_is_named_and_leaves_the_old_agent(
+    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
+) -> None:
+    """A machine that is rebooted meanwhile is no full disk."""
+
+    def cut(connection: asyncssh.SSHServerConnection, offset: int) -> None:
+        if offset > MIB:
+            connection.abort()
+
+    path.write_bytes(b"old")
+    server.on_write = cut
+    with pytest.raises(SshConnectionLost, match="while uploading"):
+        connection.upload(Agent(bytes(8 * MIB)), str(path), deadline)
+    assert path.read_bytes() == b"old"
+
+
+def test_uploads_that_were_cut_off_do_not_pile_up(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """An agent can exceed 100 MB, and a slow machine is tried many times."""
+    leftover = path.with_name(path.name + ".0123456789abcdef.shepherd-upload")
+    others = [path.with_name("the agent.conf"), path.with_name("notes.shepherd-upload")]
+    for file in (leftover, *others):
+        file.write_bytes(b"")
+    connection.upload(Agent(b"agent"), str(path), deadline)
+    assert sorted(path.parent.iterdir()) == sorted((path, *others))
+
+
+def test_upload_takes_little_memory_whatever_the_size(
+    connection: SshConnection, path: Path, deadline: Deadline
+) -> None:
+    """A function has 128 MB or a little more, and works on ten machines at a time."""
+    size = 50 * MIB
+
+    class Sparse(Agent):
+        @property
+        def size(self) -> int:
+            return size
+
+        def open(self) -> BinaryIO:
+            return io.BufferedReader(Zeros(size))
+
+    connection.upload(Agent(b""), str(path), deadline)  # so that what is imported late is
+    gc.collect()
+    tracemalloc.start()
+    try:
+        connection.upload(Sparse(b""), str(path), deadline)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size == size
+    assert peak < 12 * MIB, "the server in this process included, whose window is 2 MiB"
+
+
+# Running
+
+
+def test_program_gets_its_input_and_gives_its_output(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """Bytes are bytes, in all three directions, and the end of input is the end."""
+    connection.upload(script("cat; echo oops >&2; exit 3"), str(path), deadline)
+    stdin = bytes(range(256)) * 400
+    result = connection.run(str(path), stdin, deadline)
+    assert (result.stdout, result.stderr, result.exit_status) == (stdin, b"oops\n", 3)
+
+
+def test_missing_program_is_an_exit_status(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """It is the shell that says so; the handshake reports it."""
+    result = connection.run(str(path), b"", deadline)
+    assert result.exit_status == 127
+    assert b"not found" in result.stderr
+
+
+def test_input_that_nobody_reads_is_no_fault(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """An agent that knows at once that it cannot run still gets to say so."""
+    connection.upload(script("exec <&-; echo no; exit 1"), str(path), deadline)
+    result = connection.run(str(path), bytes(MIB), deadline)
+    assert (result.stdout, result.exit_status) == (b"no\n", 1)
+
+
+def test_both_outputs_are_read_at_the_same_time(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """They share the channel: one that is not read would keep the other from coming."""
+    flood = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
+    connection.upload(script(f"{flood}; head -c 1000000 /dev/zero; {flood}; printf end >&2"), str(path), deadline)
+    result = connection.run(str(path), b"", deadline)
+    assert result.stdout == bytes(1_000_000)
+    assert result.stderr == b"e" * (STDERR_BYTES - 3) + b"end"
+
+
+def test_endless_answer_is_cut_off(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """A program in the place of the agent must not fill our memory."""
+    connection.upload(script("exec cat /dev/zero"), str(path), deadline)
+    with pytest.raises(MalformedAnswer, match="more than 1 MiB"):
+        connection.run(str(path), b"", deadline)
+
+
+def test_endless_complaint_ends_with_the_deadline(connection: SshConnection, path: Path) -> None:
+    """A flood keeps everybody busy; time passes nevertheless."""
+    connection.upload(script("exec cat /dev/zero >&2"), str(path), soon(30))
+    with pytest.raises(SshTimedOut, match="running"):
+        connection.run(str(path), b"", soon(1))
+
+
+def test_program_that_hangs_ends_with_the_deadline(connection: SshConnection, path: Path) -> None:
+    """The predecessor bounded the upload only, and waited for the agent for ever."""
+    connection.upload(script("exec sleep 60"), str(path), soon(30))
+    with pytest.raises(SshTimedOut, match=r"running .* took longer than 0\.\d+ s"):
+        connection.run(str(path), b"", soon())
+
+
+def test_program_that_closed_its_output_is_waited_for(
+    connection: SshConnection, path: Path, deadline: Deadline
+) -> None:
+    """What counts is its exit status."""
+    connection.upload(script("printf done; exec >&- 2>&-; sleep 0.2; exit 7"), str(path), deadline)
+    result = connection.run(str(path), b"", deadline)
+    assert (result.stdout, result.exit_status) == (b"done", 7)
+
+
+def test_detached_child_that_keeps_the_output_open_is_not_waited_for(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """An agent has to stay; sshd holds the channel open for as long as the agent holds the pipe."""
+    stays = threading.Event()
+
+    async def answer_and_stay(process: Process) -> None:
+        process.stdout.write(b"first half, ")
+        process.channel._send_request(b"exit-status", UInt32(0))
+        await asyncio.sleep(0.1)  # sshd reads the pipe when it gets to it
+        process.stdout.write(b"second half")
+        stays.set()
+        await process.channel.wait_closed()
+
+    server.program = answer_and_stay
+    result = connection.run("agent", b"init", deadline)
+    assert stays.is_set()
+    assert (result.stdout, result.exit_status) == (b"first half, second half", 0)
+
+
+def test_program_that_was_killed_has_no_exit_status(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """The kernel kills an agent that needs too much memory; that is no lost connection."""
+
+    async def die(process: Process) -> None:
+        process.exit_with_signal("KILL")
+
+    server.program = die
+    assert connection.run("agent", b"", deadline).exit_status == -1
+
+
+def test_connection_lost_while_running_is_named(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """Half an answer must not pass for an answer."""
+
+    async def cut(process: Process) -> None:
+        process.stdout.write(b"half")
+        process.channel.get_connection().abort()
+
+    server.program = cut
+    with pytest.raises(SshConnectionLost, match="while running agent"):
+        connection.run("agent", b"", deadline)
+    with pytest.raises(SshConnectionLost, match="while hashing agent"):
+        connection.has("agent", "0" * 64, deadline)
+
+
+# A machine that stops answering, at each point where that can happen
+
+
+@pytest.mark.parametrize("step", ["channel", "sftp", "write"])
+def test_machine_that_freezes_while_uploading_times_out(
+    server: SshServer, connection: SshConnection, path: Path, step: str
+) -> None:
+    """No thread may wait for a machine longer than it was given."""
+    server.freezes_at = step
+    with pytest.raises(SshTimedOut, match="uploading"):
+        connection.upload(Agent(bytes(8 * MIB)), str(path), soon())
+
+
+@pytest.mark.parametrize("step", ["channel", "program"])
+def test_machine_that_freezes_while_running_times_out(server: SshServer, connection: SshConnection, step: str) -> None:
+    """Also where paramiko itself knows no time limit, which is the answer to a request."""
+    server.freezes_at = step
+    with pytest.raises(SshTimedOut, match="running agent"):
+        connection.run("agent", b"", soon())
+
+
+def test_machine_that_freezes_while_hashing_times_out(server: SshServer, connection: SshConnection) -> None:
+    """Uploading to a machine that does not answer is no remedy."""
+    server.freezes_at = "program"
+    with pytest.raises(SshTimedOut, match="hashing"):
+        connection.has("agent", "0" * 64, soon())
+
+
+def test_connection_that_was_lost_stays_lost(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
+    """Each later step says so at once."""
+    server.freezes_at = "program"
+    with pytest.raises(SshTimedOut):
+        connection.run("agent", b"", soon())
+    with pytest.raises(SshError):
+        connection.run("agent", b"", deadline)
+    with pytest.raises(SshError):
+        connection.upload(Agent(b"agent"), "agent", deadline)
+
+
+def test_machine_without_commands_has_nothing_and_runs_nothing(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """Not to know the hash only costs an upload; not to run is a failure."""
+    server.has_commands = False
+    assert not connection.has("agent", "0" * 64, deadline)
+    with pytest.raises(SshError, match="running agent"):
+        connection.run("agent", b"", deadline)
+
+
+def test_hash_that_floods_is_no_hash(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
+    """Anything but the expected line means: upload."""
+
+    async def flood(process: Process) -> None:
+        for _ in range(64):
+            process.stdout.write(bytes(65_536))
+            await process.stdout.drain()
+        process.exit(0)
+
+    server.program = flood
+    assert not connection.has("agent", "0" * 64, deadline)
+
+
+# All of it
+
+
+def test_take_over_of_a_real_program(server: SshServer, connection: SshConnection, path: Path) -> None:
+    """The handshake and SSH fit together; the agent here is the smallest that can answer."""
+    # TakeoverResponse{success{init_message = what was read, key = 32 bytes}}, lengths written by the shell
+    agent = script(
+        r"""
+        cat > "$0.init"
+        n=$(wc -c < "$0.init")
+        byte() { printf "\\$(printf %03o "$1")"; }
+        byte 10; byte $((n + 36)); byte 10; byte $n; cat "$0.init"
+        byte 18; byte 32; printf %032d 7
+        """
+    )
+    for _ in range(2):
+        takeover = take_over(
+            connection,
+            agent,
+            str(path),
+            machine_id="42",
+            endpoint="https://bmaas",
+            ca_certificate=b"der",
+            answer_seconds=10,
+            deadline=Deadline(SystemClock(), 30),
+        )
+        assert takeover.public_key == b"%032d" % 7

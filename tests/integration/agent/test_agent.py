@@ -1,0 +1,457 @@
+"""The agent on machines: what the Initializer, the Recoverer and the callback API rely on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections import Counter
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResponse, OSInstallationRequest
+
+from agent.build import build
+from agent.shepherd_agent.ed25519 import PrivateKey
+from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reporter import Reporter
+from simulator.environment.agent_endpoint import AgentEndpoint, recording
+from simulator.machines.machines import MachinePark
+from tests.support.agents.agent_server import AgentServer, Request
+from tests.support.agents.agent_server import Answer as ServerAnswer
+from tests.support.agents.machine_client import Client, Result, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATH = "/root/agent"
+INTERVAL = "SHEPHERD_AGENT_HEARTBEAT_SECONDS"
+
+
+class Beats:
+    """The heartbeats that arrived, by machine id."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+    def __call__(self, machine_id: str) -> None:
+        """Count one."""
+        self.count[machine_id] += 1
+
+    def wait(self, machine_id: str, number: int = 1) -> None:
+        """Wait for *number* more heartbeats."""
+        wanted = self.count[machine_id] + number
+        eventually(lambda: self.count[machine_id] >= wanted)
+
+
+@pytest.fixture
+def beats() -> Beats:
+    """Return the record of heartbeats."""
+    return Beats()
+
+
+@pytest.fixture
+def endpoint(beats: Beats) -> Iterator[AgentEndpoint]:
+    """Return a running endpoint."""
+    with AgentEndpoint(recording(beats)) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the built agent."""
+    path = tmp_path_factory.mktemp("agent") / "agent"
+    build(path)
+    return path
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of an empty park whose agents report often."""
+    with MachinePark(tmp_path / "park", 0, boot_seconds=0, agent_environment={INTERVAL: "0.05"}) as park:
+        yield Client(park)
+
+
+@pytest.fixture
+def machine(client: Client, executable: Path) -> str:
+    """Return the name of a machine on which the agent lies ready."""
+    client.rack("crate")
+    client.upload("crate", PATH, executable.read_bytes())
+    return "crate"
+
+
+def _start(client: Client, machine: str, endpoint: str, machine_id: str = "id", ca: bytes = b"") -> TakeoverResponse:
+    init = TakeoverInit(machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=ca)
+    result = client.run(machine, PATH, init.SerializeToString())
+    assert (result.status, result.errors) == (0, b"")
+    answer = TakeoverResponse.FromString(result.output)
+    assert answer.success.init_message == init
+    return answer
+
+
+def _refusal(result: Result) -> str:
+    """Return the reason for a refused takeover, which is told on both streams."""
+    reason = TakeoverResponse.FromString(result.output).error.message
+    assert (result.status, result.errors) == (1, f"shepherd-agent: {reason}\n".encode())
+    return reason
+
+
+def test_the_agent_answers_and_then_reports_by_itself(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
+) -> None:
+    """This is the takeover: the SSH session is over, the agent goes on."""
+    answer = _start(client, machine, endpoint.url)
+    assert len(answer.success.key) == 32
+    assert list(answer.success.warning) == []
+    assert len(client.park.agents(machine)) == 1
+    beats.wait("id", 3)
+
+
+def test_the_agent_lets_go_of_the_session(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
+    """It holds nothing open but its own lock, is nobody's child, and writes its memory, with the key, nowhere."""
+    client.upload(machine, "/root/start", b'#!/bin/sh\necho $$ >"$HOME/starter"\nexec "$HOME/agent"\n')
+    init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
+    assert client.run(machine, "/root/start", init).status == 0
+    starter = int((client.park.disk(machine) / "root/starter").read_text())
+    (pid,) = client.park.agents(machine)
+    open_files = {Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)}
+    assert open_files == {Path(os.devnull)}
+    assert os.getsid(pid) not in (pid, starter)
+    assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+    assert "Max core file size        0                    0" in Path(f"/proc/{pid}/limits").read_text()
+
+
+def test_the_newer_agent_replaces_the_older(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
+) -> None:
+    """An Initializer that died after its start is followed by another, and only the last key is on record."""
+    first = _start(client, machine, endpoint.url, "first")
+    (older,) = client.park.agents(machine)
+    second = _start(client, machine, endpoint.url, "second")
+    (newer,) = client.park.agents(machine)
+    assert newer != older
+    assert first.success.key != second.success.key
+    beats.wait("second")
+
+
+def test_the_newer_agent_replaces_one_that_hangs(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
+) -> None:
+    """A stopped process does not answer signals, save one."""
+    _start(client, machine, endpoint.url, "first")
+    client.park.silence(machine)
+    _start(client, machine, endpoint.url, "second")
+    beats.wait("second")
+    assert len(client.park.agents(machine)) == 1
+
+
+def test_of_agents_that_start_together_one_is_left(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
+    """Two Initializers may meet on one machine; each start either takes over or is killed."""
+    init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(client.run(machine, PATH, init).status)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0 in statuses
+    assert set(statuses) <= {0, -1}
+    eventually(lambda: len(client.park.agents(machine)) == 1)
+
+
+def test_a_process_that_is_no_agent_is_never_killed(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
+    """The number in the pid file may belong to another process by now."""
+    pid_file = client.park.disk(machine) / f"{PATH}.pid".lstrip("/")
+    with subprocess.Popen(["sleep", "1000"]) as bystander, pid_file.open("w") as file:
+        try:
+            file.write(f"{bystander.pid}\n")
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX)
+            starting = threading.Thread(target=_start, args=(client, machine, endpoint.url))
+            starting.start()
+            eventually(lambda: _sleeps_with_open(pid_file))
+            fcntl.flock(file, fcntl.LOCK_UN)
+            starting.join()
+            assert len(client.park.agents(machine)) == 1
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+def _sleeps_with_open(path: Path) -> bool:
+    """Return whether a process other than this one has *path* open and waits for something: it has looked at it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(process.name) != os.getpid() and any(fd.samefile(path) for fd in (process / "fd").iterdir()):
+                return (process / "stat").read_text().rpartition(")")[2].split()[0] == "S"
+        except OSError:
+            continue
+    return False
+
+
+def test_an_agent_that_cannot_write_its_pid_file_says_so(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
+) -> None:
+    """It is no reason to leave the machine without an agent."""
+    (client.park.disk(machine) / f"{PATH}.pid".lstrip("/")).mkdir()
+    (warning,) = _start(client, machine, endpoint.url).success.warning
+    assert "a later agent will not replace this one" in warning
+    beats.wait("id")
+
+
+def test_a_reboot_ends_the_agent_until_it_is_started_again(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
+) -> None:
+    """The Recoverer reboots, the Initializer starts over."""
+    first = _start(client, machine, endpoint.url)
+    client.park.reboot(machine)
+    assert client.park.agents(machine) == []
+    client.wait_until_up(machine)
+    second = _start(client, machine, endpoint.url)
+    assert first.success.key != second.success.key
+    beats.wait("id")
+
+
+def test_a_silenced_agent_sends_no_heartbeats(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats, executable: Path
+) -> None:
+    """The demonstration silences machines that way."""
+    client.rack("other")
+    client.upload("other", PATH, executable.read_bytes())
+    _start(client, machine, endpoint.url, "silent")
+    beats.wait("silent")
+    client.park.silence(machine)
+    before = beats.count["silent"]
+    _start(client, "other", endpoint.url, "talking")
+    beats.wait("talking", 10)
+    assert beats.count["silent"] <= before + 1  # one may have been on its way
+
+
+def test_an_outage_of_the_endpoint_does_not_end_the_agent(
+    client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
+) -> None:
+    """It must not cost a reboot of the fleet."""
+    endpoint.outage = True
+    _start(client, machine, endpoint.url)
+    eventually(lambda: endpoint.refused >= 3)
+    assert beats.count["id"] == 0
+    endpoint.outage = False
+    beats.wait("id", 2)
+
+
+def test_an_endpoint_that_cannot_record_is_an_outage_to_the_agent(client: Client, machine: str) -> None:
+    """The BMDB may be away while the endpoint is there."""
+    calls: list[str] = []
+
+    def record(machine_id: str) -> None:
+        calls.append(machine_id)
+        if len(calls) < 3:
+            raise RuntimeError(machine_id)
+
+    with AgentEndpoint(recording(record)) as endpoint:
+        _start(client, machine, endpoint.url)
+        eventually(lambda: len(calls) >= 4)
+
+
+def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: str) -> None:
+    """The whole of its life: key, hardware, wish, outcome."""
+    client.upload(
+        machine,
+        f"{PATH}.install",
+        b'#!/bin/sh\ncat >"$HOME/request"; echo $SHEPHERD_AGENT_INSTALL_GENERATION; exit 1\n',
+    )
+    wish = OSInstallationRequest(generation=3)
+    wish.metropolis.image_url = "https://images.example.com/image"
+
+    def answer(request: Request) -> ServerAnswer:
+        done = request.heartbeat.HasField("installation_report")
+        return ServerAnswer(200, HeartbeatResponse(installation_request=None if done else wish))
+
+    with AgentServer(answer) as server:
+        key = _start(client, machine, server.url).success.key
+        eventually(lambda: any(request.heartbeat.HasField("installation_report") for request in server.requests))
+        client.park.power_off(machine)
+    for request in server.requests:
+        request.verify(key)
+        assert request.heartbeat.machine_id == "id"
+    assert server.requests[0].heartbeat.hardware_report.report.cpu
+    reports = [each.heartbeat.installation_report for each in server.requests]
+    (error,) = {report.error.error for report in reports if report.generation == 3}
+    assert error == "the installation command ended with status 1: 3"
+    assert OSInstallationRequest.FromString((client.park.disk(machine) / "root/request").read_bytes()) == wish
+
+
+@pytest.mark.parametrize(
+    ("init", "reason"),
+    [
+        (b"", "the TakeoverInit has no machine_id"),
+        (b"\x0a\xff", "the standard input is not a TakeoverInit: the message ends in the middle of a field"),
+        (
+            TakeoverInit(machine_id="id", bmaas_endpoint="ftp://x").SerializeToString(),
+            "the bmaas_endpoint is neither host:port nor an http or https URL",
+        ),
+        (b"\x22" + b"\xff" * (1 << 20), "the standard input is longer than 1048576 bytes"),
+    ],
+    ids=["empty", "cut off", "endpoint", "endless"],
+)
+def test_a_bad_takeover_is_refused_and_starts_nothing(client: Client, machine: str, init: bytes, reason: str) -> None:
+    """The reason reaches both who reads the answer and who reads the log."""
+    assert _refusal(client.run(machine, PATH, init)) == reason
+    assert client.park.agents(machine) == []
+
+
+@pytest.mark.parametrize("variable", [INTERVAL, "SHEPHERD_AGENT_INSTALL_SECONDS"])
+def test_a_bad_duration_is_refused(executable: Path, variable: str) -> None:
+    """The environment is checked before the takeover, like everything else."""
+    init = TakeoverInit(machine_id="id", bmaas_endpoint="http://127.0.0.1:1").SerializeToString()
+    environment = {"PATH": os.environ["PATH"], variable: "often"}
+    done = subprocess.run([executable], input=init, capture_output=True, check=False, env=environment)
+    assert variable in _refusal(Result(done.returncode, done.stdout, done.stderr))
+
+
+def test_an_agent_whose_answer_nobody_takes_does_not_go_on(
+    client: Client, machine: str, endpoint: AgentEndpoint
+) -> None:
+    """Its key would be on nobody's record."""
+    init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
+    client.upload(machine, "/root/deaf", b'#!/bin/sh\nexec "$HOME/agent" >/dev/full\n')
+    assert client.run(machine, "/root/deaf", init).status not in (0, -1)
+    assert client.park.agents(machine) == []
+
+
+def _certificate(folder: Path, begins: dt.timedelta = dt.timedelta(days=-1)) -> tuple[ssl.SSLContext, bytes]:
+    """Return what a server for 127.0.0.1 needs, and its self-signed certificate in DER, good for two days."""
+    key = generate_private_key(SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "endpoint")])
+    begin = dt.datetime.now(dt.UTC) + begins
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + dt.timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    pem = folder / "server.pem"
+    pem.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context, certificate.public_bytes(Encoding.DER)
+
+
+def test_the_given_ca_is_trusted_for_https(client: Client, machine: str, beats: Beats, tmp_path: Path) -> None:
+    """An endpoint needs no certificate that the world trusts."""
+    tls, ca = _certificate(tmp_path)
+    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
+        _start(client, machine, endpoint.url.removeprefix("https://"), ca=ca)
+        beats.wait("id", 2)
+
+
+def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
+    """Nobody else can pose as the endpoint."""
+    tls, ca = _certificate(tmp_path)
+    _, another = _certificate(tmp_path)
+    message = HeartbeatRequest(machine_id="id").SerializeToString()
+    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
+        assert Endpoint(endpoint.url, ca).post("heartbeat", message, {}).status == 200
+        for wrong in (another, b""):
+            with pytest.raises(NotDelivered, match="certificate verify failed"):
+                Endpoint(endpoint.url, wrong).post("heartbeat", message, {})
+    assert beats.count["id"] == 1
+
+
+def test_whatever_stands_in_for_the_endpoint_the_agent_goes_on() -> None:
+    """Every failure arrives as the one that the agent lives with."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reporter = Reporter(Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b""), PrivateKey(b"k" * 32))
+        for answer in (
+            b"",
+            b"SSH-2.0-sshd\r\n",
+            b"HTTP/1.1 302 Found\r\n\r\n",
+        ):
+            impostor = threading.Thread(target=_answer_once, args=(server, answer))
+            impostor.start()
+            with pytest.raises(NotDelivered):
+                reporter.send("heartbeat", b"")
+            impostor.join()
+    with pytest.raises(NotDelivered, match="refused"):
+        reporter.send("heartbeat", b"")
+
+
+def _answer_once(server: socket.socket, answer: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1 << 16)
+        connection.sendall(answer)
+
+
+def test_a_ca_that_is_of_no_use_is_warned_about(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
+    """Somebody believes that the heartbeats are encrypted."""
+    (warning,) = _start(client, machine, endpoint.url, ca=b"anything").success.warning
+    assert "plain HTTP" in warning
+
+
+@pytest.mark.parametrize("days", [-3, 1], ids=["over", "to come"])
+def test_a_clock_outside_the_cas_time_is_warned_about(client: Client, machine: str, tmp_path: Path, days: int) -> None:
+    """No heartbeat will arrive, and now is the last time that somebody listens."""
+    _, ca = _certificate(tmp_path, dt.timedelta(days=days))
+    (warning,) = _start(client, machine, "127.0.0.1:1", ca=ca).success.warning
+    assert warning.startswith("the ca_certificate is valid from ")
+    assert "this machine's clock says " in warning
+
+
+def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_path: Path) -> None:
+    """Whoever stands before a silent machine learns whether the endpoint can be reached, and why not."""
+    tls, ca = _certificate(tmp_path)
+    (tmp_path / "ca.der").write_bytes(ca)
+    (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(ca))
+
+    def once(*arguments: object) -> tuple[int, str]:
+        command = [sys.executable, str(executable), "--once", "id", *map(str, arguments)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
+        for ca_file in ("ca.der", "ca.pem"):
+            assert once(endpoint.url, tmp_path / ca_file) == (0, "accepted\nrequested: nothing\n")
+        status, output = once(endpoint.url)
+        assert status == 1
+        assert "certificate verify failed" in output
+        assert once(endpoint.url, tmp_path / "none") == (
+            1,
+            f"shepherd-agent: the CA cannot be read: [Errno 2] No such file or directory: '{tmp_path / 'none'}'\n",
+        )
+    wish = HeartbeatResponse(installation_request=OSInstallationRequest(generation=4))
+    with AgentServer(lambda _: ServerAnswer(200, wish)) as server:
+        assert once(server.url) == (0, "accepted\nrequested: installation 4, which was not started\n")
+        server.answer = lambda _: ServerAnswer(401)
+        assert once(server.url) == (1, "shepherd-agent: 401 Unauthorized\n")
+    assert once("ftp://x")[0] == 1
+
+
+def test_the_hardware_report_can_be_read_by_people(executable: Path) -> None:
+    """Without takeover, and without sending it anywhere."""
+    done = subprocess.run(
+        [sys.executable, executable, "--dry-run"], stdin=subprocess.DEVNULL, capture_output=True, check=True
+    )
+    shown = json.loads(done.stdout)
+    assert shown["report"]["cpu"][0]["cores"] > 0
+    assert shown["report"]["efi_support"] in ("UNKNOWN", "UNSUPPORTED", "SUPPORTED", "ENABLED")
+    assert set(shown) == {"report", "warning"}

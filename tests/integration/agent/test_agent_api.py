@@ -1,0 +1,670 @@
+"""Who is believed at the agents' endpoint, and what is recorded of what they say."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+from uuid import UUID, uuid4
+
+import pytest
+from shepherd_core.agent.agent_api import Request
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.schema.migrate import migrate, migrations
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, HeartbeatResponse
+
+from tests.support.agents.signed_agent import MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.fleet import claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shepherd_core.agent.agent_api import AgentApi
+
+    from simulator.environment.postgres import Postgres
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+WIRE = Path(__file__).parents[2] / "data" / "wire"
+OK, BAD_REQUEST, UNAUTHORIZED = HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED
+HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(warning=["a fan"]))
+
+REPORTS = ("machine_agent_heartbeat", "machine_hardware_report", "machine_os_installation_report")
+
+
+@pytest.fixture
+def api(connection: Connection) -> AgentApi:
+    """Return the endpoint."""
+    return endpoint(connection)
+
+
+@pytest.fixture
+def agent(fleet: Fleet) -> SignedAgent:
+    """Return an agent that was just started."""
+    return SignedAgent(fleet)
+
+
+def recorded(fleet: Fleet) -> list[list[list[Any]]]:
+    """Return everything that agents reported."""
+    return [fleet.sql(f"SELECT * FROM {table} ORDER BY machine_id") for table in REPORTS]
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return the log lines since the last look."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def why(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the reason that the log gives for the one refusal since the last look."""
+    (line,) = lines(capsys)
+    assert line["level"] == "WARNING"
+    found: str = line["why"]
+    return found
+
+
+# --- who is believed ---
+
+
+def test_a_heartbeat_of_the_right_agent_is_recorded(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """The answer asks for nothing, and tells the database's time."""
+    before = database_time(fleet)
+    answer = api.handle(agent.request())
+    assert (answer.status, answer.body) == (OK, b"")
+    assert answer.headers["content-type"] == "application/x-protobuf"
+    assert before <= int(answer.headers["shepherd-time"]) <= database_time(fleet)
+    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+
+
+def test_a_plain_heartbeat_writes_no_log(api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred thousand machines send one a minute."""
+    for _ in range(2):
+        api.handle(agent.request())
+    assert lines(capsys) == []
+
+
+@pytest.mark.parametrize("path", ["/heartbeat", "/prod/heartbeat", "/a%20b/heartbeat", "//heartbeat"])
+def test_the_endpoint_may_lie_anywhere(api: AgentApi, agent: SignedAgent, path: str) -> None:
+    """The signature is over the path that was requested; what it begins with is the deployment's."""
+    assert api.handle(agent.request(path=path)).status == OK
+
+
+TAMPERED: dict[str, Callable[[Request], Request]] = {
+    "path": lambda request: replace(request, path="/prod/heartbeat"),
+    "time": lambda request: with_headers(request, time=str(int(request.headers["shepherd-time"]) + 1)),
+    "text of the time": lambda request: with_headers(request, time="0" + request.headers["shepherd-time"]),
+    "body": lambda request: replace(request, body=request.body + b"\x12\x00"),
+    "signature": lambda request: with_headers(request, signature=another(request.headers["shepherd-signature"])),
+    "no signature": lambda request: replace(request, headers={"shepherd-time": request.headers["shepherd-time"]}),
+    "short signature": lambda request: with_headers(request, signature=request.headers["shepherd-signature"][4:]),
+    "two signatures": lambda request: with_headers(request, signature=request.headers["shepherd-signature"] * 2),
+    "no base64": lambda request: with_headers(request, signature="\u00e4\ud800"),
+    "no time": lambda request: replace(request, headers={"shepherd-signature": request.headers["shepherd-signature"]}),
+}
+
+
+def another(signature: str) -> str:
+    """Return *signature* with another first letter."""
+    return ("A" if signature.startswith("B") else "B") + signature[1:]
+
+
+def with_headers(request: Request, **changed: str) -> Request:
+    """Return *request* with other headers."""
+    return replace(
+        request, headers={**request.headers, **{f"shepherd-{name}": value for name, value in changed.items()}}
+    )
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+@pytest.mark.parametrize("tamper", [pytest.param(tamper, id=name) for name, tamper in TAMPERED.items()])
+def test_the_signature_is_over_everything(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, tamper: Callable[[Request], Request], remembered: bool
+) -> None:
+    """Whatever is not covered, somebody on the way can change."""
+    if remembered:
+        api.handle(agent.request())
+    before = recorded(fleet)
+    request = agent.request()
+    assert api.handle(tamper(request)).status == UNAUTHORIZED
+    assert recorded(fleet) == before
+    assert api.handle(request).status == OK
+
+
+def test_a_path_that_is_no_text_is_not_the_one_without_it(api: AgentApi, agent: SignedAgent) -> None:
+    """What cannot be encoded must not vanish from what is verified."""
+    request = agent.request(path="//heartbeat")
+    assert api.handle(replace(request, path="/\ud800/heartbeat")).status == UNAUTHORIZED
+    assert api.handle(request).status == OK
+
+
+def test_a_signature_for_another_purpose_is_none(api: AgentApi, agent: SignedAgent) -> None:
+    """A later version of the protocol may mean something else by the same bytes."""
+    assert api.handle(agent.request(domain=b"shepherd-agent-v2")).status == UNAUTHORIZED
+
+
+def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, Request]:
+    """Return requests that must not be believed, by what is wrong with them; *agent* was heard before."""
+    unstarted = fleet.provided_machine()
+    broken = SignedAgent(fleet)
+    no_key = "UPDATE machine_agent_started SET agent_public_key = decode(repeat('5e', 32), 'hex')"
+    fleet.change(broken.machine_id, f"{no_key} WHERE machine_id = '{broken.machine_id}'")
+
+    def of(machine_id: UUID) -> Request:
+        return agent.request(HeartbeatRequest(machine_id=str(machine_id)).SerializeToString())
+
+    replayed = agent.request()
+    return {
+        "no such machine": of(uuid4()),
+        "no agent": of(unstarted),
+        "another's machine": of(SignedAgent(fleet).machine_id),
+        "a key that is none": broken.request(),
+        "bad signature": TAMPERED["signature"](agent.request()),
+        "no signature": TAMPERED["no signature"](agent.request()),
+        "stale": agent.request(at=database_time(fleet) - 305_000),
+        "ahead": agent.request(at=database_time(fleet) + 305_000),
+        "no time": agent.request(at="now"),
+        "a time without end": agent.request(at="9" * 4000),
+        "older than the last": agent.request(at=int(replayed.headers["shepherd-time"]) - 60_000),
+    }
+
+
+def test_whoever_is_not_believed_gets_the_same_answer(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """Which machines there are, and which have agents, is nobody's business; nor how close a guess came."""
+    api.handle(agent.request())
+    requests = strangers(fleet, agent)
+    before = recorded(fleet)
+    seen: set[object] = set()
+    for name, request in requests.items():
+        asked_at = database_time(fleet)
+        answer = api.handle(request)
+        headers = dict(answer.headers)
+        assert asked_at <= int(headers.pop("shepherd-time")) <= database_time(fleet), name
+        seen.add((answer.status, answer.body, tuple(sorted(headers.items()))))
+    assert seen == {(UNAUTHORIZED, b"not authorized\n", (("content-type", "text/plain; charset=utf-8"),))}
+    assert recorded(fleet) == before
+
+
+def test_the_log_tells_why_somebody_was_not_believed(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer does not, and an operator has to tell a wrong clock from an attack."""
+    api.handle(agent.request())
+    told = {}
+    for name, request in strangers(fleet, agent).items():
+        api.handle(request)
+        (line,) = lines(capsys)
+        assert str(UUID(line["machine_id"])) == line["machine_id"]
+        assert (line["level"], line["status"]) == ("WARNING", 401)
+        assert len(json.dumps(line)) < 500
+        told[name] = line["why"]
+    assert told.pop("stale") in {f"it was signed {seconds} s ago" for seconds in range(305, 320)}
+    assert told.pop("ahead") in {f"it was signed {seconds} s ahead" for seconds in range(290, 306)}
+    for unreadable in ("no time", "a time without end"):
+        assert told.pop(unreadable) == "it does not say when it was signed"
+    assert told == {
+        "no such machine": "it has no agent",
+        "no agent": "it has no agent",
+        "another's machine": "the signature is not by its agent",
+        "a key that is none": "the signature is not by its agent",
+        "bad signature": "the signature is not by its agent",
+        "no signature": "the signature is not by its agent",
+        "older than the last": "it is not later than the last one",
+    }
+
+
+@pytest.mark.parametrize("off", [-295_000, 295_000], ids=["behind", "ahead"])
+def test_clocks_may_differ_by_five_minutes(fleet: Fleet, api: AgentApi, agent: SignedAgent, off: int) -> None:
+    """By the database's clock, which is one for all; the agent corrects its own by the answers."""
+    assert api.handle(agent.request(at=database_time(fleet) + off)).status == OK
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_a_request_is_taken_once(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, remembered: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else whoever recorded one could keep a dead machine alive for five minutes, or bring back an old report."""
+    request = agent.request(HARDWARE)
+    assert api.handle(request).status == OK
+    before = recorded(fleet)
+    replayed_at = api if remembered else endpoint(fleet.connect())
+    assert replayed_at.handle(request).status == UNAUTHORIZED
+    assert why(capsys) == "it is not later than the last one"
+    assert recorded(fleet) == before
+    assert api.handle(agent.request()).status == OK
+
+
+def test_of_two_copies_at_once_one_is_taken(fleet: Fleet, agent: SignedAgent) -> None:
+    """Each environment of the function sees one of them, and neither knows of the other."""
+    assert endpoint(fleet.connect()).handle(agent.request()).status == OK
+    request = agent.request(HARDWARE)
+    fleet.connection.script("BEGIN; SELECT 1 FROM machine_agent_heartbeat FOR UPDATE")
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(endpoint(fleet.connect()).handle, request) for _ in range(2)]
+        fleet.wait_until(
+            "2 = (SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock')"
+        )
+        fleet.connection.roll_back()
+        assert sorted(answer.result(timeout=20).status for answer in answers) == [OK, UNAUTHORIZED]
+
+
+def test_a_new_agent_is_not_measured_by_the_clock_of_the_old_one(fleet: Fleet, api: AgentApi) -> None:
+    """The old one may have been five minutes ahead; the new one would be taken for a replay until then."""
+    old = SignedAgent(fleet)
+    assert api.handle(old.request(at=database_time(fleet) + 295_000)).status == OK
+    new = SignedAgent(fleet, old.machine_id)
+    # As it happens: the tag is dropped, while a last heartbeat is on its way; then the agent is started.
+    fleet.change(old.machine_id, "DELETE FROM machine_agent_started")
+    last = "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp(), :at)"
+    fleet.sql(last, id=old.machine_id, at=database_time(fleet) + 296_000)
+    session = fleet.open_session()
+    (held,) = claimed(session, Process.AGENT_START)
+    assert work.finish_agent_start(session, {held: work.AgentStarted(new.key, None)}) == {old.machine_id}
+    assert api.handle(new.request()).status == OK
+    assert api.handle(old.request()).status == UNAUTHORIZED
+    assert api.handle(new.request()).status == OK
+
+
+def test_an_agent_that_was_given_up_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """Its key is remembered, but the Recoverer dropped it: a heartbeat must not hide that the machine is recovered."""
+    assert api.handle(agent.request()).status == OK
+    fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
+    assert api.handle(agent.request()).status == UNAUTHORIZED
+    assert fleet.tags(agent.machine_id) == set()
+
+
+def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """Its key is remembered here, where nobody has heard of the new one yet; that must make no difference."""
+    assert api.handle(agent.request()).status == OK
+    SignedAgent(fleet, agent.machine_id)
+    before = recorded(fleet)
+    for message in (HeartbeatRequest(), HARDWARE):
+        assert api.handle(agent.request(message)).status == UNAUTHORIZED
+    assert recorded(fleet) == before
+
+
+class Interrupted(Connection):
+    """A connection of the product, with a moment between two of its round trips."""
+
+    after = "reporting_agent"
+    meanwhile: Callable[[], object]
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """Do as told, and what happens meanwhile."""
+        rows = super().run(name, **parameters)
+        if name == self.after:
+            self.meanwhile()
+        return rows
+
+
+@pytest.mark.parametrize("message", [HeartbeatRequest(), HARDWARE], ids=["plain", "report"])
+def test_a_recovery_in_the_middle_of_a_request_wins(
+    fleet: Fleet, agent: SignedAgent, clock: ManualClock, message: HeartbeatRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key was right when it was read; the statement that records the heartbeat looks again."""
+    connection = Interrupted(fleet.settings, None, clock)
+    connection.meanwhile = lambda: fleet.change(agent.machine_id, "DELETE FROM machine_agent_started")
+    assert endpoint(connection).handle(agent.request(message)).status == UNAUTHORIZED
+    assert why(capsys) == "its agent is another one by now"
+    assert recorded(fleet) == [[], [], []]
+    connection.close()
+
+
+# --- what it costs ---
+
+
+@pytest.fixture
+def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return a way to the test's database that counts round trips."""
+    with BreakingConnection(fleet.settings) as way:
+        yield way
+        fleet.disconnect()
+
+
+def trips(way: BreakingConnection, api: AgentApi, request: Request) -> tuple[HTTPStatus, int]:
+    """Return the status of the answer to *request* and the round trips that it took."""
+    before = way.requests
+    status = api.handle(request).status
+    return status, way.requests - before
+
+
+def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, counting: BreakingConnection) -> None:
+    """Two, where its key is not remembered: each is paid for a hundred thousand times a minute."""
+    connection = fleet.connect(counting.settings)
+    warm = endpoint(connection)
+    warm.handle(SignedAgent(fleet).request())  # connects, and prepares the statements
+    assert trips(counting, warm, agent.request()) == (OK, 2)
+    assert trips(counting, warm, agent.request()) == (OK, 1)
+    fleet.request_installation(agent.machine_id, 1)
+    assert trips(counting, warm, agent.request()) == (OK, 1)
+    # A new agent's key replaces the one that is remembered.
+    new = SignedAgent(fleet, agent.machine_id)
+    assert trips(counting, warm, new.request()) == (OK, 2)
+    assert trips(counting, warm, new.request()) == (OK, 1)
+
+
+def test_whoever_is_a_stranger_costs_the_same_round_trips(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
+) -> None:
+    """Or else the time that an answer takes would tell which machines there are."""
+    warm = endpoint(fleet.connect(counting.settings))
+    warm.handle(agent.request())
+    requests = strangers(fleet, agent)
+    names = ("no such machine", "no agent", "another's machine", "bad signature", "no signature")
+    assert {trips(counting, warm, requests[name]) for name in names} == {(UNAUTHORIZED, 1)}
+
+
+def test_a_heartbeat_that_is_refused_takes_two_round_trips_at_most(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
+) -> None:
+    """A fleet whose clocks are wrong must not cost more than one whose clocks are right."""
+    warm = endpoint(fleet.connect(counting.settings))
+    warm.handle(agent.request())
+    requests = strangers(fleet, agent)
+    for name in ("stale", "ahead", "no time", "older than the last"):
+        assert trips(counting, warm, requests[name]) == (UNAUTHORIZED, 2), name
+
+
+def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None:
+    """The new version of the row stays in its page, where the index finds it by the old one (HOT)."""
+    agents = [SignedAgent(own_fleet) for _ in range(20)]
+    connection = own_fleet.connect()
+    api = endpoint(connection)
+    own_fleet.connection.close()
+
+    def heartbeats(rounds: int) -> None:
+        for _ in range(rounds):
+            for agent in agents:
+                assert api.handle(agent.request()).status == OK
+
+    def written() -> list[Any]:
+        # Whoever disconnects has told the statistics what it did.
+        connection.close()
+        own_fleet.wait_until(
+            "NOT EXISTS (SELECT 1 FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'shepherd')"
+        )
+        own_fleet.sql("SELECT pg_stat_force_next_flush()")  # what the test itself planted; else it is told in a second
+        own_fleet.sql("SELECT pg_stat_clear_snapshot()")
+        totals = (
+            "SELECT sum(n_tup_ins)::int, sum(n_tup_upd)::int, sum(n_tup_hot_upd)::int, sum(n_tup_del)::int"
+            " FROM pg_stat_user_tables"
+        )
+        return own_fleet.sql(totals)[0]
+
+    heartbeats(1)
+    before = written()
+    heartbeats(10)
+    assert [after - known for after, known in zip(written(), before, strict=True)] == [0, 200, 200, 0]
+
+
+# --- what comes with it ---
+
+
+def test_what_protoc_encoded_is_recorded(fleet: Fleet, api: AgentApi) -> None:
+    """The wire contract holds for agents that are not ours; the sums are those of the text beside it."""
+    body = (WIRE / "cloud.bmaas.server.api.HeartbeatRequest.bin").read_bytes()
+    message = HeartbeatRequest.FromString(body)
+    machine_id = UUID(message.machine_id)
+    fleet.sql("INSERT INTO machines (machine_id) VALUES (:id)", id=machine_id)
+    fleet.change(machine_id, f"INSERT INTO machine_provided VALUES ('{machine_id}', 'static', 'recorded')")
+    agent = SignedAgent(fleet, machine_id)
+    fleet.request_installation(machine_id, message.installation_report.generation)
+    assert api.handle(agent.request(body)).status == OK
+    assert fleet.sql("SELECT hardware_threads, memory_bytes, disks, disk_bytes FROM machine_hardware_report") == [
+        [65, 1099511627776, 1, 12000138625024]
+    ]
+    ((hardware,),) = fleet.sql("SELECT hardware_report_raw FROM machine_hardware_report")
+    ((installation,),) = fleet.sql("SELECT os_installation_report_raw FROM machine_os_installation_report")
+    assert hardware in body
+    assert installation in body
+    assert fleet.sql("SELECT generation, os_installation_result FROM machine_os_installation_report") == [
+        [9007199254740993, "Error"]
+    ]
+
+
+def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """Machines are rebuilt; the inventory is of today."""
+    first = HeartbeatRequest()
+    first.hardware_report.report.memory_installed_bytes = 2**40
+    assert api.handle(agent.request(first)).status == OK
+    ((reported_at,),) = fleet.sql("SELECT reported_at FROM machine_hardware_report")
+    assert api.handle(agent.request(HARDWARE)).status == OK
+    ((raw, later, memory),) = fleet.sql(
+        "SELECT hardware_report_raw, reported_at, memory_bytes FROM machine_hardware_report"
+    )
+    assert raw == HARDWARE.hardware_report.SerializeToString()
+    assert later > reported_at
+    assert memory == 0
+
+
+def test_the_answer_carries_an_installation_until_it_is_reported(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent
+) -> None:
+    """An agent that was started anew must hear of it too; one that has done it must not hear again."""
+    wanted = HeartbeatResponse.FromString((WIRE / "cloud.bmaas.server.api.HeartbeatResponse.bin").read_bytes())
+    generation = wanted.installation_request.generation
+    fleet.request_installation(agent.machine_id, generation)
+    raw = wanted.installation_request.SerializeToString()
+    fleet.sql("UPDATE machine_os_installation_request SET os_installation_request_raw = :raw", raw=raw)
+    for request in (agent.request(), agent.request(), agent.request(HARDWARE)):
+        assert HeartbeatResponse.FromString(api.handle(request).body) == wanted
+    assert api.handle(agent.outcome(generation)).body == b""
+    assert api.handle(agent.request()).body == b""
+    fleet.request_installation(agent.machine_id, generation + 1)
+    again = HeartbeatResponse.FromString(api.handle(agent.request()).body)
+    assert again.installation_request.generation == generation + 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "reported", "status"),
+    [
+        (None, None, 1, BAD_REQUEST),
+        (1, None, 1, OK),
+        (1, None, 2, BAD_REQUEST),
+        (3, None, 2, OK),
+        (3, 2, 2, OK),
+        (3, 2, 3, OK),
+        (3, 2, 1, BAD_REQUEST),
+        (3, 3, 2, BAD_REQUEST),
+        (3, 3, 4, BAD_REQUEST),
+    ],
+)
+def test_generations_go_forward(
+    fleet: Fleet,
+    api: AgentApi,
+    agent: SignedAgent,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    wanted: int | None,
+    known: int | None,
+    reported: int,
+    status: HTTPStatus,
+) -> None:
+    """A report that comes out of order, or answers what nobody asked, changes nothing, not even the heartbeat."""
+    if wanted is not None:
+        fleet.request_installation(agent.machine_id, wanted)
+    if known is not None:
+        fleet.report_installation(agent.machine_id, known, "Error")
+    before = recorded(fleet), fleet.sql("SELECT * FROM machine_due")
+    answer = api.handle(agent.outcome(reported))
+    assert answer.status == status
+    if status == BAD_REQUEST:
+        assert b"generation" in answer.body
+        assert "generation" in why(capsys)
+        assert int(answer.headers["shepherd-time"]) != RECEIVED_AT
+        assert (recorded(fleet), fleet.sql("SELECT * FROM machine_due")) == before
+        # Without the report it is a heartbeat like any other.
+        assert api.handle(agent.request()).status == OK
+    else:
+        assert fleet.sql("SELECT generation FROM machine_os_installation_report") == [[reported]]
+
+
+def test_a_success_stays_one(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+    """An agent that got no answer says it again; one that was started anew may fail where another succeeded."""
+    fleet.request_installation(agent.machine_id, 1)
+    results = []
+    for request in (agent.outcome(1, "no disk"), agent.outcome(1), agent.outcome(1), agent.outcome(1, "no disk")):
+        assert api.handle(request).status == OK
+        results += fleet.sql("SELECT os_installation_result FROM machine_os_installation_report")
+    assert results == [["Error"], ["Success"], ["Success"], ["Success"]]
+    fleet.request_installation(agent.machine_id, 2)
+    assert api.handle(agent.outcome(2, "no disk")).status == OK
+    assert fleet.sql("SELECT os_installation_result FROM machine_os_installation_report") == [["Error"]]
+
+
+@pytest.mark.parametrize(("error", "cared_for"), [(None, False), ("no disk", True)])
+def test_a_fulfilled_installation_ends_our_care_and_a_failed_one_does_not(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, error: str | None, cared_for: bool
+) -> None:
+    """The system that was installed sends no heartbeats; to reboot it for that would be the end of it."""
+    fleet.request_installation(agent.machine_id, 1)
+    assert api.handle(agent.outcome(1, error)).status == OK
+    ((process, revision),) = fleet.sql("SELECT process, revision FROM machine_due")
+    assert process == ("ShepherdRecovery" if cared_for else None)
+    assert revision > 0
+    fleet.pass_time(24 * 3600)
+    assert ids(claimed(fleet.open_session(), Process.RECOVERY)) == ([agent.machine_id] if cared_for else [])
+
+
+def test_an_installation_report_waits_for_whoever_changes_the_machine(
+    fleet: Fleet, agent: SignedAgent, api: AgentApi
+) -> None:
+    """A new wish and an old outcome at once: the due row must fit what is left of the two."""
+    fleet.request_installation(agent.machine_id, 1)
+    admin = fleet.connect()
+    admin.script("BEGIN")
+    admin._in_transaction = True
+    admin.run("lock_due", machine_ids=[agent.machine_id])
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(api.handle, agent.outcome(1))
+        fleet.wait_until_blocked()
+        admin.script("UPDATE machine_os_installation_request SET generation = 2")
+        admin.run("rearm", machine_ids=[agent.machine_id])
+        admin.script("COMMIT")
+        admin._in_transaction = False
+        assert answer.result(timeout=20).status == OK
+    assert fleet.sql("SELECT process FROM machine_due") == [["ShepherdRecovery"]]
+    assert fleet.sql("SELECT process FROM machine_need") == [["ShepherdRecovery"]]
+
+
+def test_a_body_may_be_as_long_as_the_limit(api: AgentApi, agent: SignedAgent) -> None:
+    """And not a byte longer; the agent leaves out what is too long."""
+    padding = MAX_BODY_BYTES - len(agent.request(HeartbeatRequest(hardware_report={"warning": [""]})).body) - 4
+    longest = agent.request(HeartbeatRequest(hardware_report=AgentHardwareReport(warning=["x" * padding])))
+    assert MAX_BODY_BYTES - 4 <= len(longest.body) <= MAX_BODY_BYTES
+    assert api.handle(longest).status == OK
+    over = agent.request(longest.body + b"\x82\x01\x00" * 2)
+    assert api.handle(over).status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+# --- when the BMDB is not well ---
+
+
+def test_while_the_bmdb_is_away_agents_are_told_to_come_back(
+    fleet: Fleet, agent: SignedAgent, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They wait longer each time; who is refused instead would drop the report."""
+    request = agent.request()
+    nowhere = fleet.connect(fleet.settings.model_copy(update={"bmdb_host": str(tmp_path)}))
+    answer = endpoint(nowhere).handle(request)
+    assert (answer.status, answer.body) == (HTTPStatus.SERVICE_UNAVAILABLE, b"try again later\n")
+    assert answer.headers["shepherd-time"] == str(RECEIVED_AT)
+    (line,) = lines(capsys)
+    assert (line["level"], line["machine_id"]) == ("ERROR", str(agent.machine_id))
+    assert line["cause"].startswith("BmdbUnavailable: cannot connect to the BMDB")
+    assert len(json.dumps(line)) < 600
+
+
+def test_an_endpoint_that_was_frozen_finds_its_connection_dead_and_goes_on(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lambda stops a function between two requests for as long as it likes; the first agent after it loses nothing."""
+    for message in (HeartbeatRequest(), HARDWARE):
+        assert api.handle(agent.request()).status == OK
+        fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
+        fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
+        assert api.handle(agent.request(message)).status == OK
+        # One that is not remembered is asked for first.
+        fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
+        fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
+        assert api.handle(SignedAgent(fleet).request(message)).status == OK
+    assert lines(capsys) == []
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["plain", "report"])
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_heartbeat_whose_answer_was_lost_is_no_replay_of_itself(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, lost: Lost, commit: bool
+) -> None:
+    """It is sent again, and is refused then if it is on record: which must not be taken for the answer."""
+    api = endpoint(fleet.connect(counting.settings))
+    assert api.handle(agent.request()).status == OK
+    fleet.request_installation(agent.machine_id, 1)
+    before = recorded(fleet)
+    counting.lose(lost, commit=commit)
+    request = agent.outcome(1) if commit else agent.request()
+    assert api.handle(request).status == OK
+    assert counting.armed == 0
+    after = recorded(fleet)
+    assert after[0] != before[0]
+    assert len(after[2]) == commit
+    assert fleet.sql("SELECT process FROM machine_due") == [[None if commit else "ShepherdRecovery"]]
+    # What is wanted is told with the next answer at the latest.
+    answer = HeartbeatResponse.FromString(api.handle(agent.request()).body)
+    assert answer.installation_request.generation == (0 if commit else 1)
+    assert api.handle(request).status == UNAUTHORIZED
+
+
+def test_a_connection_that_breaks_twice_is_an_outage(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agent's next heartbeat is another one, so nothing has to be known of this."""
+    api = endpoint(fleet.connect(counting.settings))
+    assert api.handle(agent.request()).status == OK
+    counting.lose("request")
+    counting.lose("request")
+    counting.lose("request")
+    assert api.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert lines(capsys)[0]["cause"].startswith("CommitUnknown: ")
+    assert api.handle(agent.request()).status == OK
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_no_heartbeat_is_taken_in_a_schema_that_this_code_does_not_know(
+    own_fleet: Fleet, remembered: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between a migration and the deployment of its code nobody can say what a statement does there."""
+    agent = SignedAgent(own_fleet)
+    api = endpoint(own_fleet.connection)
+    if remembered:
+        assert api.handle(agent.request()).status == OK
+    before = recorded(own_fleet)
+    own_fleet.sql("INSERT INTO schema_migrations VALUES (99, 'newer', '')")
+    assert api.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert recorded(own_fleet) == before
+    (line,) = lines(capsys)
+    assert line["cause"].startswith("SchemaMismatch: the BMDB's schema is version 99")
+
+
+@pytest.mark.parametrize("versions", [0, 3], ids=["empty", "older"])
+def test_a_schema_without_what_is_needed_is_an_old_one(
+    postgres: Postgres, clock: ManualClock, capsys: pytest.CaptureFixture[str], versions: int
+) -> None:
+    """The database says that a column is missing; what is to be done about it is another line."""
+    settings = postgres.new_database("template1")
+    connection = Connection(settings, None, clock)
+    if versions:
+        migrate(connection, known=migrations()[:versions])
+    body = HeartbeatRequest(machine_id=str(uuid4())).SerializeToString()
+    answer = endpoint(connection).handle(Request("POST", "/heartbeat", {}, body, RECEIVED_AT))
+    assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+    (line,) = lines(capsys)
+    assert line["cause"].startswith(f"SchemaMismatch: the BMDB's schema is version {versions}")
+    connection.close()
+    postgres.drop(settings)

@@ -1,0 +1,264 @@
+"""The function that agents report to, as an HTTP API calls it, and real agents that report to it over HTTPS."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core import runtime
+from shepherd_core.domain.errors import ConfigError, EventInvalid
+
+from agent.shepherd_agent.ed25519 import PrivateKey
+from agent.shepherd_agent.endpoint import Endpoint
+from agent.shepherd_agent.heartbeat import Heartbeats
+from agent.shepherd_agent.installation import Installer
+from agent.shepherd_agent.inventory import Inventory
+from agent.shepherd_agent.reporter import Reporter, Unauthorized, milliseconds
+from functions.agent_api.app import lambda_handler
+from simulator.environment import certificate
+from simulator.environment.agent_endpoint import AgentEndpoint, invoking
+from simulator.lambda_.lambda_service import Invocation
+from tests.support.agents.machine_client import eventually
+from tests.support.agents.signed_agent import SignedAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from shepherd_core.agent.agent_api import Request
+
+    from tests.support.bmdb.fleet import Fleet
+
+ROOT = Path(__file__).parents[3]
+SAMPLE: dict[str, Any] = json.loads((ROOT / "events" / "agent_api.json").read_text())
+HARDWARE = b"\x12\x05a fan"  # an AgentHardwareReport with one warning
+YEAR = 365 * 86_400_000
+
+
+@dataclass(frozen=True)
+class Context:
+    """What Lambda tells a handler about its invocation."""
+
+    aws_request_id: str = "a-request"
+
+
+@pytest.fixture
+def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Configure the function for this test's database, in a process that has not built it yet."""
+    runtime.build_agent_api.cache_clear()
+    monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
+    monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
+    monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
+    yield
+    if runtime.build_agent_api.cache_info().currsize:
+        runtime.build_agent_api().connection.close()
+    runtime.build_agent_api.cache_clear()
+
+
+configured = pytest.mark.usefixtures("_environment")
+
+
+def invoke(event: dict[str, Any]) -> dict[str, Any]:
+    """Return what the function answers, after a trip as JSON in both directions."""
+    answer: dict[str, Any] = json.loads(
+        json.dumps(lambda_handler(json.loads(json.dumps(event)), Context()))  # type: ignore[arg-type]  # enough of it
+    )
+    return answer
+
+
+def event_of(request: Request) -> dict[str, Any]:
+    """Return what an HTTP API makes of *request*."""
+    return {
+        **SAMPLE,
+        "rawPath": request.path,
+        "headers": {**SAMPLE["headers"], **request.headers},
+        "body": b64encode(request.body).decode(),
+    }
+
+
+# --- as an HTTP API calls it ---
+
+
+@configured
+def test_the_sample_request_is_not_believed() -> None:
+    """Its machine is unknown and its time long past; that it is refused shows that function and BMDB are well."""
+    answer = invoke(SAMPLE)
+    assert answer["statusCode"] == 401
+    assert b64decode(answer["body"]) == b"not authorized\n"
+    assert int(answer["headers"]["shepherd-time"]) != SAMPLE["requestContext"]["timeEpoch"]
+
+
+@configured
+def test_a_signed_request_is_taken(fleet: Fleet) -> None:
+    """The answer is in the form that an HTTP API turns back into bytes."""
+    agent = SignedAgent(fleet)
+    fleet.request_installation(agent.machine_id, 1)
+    answer = invoke(event_of(agent.request()))
+    assert answer["statusCode"] == 200
+    assert answer["headers"]["content-type"] == "application/x-protobuf"
+    assert answer["isBase64Encoded"] is True
+    assert b64decode(answer["body"]) == b"\x0a\x02\x08\x01"
+    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+
+
+@configured
+def test_a_body_that_is_text_or_missing_is_one_too() -> None:
+    """An HTTP API passes on text as it is, and of an empty body nothing; both can be no heartbeat."""
+    without = {name: value for name, value in SAMPLE.items() if name != "body"}
+    for event in (without, {**SAMPLE, "body": "a text", "isBase64Encoded": False}):
+        assert invoke(event)["statusCode"] == 400
+
+
+@configured
+@pytest.mark.parametrize("change", [{"requestContext": {}}, {"body": "\u00e4"}, {"rawPath": None}, {"headers": None}])
+def test_what_is_no_request_fails_the_invocation(change: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody invoked the function by hand, or the API speaks another version of the payload format."""
+    event = {name: value for name, value in {**SAMPLE, **change}.items() if value is not None}
+    with pytest.raises(EventInvalid, match=r"payload version 2\.0"):
+        invoke(event)
+    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (line["level"], line["loop"], line["request_id"]) == ("ERROR", "agent_api", "a-request")
+
+
+@configured
+def test_faults_of_the_settings_fail_the_invocation_until_they_are_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that cannot be right must not tell agents that they are wrong."""
+    monkeypatch.setenv("SHEPHERD_MAX_BODY_BYTES", "many")
+    monkeypatch.setenv("SHEPHERD_STALE_SECONDS", "0")
+    with pytest.raises(ConfigError) as caught:
+        invoke(SAMPLE)
+    assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_MAX_BODY_BYTES", "SHEPHERD_STALE_SECONDS"}
+    monkeypatch.delenv("SHEPHERD_MAX_BODY_BYTES")
+    monkeypatch.setenv("SHEPHERD_STALE_SECONDS", "1")
+    assert invoke(SAMPLE)["statusCode"] == 401
+
+
+@configured
+def test_the_settings_are_heeded(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are limits that operators may have to move in a hurry."""
+    monkeypatch.setenv("SHEPHERD_MAX_BODY_BYTES", "1024")
+    monkeypatch.setenv("SHEPHERD_STALE_SECONDS", "86400")
+    agent = SignedAgent(fleet)
+    assert invoke(event_of(agent.request(b"x" * 1025)))["statusCode"] == 413
+    assert invoke(event_of(agent.request(at=milliseconds() - 3_600_000)))["statusCode"] == 200
+
+
+@configured
+def test_every_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines of all requests end in one place; the next one does not inherit them."""
+    invoke(SAMPLE)
+    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (line["loop"], line["request_id"], line["why"]) == ("agent_api", "a-request", "it has no agent")
+    assert "provider" not in line
+
+
+@configured
+def test_a_warm_function_uses_the_connection_that_is_open(fleet: Fleet) -> None:
+    """To connect takes longer than a heartbeat."""
+    agent = SignedAgent(fleet)
+    fleet.connection.close()
+    for _ in range(3):
+        assert invoke(event_of(agent.request()))["statusCode"] == 200
+    connections = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
+    )
+    assert fleet.sql(connections) == [[1]]
+
+
+# --- real agents ---
+
+
+class InThisProcess:
+    """Runs the function as Lambda does in one environment: one request at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def invoke(self, name: str, event: dict[str, Any]) -> Invocation:
+        """Return what came of it."""
+        with self._lock:
+            return Invocation(name, 0.0, result=invoke(event))
+
+
+class RealAgent:
+    """The agent's own code, without its process: its heartbeats are sent by hand."""
+
+    def __init__(self, fleet: Fleet, url: str, ca: bytes, command: Path, now: Callable[[], int] = milliseconds) -> None:
+        key = PrivateKey(bytes(range(32)))
+        self.machine_id: UUID = fleet.started_machine()
+        fleet.change(self.machine_id, f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}'")
+        self.installer = Installer(str(command), 20)
+        reporter = Reporter(Endpoint(url, ca), key, now)
+        self.heartbeats = Heartbeats(reporter, str(self.machine_id), Inventory(lambda: HARDWARE), self.installer)
+
+
+@pytest.fixture
+def served(_environment: None, tmp_path: Path) -> Iterator[tuple[str, bytes]]:
+    """Return the address of the function, and the certificate, in DER, of the CA that vouches for it."""
+    tls, ca = certificate.make("127.0.0.1", tmp_path)
+    service = InThisProcess()
+    with AgentEndpoint(invoking(lambda: service, "agent_api"), tls=tls) as front:  # type: ignore[arg-type, return-value]  # all of it that is used
+        yield front.url, ssl.PEM_cert_to_DER_cert(ca.read_text())
+
+
+def test_an_agent_reports_over_https(fleet: Fleet, served: tuple[str, bytes], tmp_path: Path) -> None:
+    """Everything but the process is real: the agent, TLS with a CA of its own, the function, the BMDB."""
+    agent = RealAgent(fleet, *served, tmp_path / "agent.install")
+    for _ in range(3):
+        agent.heartbeats.send()
+    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+    assert fleet.sql("SELECT hardware_report_raw FROM machine_hardware_report") == [[HARDWARE]]
+
+
+@pytest.mark.parametrize("wrong", [-40 * YEAR, 20 * YEAR], ids=["behind", "ahead"])
+def test_an_agent_whose_clock_is_wrong_is_heard_the_second_time(
+    fleet: Fleet, served: tuple[str, bytes], tmp_path: Path, wrong: int
+) -> None:
+    """The refusal tells it the time of the database."""
+    agent = RealAgent(fleet, *served, tmp_path / "agent.install", lambda: milliseconds() + wrong)
+    with pytest.raises(Unauthorized):
+        agent.heartbeats.send()
+    for _ in range(2):
+        agent.heartbeats.send()
+    assert fleet.tags(agent.machine_id) == {"agent_started", "agent_heartbeat"}
+
+
+def test_an_agent_is_asked_to_install_and_reports_it_once(
+    fleet: Fleet, served: tuple[str, bytes], tmp_path: Path
+) -> None:
+    """The whole way of a wish: BMDB, answer, command, report, BMDB; and then the machine is left alone."""
+    command = tmp_path / "agent.install"
+    command.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\n")
+    command.chmod(0o755)
+    agent = RealAgent(fleet, *served, command)
+    fleet.request_installation(agent.machine_id, 7)
+
+    def reported() -> bool:
+        agent.heartbeats.send()
+        return fleet.sql("SELECT generation, os_installation_result FROM machine_os_installation_report") == [
+            [7, "Success"]
+        ]
+
+    eventually(reported)
+    agent.heartbeats.send()
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert fleet.sql("SELECT process FROM machine_due") == [[None]]
+
+
+def test_an_agent_whose_machine_is_recovered_goes_on_unheard(
+    fleet: Fleet, served: tuple[str, bytes], tmp_path: Path
+) -> None:
+    """It may be the network that was silent; what it says must not look like its successor's."""
+    agent = RealAgent(fleet, *served, tmp_path / "agent.install")
+    agent.heartbeats.send()
+    fleet.change(agent.machine_id, "DELETE FROM machine_agent_started", "DELETE FROM machine_agent_heartbeat")
+    for _ in range(2):
+        with pytest.raises(Unauthorized):
+            agent.heartbeats.send()
+    assert fleet.tags(agent.machine_id) == set()

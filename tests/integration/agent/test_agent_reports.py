@@ -1,0 +1,394 @@
+"""What agents send to the endpoint, and what they make of the answers."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
+
+from agent.shepherd_agent.ed25519 import PrivateKey
+from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.heartbeat import Heartbeats
+from agent.shepherd_agent.installation import Installer
+from agent.shepherd_agent.inventory import Inventory
+from agent.shepherd_agent.reporter import Refused, Reporter, Unauthorized
+from tests.support.agents.agent_server import AgentServer, Answer, Request
+from tests.support.agents.machine_client import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.domain.pb.callback_pb2 import OSInstallationReport
+
+KEY = PrivateKey(b"k" * 32)
+YEAR = 365 * 86_400_000
+HARDWARE = b"\x12\x05a fan"  # an AgentHardwareReport with one warning
+SECONDS = 20.0
+
+
+@pytest.fixture
+def server() -> Iterator[AgentServer]:
+    """Return a running server."""
+    with AgentServer() as server:
+        yield server
+
+
+class Agent:
+    """An agent without its process: its heartbeats are sent by hand."""
+
+    def __init__(self, url: str, command: Path, limit: float = SECONDS) -> None:
+        self.command = command
+        self.installer = Installer(str(command), limit)
+        self.heartbeats = Heartbeats(
+            Reporter(Endpoint(url, b""), KEY), "id", Inventory(lambda: HARDWARE), self.installer
+        )
+
+    def configure(self, script: str) -> None:
+        """Put the operator's command into its place."""
+        self.command.write_text(f"#!/bin/sh\n{script}\n")
+        self.command.chmod(0o755)
+
+    def outcome(self, server: AgentServer) -> OSInstallationReport:
+        """Send heartbeats until one reports on an installation, and return that report."""
+
+        def reported() -> bool:
+            self.heartbeats.send()
+            return server.requests[-1].heartbeat.HasField("installation_report")
+
+        eventually(reported)
+        return server.requests[-1].heartbeat.installation_report
+
+
+@pytest.fixture
+def agent(server: AgentServer, tmp_path: Path) -> Agent:
+    """Return an agent of the server's."""
+    return Agent(server.url, tmp_path / "agent.install")
+
+
+def _request(generation: int, parameters: bytes = b"") -> HeartbeatResponse:
+    installation = MetropolisInstallation(image_url="https://x/y", node_parameters=parameters)
+    return HeartbeatResponse(installation_request=OSInstallationRequest(generation=generation, metropolis=installation))
+
+
+def _asking(generation: int, parameters: bytes = b"") -> Answer:
+    return Answer(200, _request(generation, parameters))
+
+
+# --- signatures and time ---
+
+
+def test_every_request_is_signed(server: AgentServer) -> None:
+    """Over the path as it was requested, the time, and every byte."""
+    reporter = Reporter(Endpoint(f"{server.url}/prod/", b""), KEY)
+    for body in (b"", b"one\n", bytes(range(256)) * 100):
+        reporter.send("heartbeat", body)
+        request = server.requests[-1]
+        assert (request.path, request.body) == ("/prod/heartbeat", body)
+        request.verify(KEY.public)
+        for forged in (
+            request._replace(body=body + b"x"),
+            request._replace(time=str(int(request.time) + 1)),
+            request._replace(path="/prod/heartbeat/"),
+        ):
+            with pytest.raises(InvalidSignature):
+                forged.verify(KEY.public)
+    times = [int(request.time) for request in server.requests]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("wrong", [-40 * YEAR, 40 * YEAR], ids=["behind", "ahead"])
+def test_an_agent_whose_clock_is_wrong_learns_the_time(server: AgentServer, wrong: int) -> None:
+    """Bare metal has wrong clocks, and must not be cut off for it."""
+    true = 60 * YEAR
+
+    def answer(request: Request) -> Answer:
+        return Answer(200 if abs(int(request.time) - true) <= 300_000 else 401, time=str(true))
+
+    server.answer = answer
+    reporter = Reporter(Endpoint(server.url, b""), KEY, lambda: true + wrong)
+    with pytest.raises(Unauthorized):
+        reporter.send("heartbeat", b"")
+    assert reporter.send("heartbeat", b"") == b""
+
+
+@pytest.mark.parametrize("time", ["", "soon", "-1", "9" * 100, "\u00b2"])
+def test_a_server_that_does_not_tell_the_time_changes_nothing(server: AgentServer, time: str) -> None:
+    """It may be something else that answers 401."""
+    server.answer = lambda _: Answer(401, time=time)
+    reporter = Reporter(Endpoint(server.url, b""), KEY, lambda: YEAR)
+    for _ in range(2):
+        with pytest.raises(Unauthorized, match="401"):
+            reporter.send("heartbeat", b"")
+    assert [int(request.time) for request in server.requests] == [YEAR, YEAR + 1]
+
+
+@pytest.mark.parametrize(("status", "refused"), [(400, True), (413, True), (404, False), (500, False), (302, False)])
+def test_a_message_that_is_refused_is_told_from_an_outage(server: AgentServer, status: int, refused: bool) -> None:
+    """After an outage the same message is tried again."""
+    server.answer = lambda _: Answer(status)
+    with pytest.raises(NotDelivered, match=str(status)) as failure:
+        Reporter(Endpoint(server.url, b""), KEY).send("heartbeat", b"")
+    assert isinstance(failure.value, Refused) == refused
+
+
+# --- heartbeats and hardware ---
+
+
+def test_the_hardware_comes_with_the_first_heartbeat_alone(server: AgentServer, agent: Agent) -> None:
+    """A plain heartbeat is cheap for the endpoint."""
+    for _ in range(3):
+        agent.heartbeats.send()
+    first, *rest = (request.heartbeat for request in server.requests)
+    assert list(first.hardware_report.warning) == ["a fan"]
+    assert all(heartbeat.machine_id == "id" for heartbeat in (first, *rest))
+    assert not any(heartbeat.HasField("hardware_report") for heartbeat in rest)
+
+
+def test_the_hardware_is_sent_until_it_arrives(server: AgentServer, agent: Agent) -> None:
+    """The endpoint may be away, or the key not be on record yet."""
+    for status in (503, 401, 404, 200, 200):
+        server.answer = lambda _, status=status: Answer(status)  # type: ignore[misc]  # a lambda with a default
+        try:
+            agent.heartbeats.send()
+        except NotDelivered:
+            assert status != 200
+    sent = [request.heartbeat.HasField("hardware_report") for request in server.requests]
+    assert sent == [True, True, True, True, False]
+
+
+def test_a_refused_report_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
+    """Else the machine would be rebooted for ever because its report is too long."""
+    server.answer = lambda request: Answer(413 if request.heartbeat.HasField("hardware_report") else 200)
+    with pytest.raises(Refused):
+        agent.heartbeats.send()
+    agent.heartbeats.send()
+
+
+def test_an_answer_that_is_none_is_an_outage(server: AgentServer, agent: Agent) -> None:
+    """Somebody's portal answers 200 to everything; the report is not delivered with that."""
+    server.answer = lambda _: Answer(200, b"<html>")
+    with pytest.raises(NotDelivered, match="not a HeartbeatResponse"):
+        agent.heartbeats.send()
+    server.answer = lambda _: Answer()
+    agent.heartbeats.send()
+    assert server.requests[-1].heartbeat.HasField("hardware_report")
+
+
+def test_an_outage_of_days_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A heartbeat a minute makes thousands of failures; none may cost memory or an open file."""
+    with AgentServer() as server:
+        url = server.url
+    agent = Agent(url, tmp_path / "agent.install")
+
+    def fail(times: int) -> tuple[int, int, int]:
+        for _ in range(times):
+            with pytest.raises(NotDelivered):
+                agent.heartbeats.send()
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), sys.getallocatedblocks()
+
+    files, threads, blocks = fail(50)
+    later_files, later_threads, later_blocks = fail(300)
+    assert (later_files, later_threads) == (files, threads)
+    assert later_blocks - blocks < 300  # not even one object each
+
+
+# --- installations ---
+
+
+def test_an_installation_is_run_and_reported_once(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
+    """The command gets the request as it was sent."""
+    parameters = b"secret" * 50_000
+    server.answer = lambda request: (
+        Answer() if request.heartbeat.HasField("installation_report") else _asking(7, parameters)
+    )
+    agent.configure(
+        f'cat >{tmp_path}/request; echo "$SHEPHERD_AGENT_INSTALL_GENERATION" >>{tmp_path}/runs; echo installed'
+    )
+    agent.heartbeats.send()
+    report = agent.outcome(server)
+    assert (report.generation, report.WhichOneof("result")) == (7, "success")
+    request = OSInstallationRequest.FromString((tmp_path / "request").read_bytes())
+    assert request == _request(7, parameters).installation_request
+    server.answer = lambda _: Answer()
+    agent.heartbeats.send()
+    assert not server.requests[-1].heartbeat.HasField("installation_report")
+    assert (tmp_path / "runs").read_text() == "7\n"
+
+
+def test_an_outcome_is_sent_until_it_is_accepted(server: AgentServer, agent: Agent) -> None:
+    """An installation may end while the endpoint is away."""
+    agent.configure("exit 3")
+    agent.heartbeats.send()
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    eventually(agent.installer.report)
+    server.answer = lambda _: Answer(500)
+    for _ in range(2):
+        with pytest.raises(NotDelivered):
+            agent.heartbeats.send()
+        assert server.requests[-1].heartbeat.HasField("installation_report")
+    server.answer = lambda _: Answer()
+    assert agent.outcome(server).error.error == "the installation command ended with status 3"
+
+
+def test_a_generation_that_was_done_is_reported_again_and_not_run_again(
+    server: AgentServer, agent: Agent, tmp_path: Path
+) -> None:
+    """The endpoint asks again when it lost the report; an older wish it has given up."""
+    agent.configure(f"echo run >>{tmp_path}/runs")
+    server.answer = lambda _: _asking(5)
+    agent.heartbeats.send()
+    for _ in range(3):
+        assert agent.outcome(server).generation == 5
+    server.answer = lambda _: _asking(4)
+    agent.outcome(server)
+    agent.heartbeats.send()
+    agent.heartbeats.send()
+    assert not server.requests[-1].heartbeat.HasField("installation_report")
+    server.answer = lambda _: _asking(6)
+    agent.heartbeats.send()
+    assert agent.outcome(server).generation == 6
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+def test_a_refused_outcome_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
+    """Somebody withdrew the wish meanwhile."""
+    agent.configure("true")
+    agent.heartbeats.send()
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    eventually(agent.installer.report)
+    server.answer = lambda request: Answer(400 if request.heartbeat.HasField("installation_report") else 200)
+    with pytest.raises(Refused):
+        agent.heartbeats.send()
+    agent.heartbeats.send()
+
+
+def test_heartbeats_go_on_during_an_installation(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
+    """It may take an hour, and a silent machine is rebooted."""
+    os.mkfifo(tmp_path / "gate")
+    agent.configure(f"cat {tmp_path}/gate")
+    server.answer = lambda _: _asking(1)
+    for _ in range(5):
+        agent.heartbeats.send()
+    assert not server.requests[-1].heartbeat.HasField("installation_report")
+    with (tmp_path / "gate").open("w"):
+        pass
+    assert agent.outcome(server).HasField("success")
+
+
+def test_without_a_command_the_reason_is_reported(server: AgentServer, agent: Agent) -> None:
+    """A file that is not executable is none; as soon as there is one the next wish is granted."""
+    agent.command.write_text("#!/bin/sh\n")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    error = agent.outcome(server).error.error
+    assert error.startswith("no installation command is configured")
+    assert str(agent.command) in error
+    agent.configure("true")
+    server.answer = lambda _: _asking(2)
+    agent.heartbeats.send()
+    eventually(lambda: agent.outcome(server).generation == 2)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("echo no disk; echo none at all >&2; exit 4", "ended with status 4: no disk\nnone at all"),
+        ("kill -9 $$", "was killed by signal 9"),
+        ("exec /nowhere", "ended with status 127: "),
+        ("printf '\\377\\376'; exit 1", "ended with status 1: \ufffd\ufffd"),
+    ],
+    ids=["status", "signal", "not found", "not text"],
+)
+def test_a_failed_installation_tells_what_it_printed(
+    server: AgentServer, agent: Agent, script: str, error: str
+) -> None:
+    """Nobody sees the machine's terminal."""
+    agent.configure(script)
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    assert agent.outcome(server).error.error.startswith(f"the installation command {error}")
+
+
+def test_a_command_that_cannot_be_started_is_reported(server: AgentServer, agent: Agent) -> None:
+    """Its interpreter may be missing."""
+    agent.configure("")
+    agent.command.write_text("#!/nowhere\n")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    assert "could not be run" in agent.outcome(server).error.error
+
+
+def test_output_is_bounded_to_its_end(server: AgentServer, agent: Agent) -> None:
+    """Programs that copy a disk print without end, and the reason comes last."""
+    agent.configure("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo the reason; exit 1")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    error = agent.outcome(server).error.error
+    assert error.endswith("x\nthe reason")
+    assert len(error) < 5000
+
+
+@pytest.mark.parametrize("script", ["sleep 1000", "yes", "exec >&- 2>&-; sleep 1000"], ids=["silent", "loud", "closed"])
+def test_an_installation_that_takes_too_long_is_killed(server: AgentServer, tmp_path: Path, script: str) -> None:
+    """With all that it started, as long as that stayed together."""
+    agent = Agent(server.url, tmp_path / "agent.install", limit=0.3)
+    agent.configure(f"echo began; {script}")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    assert "took longer than 0.3 s: " in agent.outcome(server).error.error
+    with agent.command.open() as file:
+        # Every process of the installation holds this lock.
+        eventually(lambda: _locks(file.fileno()))
+
+
+def _locks(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_what_an_installation_leaves_running_does_not_hold_up_its_outcome(
+    server: AgentServer, agent: Agent, tmp_path: Path
+) -> None:
+    """It may leave a process that starts the new system in a moment; the time limit is far off."""
+    agent.configure(f"sleep 1000 & echo $! >{tmp_path}/pid; echo began")
+    server.answer = lambda _: _asking(1)
+    try:
+        agent.heartbeats.send()
+        assert agent.outcome(server).HasField("success")
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_two_agents_never_install_at_the_same_time(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
+    """An agent that is replaced leaves its installation running, and the newer one is asked for it as well."""
+    os.mkfifo(tmp_path / "gate")
+    agent.configure(f"echo run >>{tmp_path}/runs; cat {tmp_path}/gate")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    eventually((tmp_path / "runs").exists)
+    newer = Agent(server.url, agent.command)
+    for _ in range(3):
+        newer.heartbeats.send()
+    assert (tmp_path / "runs").read_text() == "run\n"
+    with (tmp_path / "gate").open("w"):
+        pass
+    assert agent.outcome(server).HasField("success")
+    newer.heartbeats.send()
+    eventually(lambda: (tmp_path / "runs").read_text() == "run\nrun\n")
+    with (tmp_path / "gate").open("w"):
+        pass
+    assert newer.outcome(server).HasField("success")

@@ -1,0 +1,250 @@
+"""Which machines a loop is handed: what claims give out, and what the words of the domain say, for every state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Failure, Silence
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.plain_eligibility import plainly_eligible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+LOOPS = (Process.AGENT_START, Process.RECOVERY)
+
+
+def installed(
+    machine: Callable[[Fleet], UUID], wanted: int | None, reported: int | None, result: str = "Success"
+) -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine with an installation request and a report of these generations."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = machine(fleet)
+        if wanted is not None:
+            fleet.request_installation(machine_id, wanted)
+        if reported is not None:
+            fleet.report_installation(machine_id, reported, result)
+        return machine_id
+
+    return plant
+
+
+def twice_reported(machine: Callable[[Fleet], UUID], wanted: int, reported: int) -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine whose installation failed, and then succeeded."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = installed(machine, wanted, reported, "Error")(fleet)
+        fleet.report_installation(machine_id, reported)
+        return machine_id
+
+    return plant
+
+
+def wanted_anew(machine: Callable[[Fleet], UUID], result: str = "Success") -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine for which an installation is wanted after one that ended so."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = installed(machine, 2, 2, result)(fleet)
+        fleet.request_installation(machine_id, 3)
+        return machine_id
+
+    return plant
+
+
+def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUID]:
+    """Return how to plant a silent or a merely provided machine whose work failed so many seconds ago."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = fleet.silent_machine() if process is Process.RECOVERY else fleet.provided_machine()
+        session = fleet.open_session()
+        (found,) = claimed(session, process)
+        work.fail(session, {found: Failure("no luck", interval)})
+        session.close()
+        fleet.pass_time(ago)
+        return machine_id
+
+    return plant
+
+
+def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine that was recovered so many seconds ago."""
+
+    def plant(fleet: Fleet) -> UUID:
+        machine_id = fleet.silent_machine()
+        session = fleet.open_session()
+        work.finish_recovery(session, claimed(session, Process.RECOVERY), settle)
+        session.close()
+        fleet.pass_time(ago)
+        return machine_id
+
+    return plant
+
+
+def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
+    """Return how to plant the same machine after something about it was changed, so that its due row is new."""
+
+    def plant_and_touch(fleet: Fleet) -> UUID:
+        machine_id = plant(fleet)
+        fleet.change(machine_id)
+        return machine_id
+
+    return plant_and_touch
+
+
+def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
+    """Return how to plant a machine that holds a heartbeat from before its agent was started."""
+    return lambda fleet: fleet.silent_machine(silent_for=started_ago + 60, started_ago=started_ago)
+
+
+def provided(fleet: Fleet) -> UUID:
+    """Plant a provided machine."""
+    return fleet.provided_machine()
+
+
+def silent(fleet: Fleet) -> UUID:
+    """Plant a machine that has been silent for long."""
+    return fleet.silent_machine()
+
+
+START, RECOVER, NOTHING = Process.AGENT_START, Process.RECOVERY, None
+
+STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
+    "bare": (Fleet.bare_machine, NOTHING),
+    "provided": (provided, START),
+    "provided by another provider": (lambda fleet: fleet.provided_machine("equinix"), NOTHING),
+    "agent just started": (Fleet.started_machine, NOTHING),
+    "installation wanted, no report": (installed(provided, 2, None), START),
+    "installation wanted, older report": (installed(provided, 2, 1), START),
+    "installation wanted, report of another generation": (installed(provided, 2, 3), START),
+    "installation wanted, it failed": (installed(provided, 2, 2, "Error"), START),
+    "installation wanted, it failed and then succeeded": (twice_reported(provided, 2, 2), NOTHING),
+    "installation wanted, an older one failed and then succeeded": (twice_reported(provided, 3, 2), START),
+    "installation wanted and done": (installed(provided, 2, 2), NOTHING),
+    "installation done, and another wanted": (wanted_anew(provided), START),
+    "installation failed, and another wanted": (wanted_anew(provided, "Error"), START),
+    "report without a request": (installed(provided, None, 2), START),
+    "installation wanted and done, agent just started": (installed(Fleet.started_machine, 2, 2), NOTHING),
+    "agent start failed just now": (failed(START, 300, 0), NOTHING),
+    "agent start failed, not quite long enough ago": (failed(START, 300, 295), NOTHING),
+    "agent start failed, long enough ago": (failed(START, 300, 300), START),
+    "no first heartbeat, not quite for 30 minutes": (lambda fleet: fleet.started_machine(1795), NOTHING),
+    "no first heartbeat for 30 minutes": (lambda fleet: fleet.started_machine(1800), RECOVER),
+    "silent, not quite for 10 minutes": (lambda fleet: fleet.silent_machine(595), NOTHING),
+    "silent for 10 minutes": (lambda fleet: fleet.silent_machine(600), RECOVER),
+    "silent for 10 minutes, started 15 minutes ago": (lambda fleet: fleet.silent_machine(600, 900), RECOVER),
+    "heartbeat older than the agent, not quite 30 minutes": (restarted(1795), NOTHING),
+    "heartbeat older than the agent, 30 minutes": (restarted(1800), RECOVER),
+    "silent, installation wanted": (installed(silent, 2, None), RECOVER),
+    "silent, installation wanted, older report": (installed(silent, 2, 1), RECOVER),
+    "silent, installation wanted, it failed": (installed(silent, 2, 2, "Error"), RECOVER),
+    "silent, installation wanted, report of another generation": (installed(silent, 2, 3), RECOVER),
+    "silent, installation wanted, it failed and then succeeded": (twice_reported(silent, 2, 2), NOTHING),
+    "silent, installation wanted, an older one failed and then succeeded": (twice_reported(silent, 3, 2), RECOVER),
+    "silent, installation wanted and done": (installed(silent, 2, 2), NOTHING),
+    "silent, installation done, and another wanted": (wanted_anew(silent), RECOVER),
+    "silent, installation failed, and another wanted": (wanted_anew(silent, "Error"), RECOVER),
+    "silent, report without a request": (installed(silent, None, 2), RECOVER),
+    "silent, never a heartbeat, installation wanted and done": (
+        installed(lambda fleet: fleet.started_machine(1800), 2, 2),
+        NOTHING,
+    ),
+    "recovery failed just now": (failed(RECOVER, 60, 0), NOTHING),
+    "recovery failed, long enough ago": (failed(RECOVER, 60, 60), RECOVER),
+    "rebooted, not quite settled": (rebooted(120, 115), NOTHING),
+    "rebooted, not quite settled, touched": (touched(rebooted(120, 115)), NOTHING),
+    "agent start failed just now, touched": (touched(failed(START, 300, 0)), NOTHING),
+    "recovery failed just now, touched": (touched(failed(RECOVER, 60, 0)), NOTHING),
+    "rebooted and settled": (rebooted(120, 120), START),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_machine_is_handed_to_the_loop_that_it_needs_and_to_no_other(fleet: Fleet, state: str) -> None:
+    """This walk is what the loops stand on; the plain query sees to it that claims and domain mean the same."""
+    plant, needs = STATES[state]
+    machine_id = plant(fleet)
+    wanted = {loop: [machine_id] if loop is needs else [] for loop in LOOPS}
+
+    plain = {loop: list(plainly_eligible(fleet.sql, loop)) for loop in LOOPS}
+    session = fleet.open_session()
+    handed_out = {loop: ids(claimed(session, loop)) for loop in LOOPS}
+
+    assert plain == wanted
+    assert handed_out == wanted
+
+
+@pytest.mark.parametrize("other", [Process.ACCESS, Process.AGENT_START, Process.RECOVERY])
+@pytest.mark.parametrize(("plant", "process"), [(provided, START), (silent, RECOVER)])
+def test_work_by_any_shepherd_process_keeps_the_others_away(
+    fleet: Fleet, plant: Callable[[Fleet], UUID], process: Process, other: Process
+) -> None:
+    """Two loops at one machine would reboot it under each other's hands."""
+    machine_id = plant(fleet)
+    first, second = fleet.open_session(), fleet.open_session()
+    held = work.start_work(first, other, machine_id)
+
+    assert plainly_eligible(fleet.sql, process) == set()
+    fleet.change(machine_id)  # somebody touches the tags; the machine is looked at again
+    assert claimed(second, process) == []
+
+    work.finish(first, [held])
+    assert plainly_eligible(fleet.sql, process) == {machine_id}
+    assert ids(claimed(second, process)) == [machine_id]
+
+
+def test_a_machine_that_was_looked_at_too_early_is_handed_out_in_time(fleet: Fleet) -> None:
+    """A first heartbeat replaces the 30 minutes of a fresh agent by 10; the due row must not sleep through that."""
+    machine_id = fleet.started_machine()
+    session = fleet.open_session(24 * 3600)
+    assert claimed(session, RECOVER) == []
+    assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
+    fleet.pass_time(595)
+    assert claimed(session, RECOVER) == []
+    fleet.pass_time(5)
+    assert plainly_eligible(fleet.sql, RECOVER) == {machine_id}
+    assert ids(claimed(session, RECOVER)) == [machine_id]
+
+
+def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
+    """A heartbeat touches no due row; a claim that finds a newer one must put the machine off, again and again."""
+    machine_id = fleet.silent_machine()
+    session = fleet.open_session(24 * 3600)
+    for _ in range(3):
+        assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
+        assert claimed(session, RECOVER) == []
+        fleet.pass_time(599)
+    fleet.pass_time(1)
+    assert ids(claimed(session, RECOVER)) == [machine_id]
+
+
+def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
+    """Operators tune it; no statement may have the defaults built in."""
+    never, once = fleet.started_machine(30), fleet.silent_machine(20)
+    session = fleet.open_session()
+    assert claimed(session, RECOVER, silence=Silence(first_heartbeat_seconds=100, silence_seconds=50)) == []
+    fleet.pass_time(50)
+    assert ids(claimed(session, RECOVER, silence=Silence(first_heartbeat_seconds=100, silence_seconds=50))) == [once]
+    fleet.pass_time(50)
+    assert ids(claimed(session, RECOVER, silence=Silence(first_heartbeat_seconds=100, silence_seconds=50))) == [never]
+
+
+def test_who_has_waited_longest_comes_first(fleet: Fleet) -> None:
+    """Otherwise a machine at the end of a long queue never has its turn."""
+    machines = [fleet.provided_machine() for _ in range(5)]
+    for position, machine_id in enumerate(reversed(machines)):
+        fleet.sql(
+            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' WHERE machine_id = :id",
+            id=machine_id,
+            s=100 - position,
+        )
+    session = fleet.open_session()
+    first = work.claim(session, START, PROVIDER, 2)
+    second = work.claim(session, START, PROVIDER, 2)
+    third = work.claim(session, START, PROVIDER, 2)
+    assert [ids(claim.work) for claim in (first, second, third)] == [machines[:2:-1], machines[2:0:-1], machines[:1]]

@@ -1,0 +1,198 @@
+"""What is recorded about machines outside of work, and what people ask about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import claimed
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.support.bmdb.fleet import Fleet
+
+START = Process.AGENT_START
+
+
+def test_a_heartbeat_is_recorded_for_a_started_agent_alone(fleet: Fleet, connection: Connection) -> None:
+    """The tag of an agent that was never started would keep the Initializer away."""
+    started, provided = fleet.started_machine(), fleet.provided_machine()
+    assert queries.record_heartbeat(connection, started)
+    assert queries.record_heartbeat(connection, started)
+    assert not queries.record_heartbeat(connection, provided)
+    assert not queries.record_heartbeat(connection, uuid4())
+    assert fleet.sql("SELECT machine_id FROM machine_agent_heartbeat") == [[started]]
+
+
+def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Connection) -> None:
+    """It is the one write that the whole fleet causes all the time; it must not wait for a claim either."""
+    machine_id = fleet.silent_machine()
+    before = fleet.sql("SELECT * FROM machine_due")
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    assert queries.record_heartbeat(fleet.connect(), machine_id)
+    fleet.connection.roll_back()
+    assert fleet.sql("SELECT * FROM machine_due") == before
+    assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
+
+
+def test_machines_are_listed_page_by_page(fleet: Fleet, connection: Connection) -> None:
+    """Each once, in a stable order, whatever comes between."""
+    machines = sorted(fleet.provided_machine() for _ in range(5))
+    pages = []
+    after = None
+    while page := queries.list_machines(connection, after=after, limit=2):
+        pages.append([machine["machine_id"] for machine in page])
+        after = pages[-1][-1]
+    assert pages == [machines[:2], machines[2:4], machines[4:]]
+
+
+def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, connection: Connection) -> None:
+    """The first thing that an operator looks at."""
+    failed = fleet.provided_machine("failing")
+    session = fleet.open_session()
+    (held,) = claimed(session, START, provider="failing")
+    work.fail(session, {held: Failure("no luck", 600)})
+    machines = {
+        "bare": fleet.bare_machine(),
+        "silent": fleet.silent_machine(),
+        "failed": failed,
+        "paused": fleet.provided_machine(),
+        "in work": fleet.provided_machine(),
+    }
+    pause_id = queries.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
+    queries.pause(connection, owner="me", reason="?", machine_id=machines["silent"], seconds=-1)
+    work.start_work(session, Process.ACCESS, machines["in work"])
+    rows = {machine["machine_id"]: machine for machine in queries.list_machines(connection)}
+    columns = ("provider", "process", "backing_off", "being_worked_on", "pause_ids")
+    assert {name: tuple(rows[machine_id][column] for column in columns) for name, machine_id in machines.items()} == {
+        "bare": (None, None, None, False, []),
+        "silent": ("static", "ShepherdRecovery", None, False, []),
+        "failed": ("failing", START, True, False, []),
+        "paused": ("static", START, None, False, [pause_id]),
+        "in work": ("static", START, None, True, []),
+    }
+    assert [machine["machine_id"] for machine in queries.list_machines(connection, provider="failing")] == [failed]
+
+
+def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:
+    """Who works on it, and what went wrong before."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session(seconds=2 * 3600)
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("no luck", 60, "host key")})
+    fleet.pass_time(60)
+    claimed(session, START)
+    shown = queries.show_machine(connection, machine_id)
+    assert (shown["needs"], shown["provider_id"], shown["host_key"]) == (START, "machine-1", "host key")
+    assert [(backoff["cause"], backoff["last_interval_seconds"]) for backoff in shown["backoffs"]] == [("no luck", 60)]
+    assert [(each["process"], each["component_name"]) for each in shown["work"]] == [(START, "test")]
+
+
+def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
+    """An operator mistypes."""
+    with pytest.raises(MachineUnknown):
+        queries.show_machine(connection, uuid4())
+
+
+def test_history_is_told_newest_first(fleet: Fleet, connection: Connection) -> None:
+    """The last thing that happened is what people look for; the limit cuts off the past."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("no luck", 60)})
+    events = queries.history(connection, machine_id)
+    assert [(event["event"], event["failed_cause"]) for event in events] == [("Failed", "no luck"), ("Started", None)]
+    assert {event["session_id"] for event in events} == {session.session_id}
+    assert queries.history(connection, machine_id, limit=1) == events[:1]
+
+
+def test_people_name_a_machine_by_the_beginning_of_its_id_or_by_its_provider_id(
+    fleet: Fleet, connection: Connection
+) -> None:
+    """Whatever they have on the screen."""
+    machine_id = fleet.provided_machine()
+    fleet.provided_machine()
+    for name in (str(machine_id), str(machine_id).upper(), str(machine_id)[:18], "machine-1"):
+        assert queries.machine_named(connection, name) == machine_id
+
+
+@pytest.mark.parametrize("name", ["", "machine-", "no such machine", "%", "_", "\\", "________-"])
+def test_a_name_that_is_not_one_machines_is_refused(fleet: Fleet, connection: Connection, name: str) -> None:
+    """Acting on the wrong machine is worse than asking again; nobody's pattern is taken for a name."""
+    fleet.provided_machine()
+    with pytest.raises(MachineUnknown, match="no machine is called"):
+        queries.machine_named(connection, name)
+
+
+def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
+    """The first that comes is not the one that was meant."""
+    for last in (1, 2):
+        fleet.sql(f"INSERT INTO machines VALUES ('00000000-0000-4000-8000-00000000000{last}')")
+    with pytest.raises(MachineUnknown, match="more than one machine is called '0000'"):
+        queries.machine_named(connection, "0000")
+
+
+def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:
+    """After a reinstall, the next contact is a first one."""
+    machine_id = fleet.provided_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    assert queries.forget_host_key(connection, machine_id)
+    assert not queries.forget_host_key(connection, machine_id)
+    assert claimed(fleet.open_session(), START)[0].host_key is None
+
+
+def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) -> None:
+    """All times in the BMDB are compared with it."""
+    before, after = fleet.sql("SELECT clock_timestamp()")[0][0], queries.now(connection)
+    assert before < after < fleet.sql("SELECT clock_timestamp()")[0][0]
+
+
+def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
+    """Return a machine that has nothing but a past, so many days ago, a second for each row."""
+    machine_id = uuid4()
+    fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, timestamp) SELECT :id, 'UnitTest1', 'Started', "
+        f"now() - interval '{days} days' - n * interval '1 second' FROM generate_series(1, {rows}) n",
+        id=machine_id,
+    )
+    return machine_id
+
+
+def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connection) -> None:
+    """What is younger than the retention is the audit trail that was promised."""
+    plant_history(fleet, days=31)
+    young = plant_history(fleet, days=29)
+    assert queries.forget_history(connection, days=30) == 1
+    assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
+    assert queries.forget_history(connection, days=30) == 0
+
+
+def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet, connection: Connection) -> None:
+    """A retention that is set after years must not hold up a tick."""
+    plant_history(fleet, days=40, rows=1100)
+    newer = plant_history(fleet, days=35)
+    assert queries.forget_history(connection, days=30) == 1000
+    assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
+    assert queries.forget_history(connection, days=30) == 101
+
+
+def test_twins_that_forget_at_the_same_time_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
+    """Every invocation does it; the second takes what the first is not just taking."""
+    plant_history(fleet, days=40, rows=1100)
+
+    def unit() -> None:
+        assert queries.forget_history(connection, days=30) == 1000
+        assert queries.forget_history(fleet.connect(), days=30) == 100
+
+    connection.transact(unit)
+    assert fleet.sql("SELECT count(*) FROM work_history") == [[0]]

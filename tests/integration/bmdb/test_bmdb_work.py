@@ -1,0 +1,226 @@
+"""Work: begun by a claim or by name, ended once, and what each end leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.errors import MachineUnknown, WorkConflict
+from shepherd_core.domain.machine import Process, ProviderId
+
+from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def session(fleet: Fleet) -> Session:
+    """Return a session that lives for a day."""
+    return fleet.open_session(seconds=24 * 3600)
+
+
+def test_a_claim_locks_and_records_what_it_hands_out(fleet: Fleet, session: Session) -> None:
+    """The lock and the audit trail are there before anybody touches the machine."""
+    machine_id = fleet.provided_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    (due_at,) = fleet.sql("SELECT not_before FROM machine_due")[0]
+    claim = work.claim(session, START, PROVIDER, 10)
+    (provider_id,) = fleet.sql("SELECT provider_id FROM machine_provided")[0]
+    assert claim == Claim((work.Work(machine_id, START, provider_id, "pinned", None, due_at),), 1)
+    assert fleet.holders(machine_id) == [session.session_id]
+    assert fleet.events(machine_id) == ["Started"]
+
+
+def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) -> None:
+    """Batches are bounded by what an invocation can work on."""
+    machines = [fleet.provided_machine() for _ in range(3)]
+    assert len(work.claim(session, START, PROVIDER, 2).work) == 2
+    assert len(fleet.sql("SELECT 1 FROM work")) == 2
+    assert len(work.claim(session, START, PROVIDER, 2).work) == 1
+    assert work.claim(session, START, PROVIDER, 2) == Claim((), 0)
+    assert {row[0] for row in fleet.sql("SELECT machine_id FROM work")} == set(machines)
+
+
+def test_a_claimed_machine_falls_due_by_itself_when_its_session_dies(fleet: Fleet, session: Session) -> None:
+    """Nobody has to remember it: its due row waits at the session's deadline."""
+    fleet.provided_machine()
+    claimed(session, START)
+    assert fleet.sql("SELECT d.not_before = s.deadline FROM machine_due d, sessions s") == [[True]]
+
+
+def test_a_started_agent_is_recorded_with_its_key(fleet: Fleet, session: Session) -> None:
+    """Heartbeats are accepted from the holder of this key alone; the host key is pinned at first contact."""
+    machine_id = fleet.provided_machine()
+    (held,) = claimed(session, START)
+    assert work.finish_agent_start(session, {held: AgentStarted(KEY, "first host key")}) == {machine_id}
+    assert fleet.sql(
+        "SELECT agent_public_key, host_key FROM machine_agent_started JOIN machine_host_key k "
+        "ON k.machine_id = machine_agent_started.machine_id"
+    ) == [[KEY, "first host key"]]
+    assert fleet.events(machine_id) == ["Started", "Finished"]
+    assert fleet.holders(machine_id) == []
+
+
+@pytest.mark.parametrize("seen", [None, "another host key"])
+def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | None) -> None:
+    """What answered at first contact is what we trust; a later key must not replace it by the way."""
+    machine_id = fleet.provided_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("no luck", 1, seen)})
+    fleet.pass_time(1)
+    (held,) = claimed(session, START)
+    work.finish_agent_start(session, {held: AgentStarted(KEY, seen)})
+    assert fleet.sql("SELECT host_key FROM machine_host_key") == [["pinned"]]
+
+
+def test_a_failed_first_contact_pins_the_host_key(fleet: Fleet, session: Session) -> None:
+    """The upload failed, but we know whom we talked to."""
+    fleet.provided_machine()
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("disk full", 1, "host key")})
+    fleet.pass_time(1)
+    assert claimed(session, START)[0].host_key == "host key"
+
+
+def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:
+    """The agent is gone with the reboot; the next start waits until the machine should be up, without billed sleep."""
+    machine_id = fleet.silent_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    assert work.finish_recovery(session, claimed(session, RECOVER), 120) == {machine_id}
+    assert fleet.tags(machine_id) == {"host_key", "rebooted"}
+    assert claimed(session, START) == []
+    assert claimed(session, RECOVER) == []
+    fleet.pass_time(120)
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_finished_work_that_changed_nothing_leaves_the_machine_due(fleet: Fleet, session: Session) -> None:
+    """Whether it still needs the process is for its tags to say."""
+    machine_id = fleet.provided_machine()
+    assert work.finish(session, claimed(session, START)) == {machine_id}
+    assert fleet.events(machine_id) == ["Started", "Finished"]
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_failed_work_waits_longer_each_time(fleet: Fleet, session: Session) -> None:
+    """A machine that keeps failing must not take the place of those that would not."""
+    machine_id = fleet.provided_machine()
+    policy = Backoff(60, 120, 1.5)
+    waited: list[int] = []
+    for _ in range(4):
+        (held,) = claimed(session, START)
+        interval = policy.next(held.last_interval_seconds)
+        assert work.fail(session, {held: Failure(f"after {waited}", interval)}) == {machine_id}
+        waited.append(interval)
+        fleet.pass_time(interval - 5)
+        assert claimed(session, START) == []
+        fleet.pass_time(5)
+    assert waited == [60, 90, 120, 120]
+    assert fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Failed' ORDER BY timestamp") == [
+        ["after []"],
+        ["after [60]"],
+        ["after [60, 90]"],
+        ["after [60, 90, 120]"],
+    ]
+
+
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
+    """The next failure is a first one again."""
+    machine_id = fleet.provided_machine() if process is START else fleet.silent_machine()
+    (held,) = claimed(session, process)
+    work.fail(session, {held: Failure("no luck", 60)})
+    fleet.pass_time(60)
+    (held,) = claimed(session, process)
+    assert held.last_interval_seconds == 60
+    if process is START:
+        work.finish_agent_start(session, {held: AgentStarted(KEY, None)})
+        fleet.change(machine_id, "DELETE FROM machine_agent_started")
+    else:
+        work.finish_recovery(session, [held], 0)
+        fleet.change(
+            machine_id,
+            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')",
+        )
+    (held,) = claimed(session, process)
+    assert held.last_interval_seconds is None
+
+
+def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
+    """A machine that cannot be recovered may still be given an agent."""
+    machine_id = fleet.silent_machine()
+    (held,) = claimed(session, RECOVER)
+    work.fail(session, {held: Failure("no luck", 3600)})
+    fleet.change(machine_id, "DELETE FROM machine_agent_started")
+    (held,) = claimed(session, START)
+    assert held.last_interval_seconds is None
+
+
+def test_canceled_work_is_as_due_as_before(fleet: Fleet, session: Session) -> None:
+    """Nothing is held against the machine, and it does not lose its place to those that fell due later."""
+    first = fleet.provided_machine()
+    (held,) = claimed(session, START)
+    later = fleet.provided_machine()
+    assert work.cancel(session, [held]) == {first}
+    assert fleet.events(first) == ["Started", "Canceled"]
+    again = claimed(session, START)
+    assert ids(again) == [first, later]
+    assert again[0] == held
+    assert fleet.sql("SELECT 1 FROM work_backoff") == []
+
+
+def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:
+    """An operator's access does not wait for a loop's schedule, and no loop comes between."""
+    machine_id = fleet.provided_machine()
+    held = work.start_work(session, Process.ACCESS, machine_id)
+    assert held == replace(held, machine_id=machine_id, process=Process.ACCESS, provider_id=ProviderId("machine-1"))
+    assert fleet.events(machine_id) == ["Started"]
+    assert claimed(session, START) == []
+    work.cancel(session, [held])
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session) -> None:
+    """There is no due row to lock; the work row is lock enough."""
+    machine_id = fleet.bare_machine()
+    held = work.start_work(session, Process.UNIT_TEST_1, machine_id)
+    assert held.provider_id is None
+    assert work.fail(session, {held: Failure("no luck", 60)}) == {machine_id}
+    assert work.start_work(session, Process.UNIT_TEST_1, machine_id).last_interval_seconds == 60
+
+
+def test_a_second_work_of_the_same_process_is_a_conflict(fleet: Fleet, session: Session) -> None:
+    """The unique key is the last word, also for the holder itself."""
+    machine_id = fleet.provided_machine()
+    claimed(session, START)
+    for other in (session, fleet.open_session()):
+        with pytest.raises(WorkConflict, match=f"{machine_id} already has work by ShepherdAgentStart"):
+            work.start_work(other, START, machine_id)
+    assert fleet.events(machine_id) == ["Started"]
+    assert fleet.holders(machine_id) == [session.session_id]
+
+
+def test_work_on_an_unknown_machine_is_refused(fleet: Fleet, session: Session) -> None:
+    """A typing error must not look like a conflict."""
+    with pytest.raises(MachineUnknown):
+        work.start_work(session, Process.ACCESS, uuid4())
+
+
+def test_the_cause_of_a_failure_may_be_any_text(fleet: Fleet, session: Session) -> None:
+    """It often comes from the machine: what it sent must not keep the failure from being recorded."""
+    machine_id = fleet.provided_machine()
+    (held,) = claimed(session, START)
+    assert work.fail(session, {held: Failure('it\'s "50%" {\\} NULL \0 \udcff ünï', 60)}) == {machine_id}
+    assert fleet.sql("SELECT cause FROM work_backoff")[0][0].startswith('it\'s "50%" {\\} NULL ')

@@ -1,0 +1,77 @@
+"""A function that is cut off from the BMDB in the middle of a transaction, and what others notice of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
+
+from tests.chaos.stage.proxy import HOW, WHERE, Break, Proxy
+
+if TYPE_CHECKING:
+    from tests.support.bmdb.fleet import Fleet
+
+
+def test_who_is_cut_off_in_a_transaction_blocks_nobody_for_long(fleet: Fleet) -> None:
+    """The server hears nothing of it for hours, and would keep the locks: of the provider, of machines that are due."""
+    settings = fleet.settings
+    impatient = {"bmdb_connect_timeout_seconds": 0.5, "bmdb_statement_timeout_seconds": 0.5}
+    with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
+        far = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port, **impatient})
+        cut_off = Connection(far, None, SystemClock())
+        # Startup, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
+        proxy.arm(Break(5, "request", "stall"))
+        with pytest.raises(CommitUnknown):
+            cut_off.transact(lambda: cut_off.run("create_lock", provider="equinix"))
+        assert proxy.names[4] == "COMMIT"
+        other = fleet.connect(settings.model_copy(update={"bmdb_statement_timeout_seconds": 5}))
+        other.run("create_lock", provider="equinix")
+        cut_off.close()
+
+
+def test_a_server_that_took_us_for_gone_is_asked_anew(fleet: Fleet) -> None:
+    """A process that was suspended in a transaction finds that it is over; nothing of it was kept, so it runs again."""
+    connection = fleet.connect()
+    runs: list[int] = []
+
+    def unit() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            connection.script("SET idle_in_transaction_session_timeout = 1")
+            fleet.wait_until(
+                "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd' "
+                "AND datname = current_database() AND state LIKE 'idle in transaction%')"
+            )
+        connection.run("now")
+
+    connection.transact(unit)
+    assert len(runs) == 2
+
+
+def test_the_proxy_breaks_what_it_is_armed_for(fleet: Fleet) -> None:
+    """A network that never breaks would prove nothing."""
+    settings = fleet.settings
+    with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
+        far = settings.model_copy(
+            update={
+                "bmdb_host": "127.0.0.1",
+                "bmdb_port": proxy.port,
+                "bmdb_connect_timeout_seconds": 1,
+                "bmdb_statement_timeout_seconds": 0.5,
+            }
+        )
+        for how in HOW:
+            for where in WHERE if how != "stall" else ("after",):  # a stall takes as long as our patience
+                proxy.arm(Break(1 if where == "connect" else 3, where, how))
+                connection = Connection(far, None, SystemClock(), attempts=1)
+                with pytest.raises((BmdbUnavailable, CommitUnknown)):
+                    connection.run("create_lock", provider=f"{how} {where}")
+                assert proxy.struck
+                connection.close()
+        happened = {row[0] for row in fleet.sql("SELECT provider FROM provisioner_lock")}
+    assert happened >= {f"{how} after" for how in HOW}
+    assert not happened & {f"{how} {where}" for how in HOW for where in ("connect", "request")}

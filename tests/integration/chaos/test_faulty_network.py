@@ -1,0 +1,98 @@
+"""
+A network that breaks between the loops and their neighbours, and what becomes of the world.
+
+Places and ways of breaking are sampled here; ``python -m tests.chaos.faults.faults_long`` tries them all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.adapters import ssh_key
+
+from simulator.machines.machines import MachinePark
+from tests.chaos.faults.faults import AgentStarts, Provisions, Recoveries, Updates
+from tests.chaos.faults.faults_network import explore, slowly
+from tests.chaos.stage.proxy import HOW, WHERE
+from tests.support.agents.machine_client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.chaos.faults.faults import Bendable
+    from tests.chaos.faults.faults_network import Link
+    from tests.support.bmdb.fleet import Fleet
+
+# What was cut off leaves sockets to the garbage collector: a process that died would, too.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePark, str]]:
+    """Return two machines and the key that opens them."""
+    private_key = ssh_key.generate()
+    with MachinePark(tmp_path_factory.mktemp("park"), 0, boot_seconds=0) as park:
+        client = Client(park)
+        client.authorized_key = ssh_key.public_line(private_key)
+        for name in ("a", "b"):
+            client.rack(name)
+        yield park, private_key
+
+
+@pytest.fixture
+def scenario(
+    request: pytest.FixtureRequest, real_time: Fleet, racked: tuple[MachinePark, str], tmp_path: Path
+) -> Bendable:
+    """Return the scenario of the loop that the test names."""
+    if request.param == "initializer":
+        return AgentStarts(real_time, *racked, tmp_path)
+    kinds: dict[str, type[Provisions | Recoveries | Updates]] = {
+        "provisioner": Provisions,
+        "recoverer": Recoveries,
+        "updater": Updates,
+    }
+    return kinds[request.param](real_time)
+
+
+_LINKS: list[tuple[str, Link, int]] = [
+    ("provisioner", "database", 19),
+    ("recoverer", "database", 13),
+    ("updater", "database", 11),
+    ("initializer", "database", 9),
+    ("provisioner", "provider", 4),
+    ("recoverer", "provider", 3),
+    ("updater", "provider", 2),
+    ("initializer", "ssh", 23),
+]
+"""Loop, neighbour, and every how manieth place is tried."""
+
+every_link = pytest.mark.parametrize(
+    ("scenario", "link", "stride"), _LINKS, indirect=["scenario"], ids=[f"{loop}, {link}" for loop, link, _ in _LINKS]
+)
+
+
+@every_link
+def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(
+    scenario: Bendable, link: Link, stride: int
+) -> None:
+    """What happened when no answer came is asked for, and never guessed: a guess is wrong half of the time."""
+    # An adapter waits ten seconds for a provider that falls silent: too long for here.
+    explored = explore(scenario, link, stride=stride, stalls=link != "provider")
+    assert explored.broken == []
+    assert {each.where for each in explored.breaks} == {*WHERE, *(["commit"] if link == "database" else [])}
+    assert len({each.how for each in explored.breaks}) >= 3
+    if scenario.name == "provisioner" and link == "database":
+        commit = explored.names.index("COMMIT") + 1
+        tried = {
+            (each.where, each.how) for each in explored.breaks if each.number == commit and each.where != "connect"
+        }
+        assert tried == {(where, how) for where in ("request", "answer", "after") for how in HOW}
+
+
+@pytest.mark.parametrize("trickling", [False, True], ids=["everything late", "byte by byte"])
+@every_link
+def test_a_slow_network_changes_nothing(scenario: Bendable, link: Link, stride: int, trickling: bool) -> None:
+    """Messages come in as many pieces as the network likes."""
+    assert slowly(scenario, link, trickling=trickling) == []

@@ -1,0 +1,66 @@
+"""`make mutants` can tell: what must die dies, what nobody can notice lives, and what a test reaches is on record."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.mutants.__main__ import verdict
+from tests.mutants.mutant import Mutant, mutants_of, source
+from tests.mutants.reach import Trial, record, trials
+
+BACKOFF = "tests/unit/rules/test_backoff.py"
+GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None-expected0]"
+
+
+def changed(file: str, old: str, new: str) -> Mutant:
+    """Return the mutant that changes a text that is there once."""
+    start = source(file).index(old)
+    return Mutant(file, "Backoff.next", start, start + len(old), new)
+
+
+def trial() -> list[Trial]:
+    """Return what is known of a test of the backoff."""
+    return [Trial(GROWTH, 0.1, frozenset({"domain/backoff.py:Backoff.next"}))]
+
+
+def test_a_mutant_that_must_die_dies() -> None:
+    """By the name of the test that noticed it."""
+    assert verdict(changed("domain/backoff.py", "    def next(", "    def nothing("), trial()) == ("killed", GROWTH)
+
+
+def test_a_mutant_that_nobody_can_notice_lives() -> None:
+    """The tests fail by the mutant, and not by the copy or by how they are run."""
+    assert verdict(changed("domain/backoff.py", '"""', '"""Changed. '), trial()) == ("survived", "1 tests")
+
+
+def test_a_mutant_that_no_test_reaches_lives() -> None:
+    """Nothing notices it, which is what is asked."""
+    mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place)
+    other = Trial("tests/unit/rules/test_errors.py::other", 1, frozenset())
+    assert verdict(mutant, [other]) == ("survived", "no test reaches it")
+
+
+def test_tests_that_cannot_run_kill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that broke would otherwise pass for the best of all suites."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(AssertionError, match="the tests fail without any mutant: none was run"):
+        verdict(changed("domain/backoff.py", "    def next(", "    def nothing("), trial())
+
+
+def test_a_mutant_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a sample would never end, or wait for a quarter of an hour."""
+    monkeypatch.setenv("MUTANTS_PATIENCE", "1")
+    mutant = changed("domain/backoff.py", "        initial = max(", "        while True: pass\n        initial = max(")
+    assert verdict(mutant, trial()) == ("hung", "")
+
+
+def test_what_a_test_reaches_is_on_record() -> None:
+    """Functions and statements by name: those that it runs, and those that what it stands on has run."""
+    (reached,) = trials(
+        record("tests/integration/transactions/test_bmdb_session.py::test_a_session_is_poked_well_before_its_deadline")
+    )
+    assert reached.seconds > 0
+    assert {"bmdb/session.py:Session.open", "sql:open_session", "sql:applied_migrations"} <= reached.reached
+    assert "sql:claim" not in reached.reached

@@ -1,0 +1,174 @@
+"""The command that tells what the fleet consists of."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.command_line import CommandLine, without_styles
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+
+TIB = 1 << 40
+NAMES = ["provider", "location", "machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes"]
+
+
+def located(fleet: Fleet, location: str | None = None, provider: str = "static") -> UUID:
+    """Return a machine at a location, without a hardware report."""
+    machine_id = fleet.provided_machine(provider)
+    fleet.sql("UPDATE machine_provided SET provider_location = :l WHERE machine_id = :i", l=location, i=machine_id)
+    return machine_id
+
+
+def reported(fleet: Fleet, location: str | None, provider: str, *sums: int) -> UUID:
+    """Return a machine whose report adds up to threads, bytes of memory, disks, and bytes on them."""
+    machine_id = located(fleet, location, provider)
+    fleet.sql(
+        "INSERT INTO machine_hardware_report "
+        "(machine_id, hardware_report_raw, hardware_threads, memory_bytes, disks, disk_bytes) "
+        f"VALUES (:i, '', {', '.join(map(str, sums))})",
+        i=machine_id,
+    )
+    return machine_id
+
+
+@pytest.fixture
+def shepherdctl(fleet: Fleet) -> CommandLine:
+    """Return the command line of a fleet at three places, and one machine that is nowhere yet."""
+    reported(fleet, "Amsterdam", "equinix", 64, TIB, 2, 7 * TIB // 2)
+    reported(fleet, "Amsterdam", "equinix", 32, TIB // 2, 1, 960197124096)
+    located(fleet, "Amsterdam", "equinix")
+    located(fleet, "Paris", "equinix")
+    reported(fleet, None, "static", 8, 17179869184, 0, 0)
+    fleet.bare_machine()
+    return CommandLine(fleet.settings)
+
+
+EXACT: list[list[str | int | None]] = [
+    ["equinix", "Amsterdam", 3, 1, 96, 3 * TIB // 2, 3, 7 * TIB // 2 + 960197124096],
+    ["equinix", "Paris", 1, 1, 0, 0, 0, 0],
+    ["static", None, 1, 0, 8, 17179869184, 0, 0],
+]
+TOTAL = [5, 2, 104, 3 * TIB // 2 + 17179869184, 3, 7 * TIB // 2 + 960197124096]
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the rows of CSV as any other reader of it understands them."""
+    return list(csv.reader(io.StringIO(text, newline=""), strict=True))
+
+
+def test_the_table_tells_rounded_sums_and_a_total(shepherdctl: CommandLine) -> None:
+    """What was never reported is blank, not nothing; and it is said that it is missing."""
+    result = shepherdctl("inventory")
+    assert result.stdout.splitlines() == [
+        "PROVIDER  LOCATION   MACHINES  NO REPORT  THREADS   MEMORY  DISKS  CAPACITY",
+        "equinix   Amsterdam         3          1       96  1.5 TiB      3   4.4 TiB",
+        "equinix   Paris             1          1",
+        "static                      1          0        8   16 GiB      0       0 B",
+        "total                       5          2      104  1.5 TiB      3   4.4 TiB",
+    ]
+    assert result.stderr == "2 machines sent no hardware report: what they consist of is not counted\n"
+
+
+def test_programs_get_exact_sums_and_the_total_apart(shepherdctl: CommandLine) -> None:
+    """A total among the rows would be counted twice."""
+    assert shepherdctl.load("inventory") == {
+        "locations": [dict(zip(NAMES, row, strict=True)) for row in EXACT],
+        "total": dict(zip(NAMES[2:], TOTAL, strict=True)),
+    }
+
+
+def test_csv_has_a_header_and_exact_sums(shepherdctl: CommandLine) -> None:
+    """Spreadsheets make the total, and the units, themselves."""
+    result = shepherdctl("inventory", "--csv")
+    assert rows_of(result.stdout_bytes.decode()) == [
+        NAMES,
+        *([str("" if value is None else value) for value in row] for row in EXACT),
+    ]
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("location", "read"),
+    [
+        ('Paris, "4"', 'Paris, "4"'),
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@sum", "'@sum"),
+        (" =1+1", "'=1+1"),
+        ("\t=1+1", "\\t=1+1"),
+        ("two\r\nlines", "two\\r lines"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("Zürich", "Zürich"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_csv_is_read_as_it_was_meant_whatever_a_provider_calls_a_place(fleet: Fleet, location: str, read: str) -> None:
+    """A comma must make no column, a formula must not be calculated, and a terminal not be moved."""
+    located(fleet, location)
+    output = CommandLine(fleet.settings)("inventory", "--csv").stdout_bytes.decode()
+    assert output.count("\r\n") == output.count("\n") == output.count("\r") == 2
+    assert output.endswith("\r\n")
+    assert rows_of(output)[1] == ["static", read, "1", "1", "0", "0", "0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "machines"),
+    [
+        (["--provider", "equinix"], 4),
+        (["--location", "Amsterdam"], 3),
+        (["--provider", "equinix", "--location", "Paris"], 1),
+        (["--provider", "static", "--location", "Paris"], 0),
+        (["--location", "amsterdam"], 0),
+    ],
+)
+def test_the_inventory_can_be_of_a_part(shepherdctl: CommandLine, arguments: list[str], machines: int) -> None:
+    """The total is that of what is shown."""
+    assert shepherdctl.load("inventory", *arguments)["total"]["machines"] == machines
+
+
+def test_one_row_needs_no_total(shepherdctl: CommandLine) -> None:
+    """It would say the same again."""
+    assert len(shepherdctl.read("inventory", "--location", "Amsterdam").splitlines()) == 1 + 1
+
+
+def test_sums_are_exact_beyond_the_databases_own_numbers(fleet: Fleet) -> None:
+    """A fleet of a hundred thousand machines has more bytes than 64 bits with a sign count."""
+    for _ in range(3):
+        reported(fleet, "x", "static", 1, 1, 1, 2**63 - 1)
+    shepherdctl = CommandLine(fleet.settings)
+    assert shepherdctl.load("inventory")["total"]["disk_bytes"] == 3 * (2**63 - 1)
+    assert rows_of(shepherdctl.read("inventory", "--csv"))[1][-1] == str(3 * (2**63 - 1))
+    assert "24 EiB" in shepherdctl.read("inventory")
+
+
+def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
+    """No output at all would look like a mistake; programs get what they can read."""
+    shepherdctl = CommandLine(fleet.settings)
+    result = shepherdctl("inventory")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
+    assert shepherdctl.load("inventory") == {"locations": [], "total": dict.fromkeys(NAMES[2:], 0)}
+    assert rows_of(shepherdctl.read("inventory", "--csv")) == [NAMES]
+
+
+def test_one_form_at_a_time(fleet: Fleet) -> None:
+    """A program that gets another than it asked for fails later, and worse."""
+    result = CommandLine(fleet.settings)("inventory", "--csv", "-o", "json")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits_a_terminal(shepherdctl: CommandLine, fleet: Fleet, width: int) -> None:
+    """With all its figures: what is left out could be what was asked for."""
+    located(fleet, "Frankfurt am Main, Hanauer Landstrasse", "equinix")
+    lines = without_styles(shepherdctl.on_terminal(width, "inventory")).splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines[0].split()) == "PROVIDER LOCATION MACHINES NO REPORT THREADS MEMORY DISKS CAPACITY"
+    assert lines[-1].split() == ["total", "6", "3", "104", "1.5", "TiB", "3", "4.4", "TiB"]

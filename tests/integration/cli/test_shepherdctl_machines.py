@@ -1,0 +1,283 @@
+"""The commands that look at machines."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.command_line import CommandLine, without_styles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAHWFzVOjVxDXhUsHlhyv8H7DMqYBXmRq2zMCQUbGDTN"
+# As `ssh-keygen -l` prints it for this key.
+FINGERPRINT = "SHA256:WogFh3u2txlGBV34t39Vjh+f3dtjFtWtz9C3jLo75aM"
+
+
+def failed(fleet: Fleet, cause: str, interval: int = 600) -> UUID:
+    """Return a machine whose agent could not be started."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    works = claimed(session, Process.AGENT_START)
+    work.fail(session, {found: Failure(cause, interval, HOST_KEY) for found in works})
+    session.close()
+    return machine_id
+
+
+def worked_on(fleet: Fleet) -> UUID:
+    """Return a machine that a session works on."""
+    machine_id = fleet.provided_machine()
+    claimed(fleet.open_session(), Process.AGENT_START)
+    return machine_id
+
+
+def paused(fleet: Fleet) -> UUID:
+    """Return a machine that somebody put on hold."""
+    machine_id = fleet.silent_machine()
+    queries.pause(fleet.connection, owner="alice", reason="because", machine_id=machine_id)
+    return machine_id
+
+
+def installed(fleet: Fleet) -> UUID:
+    """Return a machine with the wanted operating system."""
+    machine_id = fleet.started_machine()
+    fleet.request_installation(machine_id, 2)
+    fleet.report_installation(machine_id, 2)
+    return machine_id
+
+
+@pytest.mark.parametrize(
+    ("plant", "state", "words"),
+    [
+        (Fleet.bare_machine, "not_provided", "not provided yet"),
+        (Fleet.provided_machine, "needs_agent", "needs agent"),
+        (Fleet.started_machine, "agent_started", r"agent started \d s ago, no heartbeat yet"),
+        (lambda fleet: fleet.started_machine(1000), "agent_started", "agent started 16 min ago, no heartbeat yet"),
+        (lambda fleet: fleet.silent_machine(61), "agent_running", r"agent running, heartbeat 6\d s ago"),
+        (lambda fleet: fleet.silent_machine(840), "silent", "silent for 14 min"),
+        (lambda fleet: fleet.started_machine(2000), "silent", "silent for 33 min"),
+        (
+            lambda fleet: fleet.silent_machine(50, started_ago=10),
+            "agent_started",
+            r"agent started 1\d s ago, no heartbeat yet",
+        ),
+        (installed, "installed", "installed"),
+        (lambda fleet: failed(fleet, "no luck"), "needs_agent", "needs agent, backing off for 9 min"),
+        (worked_on, "needs_agent", "needs agent, being worked on"),
+        (paused, "silent", "silent for 2 h, paused by alice"),
+    ],
+)
+def test_the_state_of_a_machine_is_told_in_words(
+    fleet: Fleet, plant: Callable[[Fleet], UUID], state: str, words: str
+) -> None:
+    """The words are for people; programs get a name that stays the same."""
+    machine_id = plant(fleet)
+    shepherdctl = CommandLine(fleet.settings)
+    assert re.search(rf"  {words}$", shepherdctl.read("machine", "list"), re.MULTILINE)
+    assert re.search(rf"^state .*{words}$", shepherdctl.read("machine", "show", str(machine_id)), re.MULTILINE)
+    assert [machine["state"] for machine in shepherdctl.load("machine", "list")] == [state]
+    assert shepherdctl.load("machine", "show", str(machine_id))["state"] == state
+
+
+def test_silence_is_what_the_recoverer_is_set_to(fleet: Fleet) -> None:
+    """Else the list and the loop would speak of different machines."""
+    fleet.silent_machine(120)
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_SILENCE_SECONDS": "60"})
+    assert "silent for 2 min" in shepherdctl.read("machine", "list")
+
+
+@pytest.mark.parametrize(
+    ("process", "provider", "expected"),
+    [
+        (None, None, True),
+        (Process.RECOVERY, None, True),
+        (Process.AGENT_START, None, False),
+        (None, "static", True),
+        (None, "equinix", False),
+    ],
+)
+def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
+    fleet: Fleet, process: Process | None, provider: str | None, expected: bool
+) -> None:
+    """Whoever wonders why nothing happens to a machine looks at the machine."""
+    fleet.silent_machine()
+    queries.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)
+    (machine,) = CommandLine(fleet.settings).load("machine", "list")
+    assert machine["paused"] is expected
+    assert [pause["reason"] for pause in machine["pauses"]] == ["because"] * expected
+
+
+def test_json_has_whole_ids_times_in_utc_and_nothing_for_people(fleet: Fleet) -> None:
+    """Programs compare ids and parse times."""
+    machine_id = fleet.silent_machine()
+    (machine,) = CommandLine(fleet.settings).load("machine", "list")
+    assert machine["machine_id"] == str(machine_id)
+    assert machine["needs"] == "ShepherdRecovery"
+    assert machine["agent_heartbeat_at"].endswith("Z")
+    assert datetime.fromisoformat(machine["agent_heartbeat_at"]).tzinfo is not None
+    assert (machine["backing_off"], machine["being_worked_on"]) == (None, False)
+
+
+def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet) -> None:
+    """So that grep and its like find what they look for."""
+    machine_id, name = fleet.provided_machine(), "rack-" + 120 * "7"
+    fleet.sql("UPDATE machine_provided SET provider_id = :n, provider_location = 'far [bold]away[/bold]'", n=name)
+    _, line = CommandLine(fleet.settings).read("machine", "list").splitlines()
+    assert re.split("  +", line) == [str(machine_id), "static", name, "far [bold]away[/bold]", "needs agent"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: int) -> None:
+    """Less telling columns give way: an id in two lines cannot be copied."""
+    machine_id, name = fleet.silent_machine(), "b5b9cb59-6f2a-44b1-9e68"
+    fleet.sql(
+        "UPDATE machine_provided SET provider_id = :n, provider_ip_address = '2001:db8:1234:5678:9abc:def0:1234:5678', "
+        "provider_location = 'Frankfurt am Main'",
+        n=name,
+    )
+    shown = without_styles(CommandLine(fleet.settings).on_terminal(width, "machine", "list"))
+    assert max(map(len, shown.splitlines())) <= width
+    assert str(machine_id)[:8] in shown
+    assert str(machine_id) not in shown
+    assert name in shown
+    assert ("2001:db8:1234:5678:9abc:def0:1234:5678" in shown) is (width == 120)
+
+
+def test_nothing_is_left_out_silently(fleet: Fleet) -> None:
+    """Who sees a part must know that it is one."""
+    for _ in range(3):
+        fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    some, everything = shepherdctl("machine", "list", "--limit", "2"), shepherdctl("machine", "list", "--limit", "3")
+    assert len(some.stdout.splitlines()) == 1 + 2
+    assert "only 2 machines shown" in some.stderr
+    assert len(everything.stdout.splitlines()) == 1 + 3
+    assert everything.stderr == ""
+
+
+def test_the_list_can_be_of_one_provider(fleet: Fleet) -> None:
+    """Fleets of several providers are looked at one by one."""
+    fleet.provided_machine("static")
+    wanted = fleet.provided_machine("equinix")
+    shown = CommandLine(fleet.settings).load("machine", "list", "--provider", "equinix")
+    assert [machine["machine_id"] for machine in shown] == [str(wanted)]
+
+
+def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
+    """No output at all would look like a mistake; programs get an empty list."""
+    shepherdctl = CommandLine(fleet.settings)
+    result = shepherdctl("machine", "list")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
+    assert shepherdctl.load("machine", "list") == []
+
+
+def test_a_machine_is_named_by_the_beginning_of_its_id_or_by_its_provider_id(fleet: Fleet) -> None:
+    """People copy what they see, and type as little as possible."""
+    machine_id = fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    for name in (str(machine_id), str(machine_id)[:8].upper(), "machine-1"):
+        assert shepherdctl.load("machine", "show", name)["machine_id"] == str(machine_id)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"]
+)
+def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments: str) -> None:
+    """A guess could be the wrong machine."""
+    fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
+    fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000002')")
+    result = CommandLine(fleet.settings)(*arguments.split(), "abcd")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "more than one machine is called 'abcd'" in result.stderr
+    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
+def test_show_tells_what_went_wrong_who_works_and_what_holds(fleet: Fleet) -> None:
+    """One command must answer why a machine is as it is."""
+    machine_id = failed(fleet, "AgentExited: status 1")
+    queries.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
+    session = fleet.open_session()
+    work.start_work(session, Process.ACCESS, machine_id)
+    shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+    for words in (
+        "ShepherdAgentStart, ends in 9 min: AgentExited: status 1",
+        "ShepherdAccess by test (a test), whose session dies in 59 min",
+        "by alice: mainboard",
+        f"ssh-ed25519 {FINGERPRINT}",
+    ):
+        assert words in shown
+    fleet.expire(session)
+    assert "whose session is dead" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+
+
+def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None:
+    """The operator compares the fingerprint with the one in the failure."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    (found,) = claimed(session, Process.AGENT_START)
+    work.finish_agent_start(session, {found: AgentStarted(bytes(32), HOST_KEY)})
+    shepherdctl = CommandLine(fleet.settings)
+    assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read("machine", "forget-host-key", str(machine_id))
+    assert "host_key" not in fleet.tags(machine_id)
+    again = shepherdctl("machine", "forget-host-key", str(machine_id))
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert f"no host key was pinned for machine {machine_id}" in again.stderr
+    document = shepherdctl.load("machine", "forget-host-key", str(machine_id))
+    assert document == {"machine_id": str(machine_id), "forgotten": False, "host_key": None}
+
+
+def test_history_is_told_newest_last_with_causes(fleet: Fleet) -> None:
+    """As a log: what happened last stands above the prompt."""
+    machine_id = failed(fleet, "SshRefused: nothing listens")
+    shepherdctl = CommandLine(fleet.settings)
+    events = shepherdctl.load("history", str(machine_id))
+    assert [event["event"] for event in events] == ["Started", "Failed"]
+    assert events[-1]["failed_cause"] == "SshRefused: nothing listens"
+    lines = shepherdctl.read("history", str(machine_id)).splitlines()
+    assert "SshRefused: nothing listens" in lines[-1]
+    newest = shepherdctl("history", str(machine_id), "--limit", "1")
+    assert "Failed" in newest.stdout
+    assert "Started" not in newest.stdout
+    assert "only the last 1 event shown" in newest.stderr
+
+
+def test_the_history_of_a_machine_that_is_gone_can_be_read(fleet: Fleet) -> None:
+    """An audit trail that ends with the machine would be of no use after it."""
+    machine_id = uuid4()
+    fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event) VALUES (:i, 'ShepherdRecovery', 'Expired')", i=machine_id
+    )
+    shepherdctl = CommandLine(fleet.settings)
+    assert [event["event"] for event in shepherdctl.load("history", str(machine_id))] == ["Expired"]
+    assert shepherdctl("history", str(uuid4())).exit_code == 1
+
+
+def test_a_machine_without_history_is_no_failure(fleet: Fleet) -> None:
+    """It is merely new."""
+    machine_id = fleet.provided_machine()
+    result = CommandLine(fleet.settings)("history", str(machine_id))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "nothing has been done" in result.stderr
+
+
+def test_what_a_machine_says_cannot_act_on_the_terminal(fleet: Fleet) -> None:
+    """A cause holds what an agent or an SSH server sent: it could rewrite the screen, or the title, or worse."""
+    machine_id = failed(fleet, "said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m")
+    shepherdctl = CommandLine(fleet.settings)
+    for command in ("history", "machine show"):
+        piped = shepherdctl.read(*command.split(), str(machine_id))
+        assert "said \\x1b]0;owned\\x07 and\\r [red]more[/red]\\x9b31m" in piped
+        shown = without_styles(shepherdctl.on_terminal(80, *command.split(), str(machine_id))).replace("\r\n", "")
+        assert not re.search("[\x07\r\x1b\x9b]", piped + shown)
+        assert "[red]more[/red]" in shown

@@ -1,0 +1,175 @@
+"""The commands that put machines on hold."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import claimed, ids
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from tests.support.bmdb.fleet import Fleet
+
+REASON = ("--reason", "network maintenance")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "covers"),
+    [
+        (["--all"], "everything"),
+        (["--machine", "machine-1"], "machine {machine_id}"),
+        (["--process", "ShepherdAgentStart"], "process ShepherdAgentStart"),
+        (["--provider", "static"], "provider static"),
+        (
+            ["--machine", "machine-1", "--process", "ShepherdAgentStart", "--provider", "static"],
+            "machine {machine_id}, process ShepherdAgentStart, provider static",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_no_loop_takes_what_a_pause_covers_until_it_is_resumed(fleet: Fleet, arguments: list[str], covers: str) -> None:
+    """That is what an operator pauses for; and resuming must not need the patience of a backoff."""
+    machine_id = fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    shown = shepherdctl.read("pause", *arguments, *REASON)
+    assert covers.format(machine_id=machine_id) in shown
+    assert claimed(fleet.open_session(), Process.AGENT_START) == []
+    (pause,) = shepherdctl.load("pauses")
+    assert pause["pause_id"] in shown
+    assert f"  {covers.format(machine_id=machine_id)}  " in shepherdctl.read("pauses")
+    assert (pause["owner"], pause["reason"], pause["expires_at"]) == (getpass.getuser(), REASON[1], None)
+    shepherdctl.read("resume", pause["pause_id"][:8])
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
+
+
+def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
+    """The last one alone was, and its operator went to work on the others; one that is named twice is one machine."""
+    first, second, other = (fleet.provided_machine() for _ in range(3))
+    shepherdctl = CommandLine(fleet.settings)
+    named = ("--machine", "machine-1", "--machine", str(second), "--machine", str(first))
+    made = shepherdctl.load("pause", *named, "--process", "ShepherdAgentStart", *REASON)
+    assert [pause["machine_id"] for pause in made] == [str(first), str(second)]
+    assert {pause["pause_id"] for pause in made} == {pause["pause_id"] for pause in shepherdctl.load("pauses")}
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [other]
+
+
+def test_of_machines_of_which_one_is_unknown_none_is_paused(fleet: Fleet) -> None:
+    """Half of what was asked for is what nobody asked for; typed again, the first would have two pauses."""
+    fleet.provided_machine()
+    result = CommandLine(fleet.settings)("pause", "--machine", "machine-1", "--machine", "machine-2", *REASON)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'machine-2'" in result.stderr
+    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
+def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) -> None:
+    """A database that fails in the middle must not leave half of it behind."""
+    first, second = (own_fleet.provided_machine() for _ in range(2))
+    own_fleet.sql(f"ALTER TABLE pauses ADD CHECK (machine_id <> '{second}')")
+    result = CommandLine(own_fleet.settings)("pause", "--machine", str(first), "--machine", str(second), *REASON)
+    assert result.exit_code == 1
+    assert own_fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--reason", "x"],
+        ["--all", "--machine", "", "--reason", "x"],
+        ["--provider", "static", "--provider", "equinix", "--reason", "x"],
+        ["--all"],
+        ["--all", "--reason", " "],
+        ["--all", "--provider", "static", "--reason", "x"],
+        ["--provider", "statik", "--reason", "x"],
+        ["--process", "ShepherdRecover", "--reason", "x"],
+        ["--process", "UnitTest1", "--reason", "x"],
+        ["--all", "--reason", "x", "--owner", ""],
+        ["--all", "--reason", "x", "--owner", "provisioner"],
+        ["--all", "--reason", "x", "--for", "2 weeks"],
+    ],
+    ids=" ".join,
+)
+def test_a_pause_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: list[str]) -> None:
+    """A forgotten scope would stop the fleet, and a mistyped one stop nothing while its operator feels safe."""
+    result = CommandLine(fleet.settings)("pause", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
+
+
+def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
+    """A maintenance is over at some time, and people forget."""
+    machine_id = fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    (made,) = shepherdctl.load("pause", "--all", "--for", "2h", "--owner", "carol", *REASON)
+    assert (made["seconds"], made["owner"]) == (7200, "carol")
+    (pause,) = shepherdctl.load("pauses")
+    begun, ends = (datetime.fromisoformat(pause[name]) for name in ("created_at", "expires_at"))
+    assert round((ends - begun).total_seconds()) == 7200
+    assert "in 1 h" in shepherdctl.read("pauses")
+    fleet.pass_time(7201)
+    assert shepherdctl.load("pauses") == []
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
+
+
+def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> None:
+    """Whoever is stopped by one must know whom to ask."""
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.read("pause", "--all", "--owner", "carol", "--reason", "first")
+    shepherdctl.read("pause", "--provider", "equinix", "--owner", "dave", "--reason", "second [bold]one[/bold]")
+    _, first, second = shepherdctl.read("pauses").splitlines()
+    assert "everything" in first
+    assert first.endswith("when resumed  first")
+    assert "provider equinix" in second
+    assert second.endswith("second [bold]one[/bold]")
+
+
+def test_without_pauses_that_is_said(fleet: Fleet) -> None:
+    """No output at all would look like a mistake."""
+    result = CommandLine(fleet.settings)("pauses")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing is paused\n")
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["abc", "--all"], 2), (["", "--all"], 0), (["abc"], 1)])
+def test_resume_wants_one_pause_or_all(fleet: Fleet, arguments: list[str], status: int) -> None:
+    """To end all of them must be asked for."""
+    shepherdctl = CommandLine(fleet.settings)
+    assert shepherdctl("resume", *arguments).exit_code == status
+
+
+def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet) -> None:
+    """The wrong one could be somebody else's."""
+    for end in (1, 2):
+        fleet.sql(
+            f"INSERT INTO pauses (pause_id, owner, reason) VALUES ('abcd0000-0000-4000-8000-00000000000{end}', 'x', '')"
+        )
+    shepherdctl = CommandLine(fleet.settings)
+    result = shepherdctl("resume", "abcd")
+    assert result.exit_code == 1
+    assert "more than one pause" in result.stderr
+    assert len(shepherdctl.load("pauses")) == 2
+    assert [pause["pause_id"][-1] for pause in shepherdctl.load("resume", "ABCD0000-0000-4000-8000-000000000002")] == [
+        "2"
+    ]
+    assert len(shepherdctl.load("pauses")) == 1
+
+
+def test_resuming_all_leaves_what_the_provisioner_set_aside(fleet: Fleet) -> None:
+    """Those machines are not at the provider; no operator paused them, and the Provisioner takes them back itself."""
+    shepherdctl = CommandLine(fleet.settings)
+    machine_id = fleet.provided_machine()
+    queries.pause(fleet.connection, owner="provisioner", reason="not listed", machine_id=machine_id)
+    shepherdctl.read("pause", "--all", *REASON)
+    shepherdctl.read("pause", "--machine", str(machine_id), *REASON)
+    result = shepherdctl("resume", "--all")
+    assert len(result.stdout.splitlines()) == 1 + 2
+    assert "1 machine set aside by the Provisioner" in result.stderr
+    (left,) = shepherdctl.load("pauses")
+    assert left["owner"] == "provisioner"
+    shepherdctl.read("resume", left["pause_id"])
+    assert shepherdctl.load("pauses") == []

@@ -1,0 +1,127 @@
+"""The command that tells how the fleet is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shepherdctl.state import State
+from tests.support.bmdb.fleet import HOUR
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from tests.support.bmdb.fleet import Fleet
+
+REASON = "8 of 10 machines fell silent, the budget is 20 %"
+
+
+@pytest.fixture
+def shepherdctl(fleet: Fleet) -> CommandLine:
+    """Return the command line of a fleet with two machines in every state that a provided machine can have."""
+    for _ in range(2):
+        fleet.provided_machine()
+        fleet.started_machine(60)
+        fleet.silent_machine(60)
+        fleet.silent_machine(2 * HOUR)
+        installed = fleet.started_machine(HOUR)
+        fleet.request_installation(installed, 1)
+        fleet.report_installation(installed, 1)
+    return CommandLine(fleet.settings)
+
+
+def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """Whoever looks from one command to the other must not find two truths."""
+    apart = fleet.silent_machine()
+    fleet.change(apart, f"INSERT INTO machine_quarantine VALUES ('{apart}', now(), '?', '')")
+    listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
+    counted = {count["state"]: count["machines"] for count in shepherdctl.load("status")["machines"]}
+    assert counted == listed
+    assert counted.keys() == set(State) - {State.NOT_PROVIDED, State.FORGOTTEN, State.RELEASED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paused"),
+    [
+        (["--all"], 11),
+        (["--provider", "static"], 10),
+        (["--process", "ShepherdRecovery"], 6),
+        (["--process", "ShepherdAgentStart", "--provider", "static"], 2),
+        (["--machine", "machine-1"], 1),
+        (["--machine", "machine-1", "--process", "ShepherdRecovery"], 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_machines_that_are_paused_are_counted_as_the_list_tells_them(
+    shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int
+) -> None:
+    """A pause of everything that the counts left out looked like no pause at all."""
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
+    shepherdctl.read("pause", *arguments, "--reason", "maintenance")
+    listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list") if machine["paused"])
+    counted = {count["state"]: count["paused"] for count in shepherdctl.load("status")["machines"] if count["paused"]}
+    assert counted == listed
+    assert listed.total() == paused
+
+
+def test_a_line_for_each_provider_tells_the_states_and_what_is_held_up(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """Columns of what does not occur only hide what does."""
+    fleet.provided_machine("equinix")
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
+    result = shepherdctl("status")
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+        ["equinix", "2", "1", "1"],
+        ["static", "10", "2", "2", "2", "2", "2"],
+    ]
+    assert result.stdout.splitlines()[0].split("  ")[:4] == ["PROVIDER", "MACHINES", "NOT PROVIDED", "NEEDS AGENT"]
+    assert result.stderr == ""
+
+
+def test_where_recovery_is_held_back_the_figures_that_decided_it_are_told(
+    shepherdctl: CommandLine, fleet: Fleet
+) -> None:
+    """Nobody must have to ask why silent machines are left alone; a hold that ended counts for silence still."""
+    fleet.sql(
+        "INSERT INTO recovery_holds VALUES ('equinix', '', now() - interval '4 minutes', NULL, :reason), "
+        "('static', 'ams', now() - interval '3 hours', now() - interval '2 hours', 'before'), "
+        "('static', 'fra', now() - interval '3 days', now() - interval '2 days', 'forgotten')",
+        reason=REASON,
+    )
+    lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
+    assert lines == [
+        f"held back for 4 min equinix the whole provider {REASON}",
+        "was held back until 2 h ago static location ams before",
+    ]
+    assert [(hold["provider"], hold["reason"]) for hold in shepherdctl.load("status")["holds"]] == [
+        ("equinix", REASON),
+        ("static", "before"),
+    ]
+
+
+def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
+    """They too are why nothing happens."""
+    shepherdctl.read("pause", "--all", "--reason", "maintenance", "--owner", "ana")
+    assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
+
+
+def test_what_waits_for_the_limit_of_machines_is_told_with_its_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    """A fleet that does not grow any more is looked at here first; what nobody saw for a day is no news."""
+    fleet.sql(
+        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
+        "('equinix', 20, 50, now() - interval '3 minutes'), ('static', 0, 50, now()), "
+        "('ec2', 7, 50, now() - interval '25 hours')"
+    )
+    lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
+    assert lines == [
+        "WAITING PROVIDER BECAUSE SEEN",
+        "20 equinix the limit of 50 machines is reached 3 min ago",
+    ]
+    (told,) = shepherdctl.load("status")["waiting"]
+    assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
+
+
+def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
+    """Not even the head of a table, and no failure."""
+    result = CommandLine(fleet.settings)("status")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")

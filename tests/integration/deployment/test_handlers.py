@@ -1,0 +1,408 @@
+"""The functions as Lambda calls them: by file, with what the schedules send, configured by the environment alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters.secret_store import SsmSecretStore
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.errors import ConfigError, Discrepancy, EventInvalid
+from shepherd_core.runtime import LOOPS
+from shepherd_core.telemetry import Metric
+
+from agent.build import build
+from simulator.environment.agent_endpoint import AgentEndpoint, recording
+from simulator.machines.machines import MachinePark
+from simulator.providers.equinix.equinix_api import EquinixApi
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from tests.support.agents.machine_client import eventually
+from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, provided
+from tests.support.deployment import function_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.bmdb.fleet import Fleet
+
+ROOT = Path(__file__).parents[3]
+MACHINE_LOOP_COUNTS = {
+    Metric.CLAIMED,
+    Metric.FINISHED,
+    Metric.FAILED,
+    Metric.CANCELED,
+    Metric.BACKLOG,
+    Metric.OLDEST_WAIT,
+    Metric.INCOMPLETE,
+}
+UPDATER_COUNTS = {Metric.UPDATED, Metric.UNSETTLED, Metric.MISSING, Metric.INCOMPLETE, Metric.REPAIRED}
+SSH_KEY_PARAMETER = "/shepherd/ssh-key"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What Lambda tells a handler about its invocation."""
+
+    aws_request_id: str = "a-request"
+    seconds: float = 300
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return the time that is left."""
+        return int(self.seconds * 1000)
+
+
+@pytest.fixture(autouse=True)
+def _a_process_of_its_own() -> Iterator[None]:
+    """Forget what a process keeps between invocations, and close it, as the end of the process would."""
+    function_process.end()
+    yield
+    function_process.end()
+
+
+def invoke(loop: str, event: dict[str, object] | None = None, **context: Any) -> dict[str, Any]:
+    """Return what the function answers to *event*, by default the one that its schedule sends, after a trip as JSON."""
+    path = ROOT / "functions" / loop / "app.py"
+    spec = importlib.util.spec_from_file_location(f"{loop}_app", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if event is None:
+        event = json.loads((ROOT / "events" / f"{loop}.json").read_text())
+    answer: dict[str, Any] = json.loads(json.dumps(module.lambda_handler(event, Context(**context))))
+    return answer
+
+
+@pytest.fixture
+def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the settings that all functions get, which are in the environment: a database, and a list of nothing."""
+    (tmp_path / "list.json").write_text("[]")
+    settings = {
+        "SHEPHERD_BMDB_HOST": fleet.settings.bmdb_host,
+        "SHEPHERD_BMDB_PORT": str(fleet.settings.bmdb_port),
+        "SHEPHERD_BMDB_NAME": fleet.settings.bmdb_name,
+        "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
+        "SHEPHERD_PROVIDER": "static",
+        "SHEPHERD_STATIC_LIST": str(tmp_path / "list.json"),
+        "SHEPHERD_CREATION_SECONDS": "0",
+        "SHEPHERD_AGENT_SOURCE": str(tmp_path / "agent"),
+        "SHEPHERD_AGENT_ENDPOINT": "http://127.0.0.1:9",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+@pytest.fixture
+def equinix(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[EquinixApi]:
+    """Return a project that the functions are configured for, with two free reservations."""
+    boto3.client("ssm").put_parameter(Name="/api-key", Value=API_KEY, Type="SecureString")
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
+        for name, value in {
+            "SHEPHERD_PROVIDER": "equinix",
+            "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
+            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/api-key",
+            "SHEPHERD_EQUINIX_API_URL": api.url,
+            "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
+            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield api
+        assert api.errors == []
+
+
+def list_machines(environment: dict[str, str], *entries: tuple[str, str]) -> None:
+    """Write the list of the static provider: ids and addresses."""
+    machines = [{"ID": name, "Addr": address} for name, address in entries]
+    Path(environment["SHEPHERD_STATIC_LIST"]).write_text(json.dumps(machines))
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the metric records and the log lines."""
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if "_aws" in line], [line for line in lines if "_aws" not in line]
+
+
+def measured(record: dict[str, Any]) -> tuple[dict[str, float], list[list[str]]]:
+    """Return the metrics of a record by name, and its sets of dimensions."""
+    (directive,) = record["_aws"]["CloudWatchMetrics"]
+    assert directive["Namespace"] == "Shepherd"
+    values = {metric["Name"]: record[metric["Name"]] for metric in directive["Metrics"]}
+    return {name: value[0] if isinstance(value, list) else value for name, value in values.items()}, directive[
+        "Dimensions"
+    ]
+
+
+def sessions(fleet: Fleet) -> int:
+    """Return how many sessions there are."""
+    found: int = fleet.sql("SELECT count(*) FROM sessions")[0][0]
+    return found
+
+
+# --- what comes back ---
+
+
+def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: dict[str, str]) -> None:
+    """Counts come back under the names of the metrics."""
+    list_machines(environment, ("a", "192.0.2.1"), ("b", "192.0.2.2"))
+    answer = invoke("provisioner")
+    assert (answer["loop"], answer["provider"], answer["dry_run"]) == ("provisioner", "static", False)
+    assert answer["created"] == 2
+    assert set(provided(fleet)) == {"a", "b"}
+    assert sessions(fleet) == 0
+
+
+def test_the_initializer_starts_agents_with_a_key_that_it_makes(
+    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is in SSM and nowhere else; machines let in whoever holds it."""
+    private_key = SsmSecretStore().create_once(SSH_KEY_PARAMETER, ssh_key.generate)
+    build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
+    heard: set[str] = set()
+    with (
+        AgentEndpoint(recording(heard.add)) as endpoint,
+        MachinePark(
+            tmp_path / "park", 0, boot_seconds=0, agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
+        ) as park,
+    ):
+        addresses = [(name, park.rack(name, ssh_key.public_line(private_key))) for name in ("a", "b")]
+        eventually(lambda: {park.state(name).value for name, _ in addresses} == {"Up"})
+        list_machines(environment, *addresses)
+        monkeypatch.setenv("SHEPHERD_SSH_PORT", str(park.port))
+        monkeypatch.setenv("SHEPHERD_AGENT_ENDPOINT", endpoint.url)
+        invoke("provisioner")
+        answer = invoke("initializer")
+        assert {name: answer[name] for name in ("claimed", "finished", "failed", "backlog")} == {
+            "claimed": 2,
+            "finished": 2,
+            "failed": 0,
+            "backlog": 0,
+        }
+        assert [len(park.agents(name)) for name, _ in addresses] == [1, 1]
+
+
+def test_the_updater_follows_the_list(
+    fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rarely as the settings say."""
+    monkeypatch.setenv("SHEPHERD_UPDATE_SECONDS", "600")
+    list_machines(environment, ("a", "192.0.2.1"))
+    invoke("provisioner")
+    assert invoke("updater")["updated"] == 0
+    list_machines(environment, ("a", "192.0.2.7"))
+    fleet.pass_time(500)
+    function_process.end()  # a list is remembered for a while
+    assert invoke("updater")["updated"] == 0
+    fleet.pass_time(100)
+    assert invoke("updater", {"loop": "updater", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})["plan"][
+        "changes"
+    ] == [
+        {
+            "machine_id": str(provided(fleet)["a"]),
+            "provider_id": "a",
+            "changed": {"address": ["192.0.2.1", "192.0.2.7"]},
+        }
+    ]
+    assert invoke("updater")["updated"] == 1
+    assert fleet.sql("SELECT provider_ip_address FROM machine_provided") == [["192.0.2.7"]]
+
+
+def test_the_recoverer_reboots_silent_machines(fleet: Fleet, equinix: EquinixApi) -> None:
+    """With a provider that can."""
+    machine = fleet.silent_machine()
+    device = equinix.add_device_by_hand(f"{PREFIX}x", racked=False)
+    fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
+    assert invoke("recoverer")["finished"] == 1
+    assert equinix.devices()[0].actions_taken == ["reboot"]
+
+
+def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, equinix: EquinixApi) -> None:
+    """The same key that the Initializer logs in with."""
+    assert invoke("provisioner")["created"] == 2
+    assert len(provided(fleet)) == 2
+    public_line = ssh_key.public_line(SsmSecretStore().get(SSH_KEY_PARAMETER))
+    (key,) = equinix.keys()
+    assert key.key == public_line
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_invocation_answers_and_measures_the_same_counts(
+    equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
+) -> None:
+    """One record with exactly two dimensions: each further one makes every metric a new one, and costs."""
+    answer = invoke(loop)
+    (record,), _ = output(capsys)
+    metrics, dimensions = measured(record)
+    assert dimensions == [["loop", "provider"]]
+    assert (record["loop"], record["provider"]) == (loop, "equinix")
+    counts = {name: value for name, value in answer.items() if name not in {"loop", "provider", "dry_run"}}
+    assert metrics == counts
+    if loop != "provisioner":
+        expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
+        if loop == "recoverer":
+            expected = expected | {Metric.HELD_BACK, Metric.SILENT, Metric.NEVER_REPORTED, Metric.QUARANTINED}
+            expected |= {Metric.SPARED, Metric.NOT_TAKEN, Metric.NO_ACCESS}
+        assert set(counts) == {metric.value for metric in expected}
+
+
+def test_every_line_says_whose_it_is(
+    fleet: Fleet, environment: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines of all invocations end in one place; the next invocation of the process does not inherit them."""
+    list_machines(environment, ("a", "192.0.2.1"))
+    invoke("provisioner", aws_request_id="first")
+    _, lines = output(capsys)
+    assert lines
+    assert {(line["request_id"], line["loop"], line["provider"]) for line in lines} == {
+        ("first", "provisioner", "static")
+    }
+    with pytest.raises(EventInvalid):
+        invoke("provisioner", {}, aws_request_id="second")
+    _, (line,) = output(capsys)
+    assert line["request_id"] == "second"
+    assert "provider" not in line
+
+
+def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, environment: dict[str, str]) -> None:
+    """To connect takes longer than most invocations."""
+    for _ in range(2):
+        invoke("provisioner")
+    connections = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
+    )
+    assert fleet.sql(connections) == [[1]]
+
+
+@pytest.mark.parametrize("loop", ["provisioner", "recoverer"])
+def test_a_dry_run_answers_the_plan_and_changes_nothing(
+    fleet: Fleet, equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
+) -> None:
+    """Nor does it count anything."""
+    machine = fleet.silent_machine()
+    device = equinix.add_device_by_hand(f"{PREFIX}x", racked=False)
+    fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
+    answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})
+    assert answer["dry_run"] is True
+    if loop == "provisioner":
+        free = {reservation.id for reservation in equinix.reservations()}
+        assert {creation["capacity"]["reservation_id"] for creation in answer["plan"]["create"]} == free
+    else:
+        assert [work["machine_id"] for work in answer["plan"]] == [str(machine)]
+    assert len(equinix.devices()) == 1
+    assert equinix.devices()[0].actions_taken == []
+    assert fleet.events(machine) == []
+    assert sessions(fleet) == 0
+    assert output(capsys)[0] == []
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"loop": "provisioner"},
+        {"loop": "recoverer", "scheduled_time": "2026-11-21T09:30:00Z"},
+        {"loop": "provisioner", "scheduled_time": "2026-11-21T09:30:00Z", "dry_rnu": True},
+        {"loop": "provisioner", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": "false"},
+        {"version": "0", "detail-type": "Scheduled Event", "detail": "{}"},
+    ],
+    ids=["empty", "no time", "another loop's", "misspelt", "text for a switch", "the scheduler's default"],
+)
+def test_a_wrong_event_is_refused(
+    fleet: Fleet, environment: dict[str, str], capsys: pytest.CaptureFixture[str], event: dict[str, object]
+) -> None:
+    """A dry run that was misspelt must not become a real one."""
+    list_machines(environment, ("a", "192.0.2.1"))
+    with pytest.raises(EventInvalid):
+        invoke("provisioner", event)
+    assert provided(fleet) == {}
+    records, (line,) = output(capsys)
+    assert records == []
+    assert (line["level"], line["message"]) == ("ERROR", "the invocation failed")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_every_fault_of_the_settings_is_reported_at_once(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    """Whoever deploys repairs them in one go; what was fine is not mentioned."""
+    monkeypatch.delenv("SHEPHERD_BMDB_HOST")
+    monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
+    monkeypatch.setenv("SHEPHERD_SESSION_SECONDS", "1")
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")
+    monkeypatch.setenv("SHEPHERD_EQUINIX_DEVICE_PREFIX", "FIXME-")
+    with pytest.raises(ConfigError) as caught:
+        invoke(loop)
+    faults = {fault.split()[0]: fault for fault in caught.value.faults}
+    assert set(faults) == {
+        "SHEPHERD_BMDB_HOST",
+        "SHEPHERD_BMDB_PORT",
+        "SHEPHERD_SESSION_SECONDS",
+        "SHEPHERD_EQUINIX_PROJECT_ID",
+        "SHEPHERD_EQUINIX_API_KEY_PARAMETER",
+        "SHEPHERD_EQUINIX_DEVICE_PREFIX",
+        "SHEPHERD_EQUINIX_KEY_LABEL",
+    }
+    assert len(faults) == len(caught.value.faults)
+    assert "'many'" in faults["SHEPHERD_BMDB_PORT"]
+
+
+def test_an_unknown_provider_is_reported_with_everything_else(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although what the provider needs cannot be known then."""
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "statik")
+    monkeypatch.setenv("SHEPHERD_CHUNK", "0")
+    with pytest.raises(ConfigError) as caught:
+        invoke("provisioner")
+    assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_PROVIDER", "SHEPHERD_CHUNK"}
+
+
+def test_settings_that_were_wrong_are_read_again(
+    fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that failed once must not fail for ever."""
+    monkeypatch.setenv("SHEPHERD_CHUNK", "0")
+    with pytest.raises(ConfigError):
+        invoke("provisioner")
+    monkeypatch.setenv("SHEPHERD_CHUNK", "1")
+    assert invoke("provisioner")["created"] == 0
+
+
+def test_an_invocation_that_is_too_short_for_its_settings_is_refused(environment: dict[str, str], aws: None) -> None:
+    """The timeout of the function and the time limit of a machine are set in two places."""
+    with pytest.raises(ConfigError, match="work on one machine may take 125 s"):
+        invoke("initializer", seconds=60)
+
+
+def test_a_discrepancy_is_measured_and_fails_the_invocation(
+    fleet: Fleet, environment: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An alarm watches the metric; the failure alone could be anything."""
+    for _ in range(4):
+        fleet.provided_machine()
+    fleet.pass_time(3600)
+    with pytest.raises(Discrepancy):
+        invoke("provisioner")
+    (record,), lines = output(capsys)
+    metrics, dimensions = measured(record)
+    assert metrics == {"discrepancy": 1, "disputed": 4}
+    assert dimensions == [["loop", "provider"]]
+    assert lines[-1]["message"] == "the invocation failed"
+    assert "machine-3" in lines[-1]["exception"]
+    assert queries.pauses(fleet.connection) == []
+
+
+def test_a_pass_without_a_discrepancy_says_so(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """An alarm on a metric that is missing most of the time does not know when it is over."""
+    invoke("provisioner")
+    (record,), _ = output(capsys)
+    assert measured(record)[0]["discrepancy"] == 0

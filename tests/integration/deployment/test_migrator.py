@@ -1,0 +1,310 @@
+"""The migrator: CloudFormation always gets an answer, and a deployment without its schema fails."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pg8000.native
+import pytest
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
+from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, StatementFailed
+from shepherd_core.operator.deployment import ANSWER_SECONDS, RESOURCE_ID, handle
+
+from functions.migrator.app import lambda_handler
+from simulator.lambda_.lambda_environment import Context
+from tests.support.bmdb.fleet import WAIT_SECONDS
+from tests.support.command_line import CommandLine
+from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shepherd_core.settings.config import BmdbSettings
+
+    from simulator.environment.postgres import Postgres
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+LATEST = migrations()[-1].version
+SIGNATURE = "X-Amz-Signature=0123456789abcdef"
+ASKED = {
+    "StackId": "arn:aws:cloudformation:eu-central-1:1:stack/shepherd/1",
+    "RequestId": "7",
+    "LogicalResourceId": "Schema",
+}
+
+
+@pytest.fixture
+def cloudformation() -> Iterator[ScriptedServer]:
+    """Return what waits for answers at a URL."""
+    with scripted_server(lambda _: Answer()) as server:
+        yield server
+
+
+@pytest.fixture
+def empty(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[BmdbSettings]:
+    """Let the environment name a database where nothing was ever migrated."""
+    settings = postgres.new_database("template1")
+    for name in ("host", "name", "user"):
+        monkeypatch.setenv(f"SHEPHERD_BMDB_{name.upper()}", getattr(settings, f"bmdb_{name}"))
+    yield settings
+    postgres.drop(settings)
+
+
+@pytest.fixture
+def bmdb(empty: BmdbSettings, clock: ManualClock) -> Iterator[Connection]:
+    """Return a connection to that database."""
+    connection = Connection(empty, None, clock)
+    yield connection
+    connection.close()
+
+
+def asked(server: ScriptedServer, kind: str, version: object = LATEST, before: object = None) -> dict[str, Any]:
+    """Return what CloudFormation sends."""
+    event: dict[str, Any] = {
+        **ASKED,
+        "RequestType": kind,
+        "ResponseURL": f"{server.url}/answer?{SIGNATURE}",
+        "ResourceType": "Custom::BmdbSchema",
+        "ResourceProperties": {
+            "ServiceToken": "arn:aws:lambda:eu-central-1:1:function:m",
+            "SchemaVersion": str(version),
+        },
+    }
+    if kind != "Create":
+        event["PhysicalResourceId"] = RESOURCE_ID
+    if kind == "Update":
+        event["OldResourceProperties"] = {"SchemaVersion": str(before)}
+    return event
+
+
+def invoke(event: Mapping[str, Any], seconds: float = 60) -> dict[str, Any]:
+    """Hand *event* to the function, which has so much time."""
+    context: Any = Context("7", "migrator", time.monotonic() + seconds)
+    return lambda_handler(dict(event), context)
+
+
+def answered(server: ScriptedServer) -> dict[str, Any]:
+    """Return the one answer that CloudFormation took."""
+    (request,) = server.requests
+    answer: dict[str, Any] = json.loads(request.body)
+    assert len(request.body) <= 4096
+    assert request.path == f"/answer?{SIGNATURE}"
+    assert answer.items() >= {**ASKED, "PhysicalResourceId": RESOURCE_ID}.items()
+    assert answer["Status"] == "SUCCESS" or answer["Reason"]
+    return answer
+
+
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the environment name no database: whoever looks for one fails."""
+    monkeypatch.delenv("SHEPHERD_BMDB_HOST", raising=False)
+
+
+def test_the_first_deployment_makes_the_schema(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+    """So that the loops, which are deployed after it, find what they need."""
+    invoke(asked(cloudformation, "Create"))
+    answer = answered(cloudformation)
+    assert answer["Status"] == "SUCCESS"
+    assert answer["Data"] == {"SchemaVersion": LATEST}
+    assert schema_version(bmdb) == LATEST
+
+
+def test_an_upgrade_applies_what_is_missing(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+    """And nothing twice."""
+    migrate(bmdb, known=migrations()[:1])
+    invoke(asked(cloudformation, "Update", before=1))
+    assert answered(cloudformation)["Data"] == {"SchemaVersion": LATEST}
+    assert schema_version(bmdb) == LATEST
+
+
+def test_the_answer_has_an_empty_content_type(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+    """The URL is signed for that; with another one the storage behind it refuses the answer."""
+    invoke(asked(cloudformation, "Create"))
+    assert cloudformation.requests[0].headers["Content-Type"] == ""
+
+
+def test_a_refused_migration_fails_the_deployment_with_the_reason(
+    cloudformation: ScriptedServer, bmdb: Connection
+) -> None:
+    """CloudFormation shows it to whoever deploys; and the loops that need the schema are not deployed."""
+    migrate(bmdb)
+    bmdb.script("UPDATE schema_migrations SET checksum = 'another' WHERE version = 2")
+    invoke(asked(cloudformation, "Update", before=1))
+    answer = answered(cloudformation)
+    assert answer["Status"] == "FAILED"
+    assert answer["Reason"].startswith("MigrationRefused: migration 2 ")
+
+
+def test_wrong_settings_fail_the_deployment(cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that breaks before it begins still owes an answer."""
+    nowhere(monkeypatch)
+    invoke(asked(cloudformation, "Create"))
+    assert answered(cloudformation)["Status"] == "FAILED"
+    assert "SHEPHERD_BMDB_HOST is not set" in answered(cloudformation)["Reason"]
+
+
+def test_code_and_template_of_different_versions_fail_the_deployment(
+    cloudformation: ScriptedServer, bmdb: Connection
+) -> None:
+    """A build that was forgotten would else be found out by the loops, at night."""
+    invoke(asked(cloudformation, "Create", version=LATEST + 1))
+    assert "this code needs" not in answered(cloudformation)["Reason"]
+    assert (
+        f"wants schema version {LATEST + 1}, the code deployed with it has version {LATEST}"
+        in (answered(cloudformation)["Reason"])
+    )
+    assert schema_version(bmdb) == 0
+
+
+def test_a_database_that_is_newer_fails_a_deployment(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+    """The loops would not run; whoever deploys has to know at once what to do."""
+    migrate(bmdb)
+    bmdb.script("INSERT INTO schema_migrations VALUES (99, 'of the future', '')")
+    invoke(asked(cloudformation, "Update", before=LATEST))
+    assert answered(cloudformation)["Status"] == "FAILED"
+    assert "deploy newer code" in answered(cloudformation)["Reason"]
+
+
+def test_a_rollback_is_let_pass(
+    cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rollback that fails leaves a stack that nobody can deploy to. Nobody is asked; the log says what follows."""
+    nowhere(monkeypatch)
+    invoke(asked(cloudformation, "Update", version=LATEST, before=LATEST + 1))
+    answer = answered(cloudformation)
+    assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
+    warnings = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if line["level"] == "WARNING"]
+    assert ["the loops stand still until code for it is deployed" in line["message"] for line in warnings] == [True]
+
+
+@pytest.mark.parametrize("version", [LATEST, "nonsense"])
+def test_to_delete_the_stack_touches_nothing(
+    cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch, version: object
+) -> None:
+    """The fleet's history outlives the deployment; and what never worked can still be deleted."""
+    nowhere(monkeypatch)
+    invoke(asked(cloudformation, "Delete", version))
+    assert answered(cloudformation)["Status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize("change", [{"RequestType": "Frobnicate"}, {"ResourceProperties": {"SchemaVersion": "new"}}])
+def test_a_request_that_is_not_understood_is_answered_too(
+    cloudformation: ScriptedServer, change: dict[str, Any]
+) -> None:
+    """Silence would hold the deployment for an hour."""
+    invoke({**asked(cloudformation, "Create"), **change})
+    assert answered(cloudformation)["Reason"].startswith("EventInvalid: ")
+
+
+def unthinkable() -> Connection:
+    """Fail as nobody thought of."""
+    raise KeyError("password=hunter2")
+
+
+def test_what_nobody_thought_of_is_answered_without_its_words(
+    cloudformation: ScriptedServer, clock: ManualClock
+) -> None:
+    """An error that is not ours may hold anything, and a reason is read by everybody who sees the stack."""
+    handle(asked(cloudformation, "Create"), unthinkable, clock, 60)
+    assert answered(cloudformation)["Reason"] == "KeyError, which nobody thought of; the log has more"
+
+
+def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: ScriptedServer, clock: ManualClock) -> None:
+    """An answer that is too long counts as none."""
+
+    def verbose() -> Connection:
+        raise ConfigError(["𝄞" * 10_000])
+
+    handle(asked(cloudformation, "Create"), verbose, clock, 60)
+    assert answered(cloudformation)["Reason"].endswith("𝄞…")
+
+
+def test_an_answer_that_got_lost_is_sent_again(
+    cloudformation: ScriptedServer, clock: ManualClock, bmdb: Connection
+) -> None:
+    """There is nobody else to send it."""
+    answers = iter([Answer(500), Answer(200, b"x", missing=5), Answer()])
+    cloudformation.answer = lambda _: next(answers)
+    handle(asked(cloudformation, "Create"), lambda: bmdb, clock, 60)
+    assert len({request.body for request in cloudformation.requests}) == 1
+    assert len(cloudformation.requests) == 3
+    assert clock.slept == [1, 2]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_an_answer_that_nobody_takes_is_a_failure_of_the_function(
+    cloudformation: ScriptedServer,
+    clock: ManualClock,
+    bmdb: Connection,
+    capsys: pytest.CaptureFixture[str],
+    reached: bool,
+) -> None:
+    """It may be invoked again. Whoever has the URL can answer in its place, so it is told nobody."""
+    event = asked(cloudformation, "Create")
+    cloudformation.answer = lambda _: Answer(403)
+    if not reached:
+        event["ResponseURL"] = f"http://127.0.0.1:1/answer?{SIGNATURE}"
+    with pytest.raises(AnswerUndelivered) as caught:
+        handle(event, lambda: bmdb, clock, 60)
+    assert str(caught.value).endswith("3 attempts: status 403" if reached else "3 attempts: ConnectionError")
+    assert caught.value.retryable
+    assert SIGNATURE not in capsys.readouterr().out + repr(caught.value)
+
+
+def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(
+    cloudformation: ScriptedServer, bmdb: Connection, empty: BmdbSettings
+) -> None:
+    """A deployment that was told that it failed, and rolled back, must not be overtaken by its own migration."""
+    migrate(bmdb, known=migrations()[:1])
+    socket = f"{empty.bmdb_host}/.s.PGSQL.5432"
+    with pg8000.native.Connection("postgres", database=empty.bmdb_name, unix_sock=socket, ssl_context=False) as other:
+        other.run("BEGIN")
+        other.run("SELECT FROM schema_lock FOR UPDATE")
+        invoke(asked(cloudformation, "Update", before=1), seconds=ANSWER_SECONDS + 0.3)
+        answer = answered(cloudformation)
+        assert answer["Reason"].startswith("TimeLimitExceeded: the migrations did not end in the time")
+        other.run("COMMIT")
+        bmdb.close()
+        mine = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd' AND datname = current_database()"
+        end = time.monotonic() + WAIT_SECONDS
+        while other.run(mine):  # the migration that went on has ended
+            assert time.monotonic() < end
+    assert schema_version(bmdb) == 1
+
+
+def test_by_hand_it_returns_what_it_would_answer(bmdb: Connection) -> None:
+    """For `sam local invoke`, and for whoever migrates with the deployed function."""
+    event = json.loads((Path(__file__).parents[3] / "events" / "migrator.json").read_text())
+    assert invoke(event) == {"SchemaVersion": LATEST}
+    assert schema_version(bmdb) == LATEST
+
+
+def test_by_hand_a_failure_is_a_failure(empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for an answer at a URL, so it is raised, as Lambda expects."""
+    monkeypatch.setenv("SHEPHERD_BMDB_NAME", "nothing_here")
+    with pytest.raises(StatementFailed, match="nothing_here"):
+        invoke({"RequestType": "Create"})
+    with pytest.raises(EventInvalid, match="RequestType is None"):
+        invoke({})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM schema_migrations WHERE version = {0}",
+        "INSERT INTO schema_migrations VALUES ({0} + 1, 'later', '')",
+    ],
+)
+def test_nothing_is_planned_against_another_schema(own_fleet: Fleet, tmp_path: Path, change: str) -> None:
+    """A plan opens no session, which would notice; and what it reads may mean something else there."""
+    own_fleet.sql(change.format(LATEST))
+    (tmp_path / "machines.json").write_text("[]")
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(tmp_path / "machines.json")}
+    ran = CommandLine(own_fleet.settings, environment).process("run", "provisioner", "--dry-run")
+    assert ran.returncode == 1
+    remedy = "run `shepherdctl db migrate`" if change.startswith("DELETE") else "deploy the code that belongs to it"
+    assert f"this code needs version {LATEST}: {remedy}" in ran.stderr.replace("\n", " ")

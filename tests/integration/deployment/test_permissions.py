@@ -1,0 +1,438 @@
+"""What each function asks of AWS is what its role may do, and the other way round."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from shepherd_core import edges
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ProviderError
+from shepherd_core.domain.machine import Capability, ProviderId
+from shepherd_core.settings import config
+
+from simulator.lambda_.lambda_environment import Context
+from simulator.providers.equinix.equinix_api import EquinixApi
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.hetzner.hetzner_robot import HetznerRobot
+from simulator.providers.hetzner.hetzner_state import RobotServer
+from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
+from tests.support.deployment import function_process
+from tests.support.deployment.cloudformation import PSEUDO, Stack
+from tests.support.deployment.deployments import (
+    EC2,
+    EQUINIX,
+    HETZNER,
+    IAM,
+    KEY,
+    REDFISH,
+    ROOT,
+    SMALLEST,
+    STATIC,
+    VPC,
+    logical_id,
+    transformed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.bmdb.fleet import Fleet
+
+# What the platform does with a function's role, for the function and not by its code.
+BY_THE_PLATFORM = {
+    "Log": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    "ReportFailures": {"sqs:SendMessage"},
+    "DecryptWhatIsRead": {"kms:Decrypt"},
+    "JoinVpc": {
+        "ec2:AssignPrivateIpAddresses",
+        "ec2:CreateNetworkInterface",
+        "ec2:DeleteNetworkInterface",
+        "ec2:DescribeNetworkInterfaces",
+        "ec2:DescribeSubnets",
+        "ec2:UnassignPrivateIpAddresses",
+    },
+}
+
+# Every method of a boto3 client that the code calls, and the action that it takes. A new one belongs here, into the
+# cases below, and into template.yaml.
+METHODS = {
+    "get_object": "s3:GetObject",
+    "put_parameter": "ssm:PutParameter",
+    "generate_db_auth_token": "rds-db:connect",
+    "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
+    "describe_instances": "ec2:DescribeInstances",
+    "reboot_instances": "ec2:RebootInstances",
+    "run_instances": "ec2:RunInstances",
+    "start_instances": "ec2:StartInstances",
+    "stop_instances": "ec2:StopInstances",
+}
+# What EC2 wants besides for a call that says how the new thing shall be tagged.
+WITH_TAGS = "ec2:CreateTags"
+# The same of what only people ask for, with permissions of their own: no function releases machines.
+BY_PEOPLE = {"terminate_instances"}
+# The same of what Powertools does with boto3 for us.
+POWERTOOLS = {"aws_lambda_powertools.utilities.parameters.SSMProvider": "ssm:GetParameter"}
+# Methods that clients have and that call nothing, or that are also methods of plain objects.
+NO_CALLS = {"close", "can_paginate", "copy"}
+
+
+def parameter(name: str) -> str:
+    """Return the ARN of an SSM parameter."""
+    return f"arn:aws:ssm:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:parameter{name}"
+
+
+def of_ec2(action: str, *kinds: str) -> set[tuple[str, str]]:
+    """Return the permissions for an action on things of EC2, whichever they are; of an image only this one."""
+    where = f"arn:aws:ec2:{PSEUDO['AWS::Region']}:"
+    owner = {kind: "" if kind.startswith("image") else PSEUDO["AWS::AccountId"] for kind in kinds}
+    return {(f"ec2:{action}", f"{where}{owner[kind]}:{kind if '/' in kind else kind + '/*'}") for kind in kinds}
+
+
+def needed_of_ec2(action: str, params: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the permissions that EC2 wants for a call, as the Service Authorization Reference tells."""
+    image = [f"image/{params['ImageId']}"] if "ImageId" in params else []
+    if action == "DescribeInstances":
+        return {("ec2:DescribeInstances", "*")}
+    if action == "RunInstances":
+        kinds = ("instance", "volume", "network-interface", "subnet", "security-group")
+        tagged = [each["ResourceType"] for each in params["TagSpecifications"]]
+        return of_ec2(action, *kinds, *image) | of_ec2("CreateTags", *tagged)
+    if action == "CreateReplaceRootVolumeTask":
+        return of_ec2(action, "instance", "volume", "replace-root-volume-task", *image)
+    return of_ec2(action, "instance")
+
+
+def reads(*names: str) -> set[tuple[str, str]]:
+    """Return the permissions to read SSM parameters, and objects as ``BUCKET/KEY``."""
+    return {
+        ("ssm:GetParameter", parameter(name)) if name.startswith("/") else ("s3:GetObject", f"arn:aws:s3:::{name}")
+        for name in names
+    }
+
+
+PASSWORD, LIST, RACKS, SSH_KEY, API_KEY, ROBOT = (
+    f"/shepherd/{name}"
+    for name in ("bmdb-password", "machines", "racks", "ssh-key", "equinix-api-key", "hetzner-credential")
+)
+BMCS = "/shepherd/bmc/*"
+MAKES_SSH_KEY = {("ssm:PutParameter", parameter(SSH_KEY))}
+USER = "postgres"
+TOKEN = {
+    (
+        "rds-db:connect",
+        f"arn:aws:rds-db:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:dbuser:{IAM['BmdbResourceId']}/{USER}",
+    )
+}
+LIST_IN_S3 = {**STATIC, "StaticList": "s3://lists/machines.json"}
+CA_IN_SSM, CA_IN_S3 = {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://authorities/ca.pem"}
+AGENT_CA = {"AgentCaSource": "s3://agents/ca.pem"}
+RACKS_IN_S3 = {**REDFISH, "RedfishList": "s3://lists/racks.json", "RedfishCaSource": "ssm:/ca"}
+RACKS_AND_CA = {**REDFISH, "RedfishCaSource": "s3://authorities/ca.pem"}
+VIRTUAL = {**EC2, "Ec2InstanceType": "t3.small"}  # whose root volume can be replaced
+SEES = {("ec2:DescribeInstances", "*")}
+IMAGE = f"image/{EC2['Ec2Image']}"
+LAUNCHES = of_ec2(
+    "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
+) | of_ec2("CreateTags", "instance", "volume")
+RESTARTS = of_ec2("CreateReplaceRootVolumeTask", "instance", "volume", "replace-root-volume-task", IMAGE).union(
+    *(of_ec2(action, "instance") for action in ("RebootInstances", "StartInstances", "StopInstances"))
+)
+# A BMC that nobody answers for, which the credential is read for all the same; and what else the providers know.
+RACK = '[{"ID": "one", "Addr": "192.0.2.1", "Bmc": "https://127.0.0.1:9", "Credential": "/shepherd/bmc/one"}]'
+KNOWN = {"redfish": "one", "hetzner": "1"}
+# Left over from other choices: no reason to read them.
+LEFT_OVER = {
+    **{
+        name: value
+        for provider, deployment in SMALLEST.items()
+        for name, value in deployment.items()
+        if name.lower().startswith(provider) and provider != "static"
+    },
+    "BmdbResourceId": "db-OTHER",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function in a deployment, and what it asks of AWS on the way through everything that it can do."""
+
+    function: str
+    deployment: dict[str, str]
+    asks: set[tuple[str, str]]
+
+
+CASES = [
+    Case("migrator", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, "/ca")),
+    Case("migrator", {**EQUINIX, **CA_IN_S3, **IAM}, TOKEN | reads("authorities/ca.pem")),
+    Case("provisioner", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, LIST, "/ca")),
+    Case("provisioner", {**LIST_IN_S3, **CA_IN_SSM, **LEFT_OVER, **IAM}, TOKEN | reads("lists/machines.json", "/ca")),
+    Case("provisioner", {**EQUINIX, **CA_IN_SSM}, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, "/ca")),
+    Case(
+        "provisioner",
+        {**EQUINIX, **CA_IN_S3, "StaticList": STATIC["StaticList"]},
+        MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, "authorities/ca.pem"),
+    ),
+    Case("initializer", {**STATIC, **CA_IN_SSM}, MAKES_SSH_KEY | reads(PASSWORD, LIST, SSH_KEY, "/ca", "bucket/agent")),
+    Case(
+        "initializer",
+        {**LIST_IN_S3, **CA_IN_S3, **AGENT_CA, **IAM},
+        TOKEN
+        | MAKES_SSH_KEY
+        | reads("lists/machines.json", SSH_KEY, "authorities/ca.pem", "agents/ca.pem", "bucket/agent"),
+    ),
+    Case(
+        "initializer",
+        {**EQUINIX, **CA_IN_SSM, "AgentSource": str(ROOT / "template.yaml")},  # any file
+        MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, "/ca"),
+    ),
+    Case("recoverer", {**EQUINIX, **CA_IN_SSM}, reads(PASSWORD, API_KEY, "/ca")),
+    Case("recoverer", {**EQUINIX, **CA_IN_S3, **IAM}, TOKEN | reads(API_KEY, "authorities/ca.pem")),
+    Case("updater", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, LIST, "/ca")),
+    Case("updater", {**LIST_IN_S3, **CA_IN_S3, **IAM}, TOKEN | reads("lists/machines.json", "authorities/ca.pem")),
+    Case("updater", {**EQUINIX, **CA_IN_SSM}, reads(PASSWORD, API_KEY, "/ca")),
+    Case("provisioner", {**RACKS_AND_CA, **CA_IN_SSM}, reads(PASSWORD, RACKS, BMCS, "authorities/ca.pem", "/ca")),
+    Case("provisioner", {**RACKS_IN_S3, **CA_IN_SSM, **IAM}, TOKEN | reads("lists/racks.json", BMCS, "/ca")),
+    Case(
+        "provisioner",
+        {**EC2, **CA_IN_SSM, "CreationSeconds": "0"},
+        LAUNCHES | SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, "/ca"),
+    ),
+    Case("provisioner", {**HETZNER, **CA_IN_SSM}, reads(PASSWORD, ROBOT, "/ca")),
+    Case(
+        "initializer",
+        {**RACKS_AND_CA, **CA_IN_SSM},
+        MAKES_SSH_KEY | reads(PASSWORD, RACKS, BMCS, SSH_KEY, "authorities/ca.pem", "/ca", "bucket/agent"),
+    ),
+    Case("initializer", {**EC2, **CA_IN_SSM}, SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, "/ca", "bucket/agent")),
+    Case(
+        "initializer", {**HETZNER, **CA_IN_SSM}, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, "/ca", "bucket/agent")
+    ),
+    Case("recoverer", {**RACKS_AND_CA, **CA_IN_SSM}, reads(PASSWORD, RACKS, BMCS, "authorities/ca.pem", "/ca")),
+    Case("recoverer", {**VIRTUAL, **CA_IN_SSM}, SEES | RESTARTS | reads(PASSWORD, "/ca")),
+    Case("recoverer", {**HETZNER, **CA_IN_SSM}, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, "/ca")),
+    Case("updater", {**RACKS_AND_CA, **CA_IN_SSM}, reads(PASSWORD, RACKS, BMCS, "authorities/ca.pem", "/ca")),
+    Case("updater", {**EC2, **CA_IN_SSM}, SEES | reads(PASSWORD, "/ca")),
+    Case("updater", {**HETZNER, **CA_IN_SSM}, reads(PASSWORD, ROBOT, "/ca")),
+    Case("agent_api", {**STATIC, **CA_IN_SSM}, reads(PASSWORD, "/ca")),
+    Case("agent_api", {**EQUINIX, **CA_IN_S3, **IAM}, TOKEN | reads("authorities/ca.pem")),
+]
+
+
+@pytest.fixture
+def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
+    """Return what grows by the action and the resource of every call that a function makes to AWS."""
+    found: set[tuple[str, str]] = set()
+
+    def called(params: dict[str, Any], model: Any, **_: object) -> None:
+        service = model.service_model.service_name
+        if service == "ec2":
+            found.update(needed_of_ec2(model.name, params))
+        elif service == "ssm":
+            name = params["Name"]
+            found.add((f"ssm:{model.name}", parameter(BMCS if name.startswith(BMCS.rstrip("*")) else name)))
+        else:
+            found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}"))
+
+    def signed(**_: object) -> None:
+        found.update(TOKEN)
+
+    boto3.setup_default_session()
+    events = boto3._get_default_session().events
+    events.register("provide-client-params.*", called)
+    events.register("choose-signer.rds.connect", signed)
+    yield found
+    function_process.end()
+
+
+@pytest.fixture
+def deployed(
+    fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Case], dict[str, str]]]:
+    """Return what puts a function's environment in place, as deployed; everything that it may read is there."""
+    assert fleet.settings.bmdb_user == USER
+    authority = Authority(tmp_path)
+    ca = authority.path.read_text()
+    others = boto3.Session()  # whose calls nobody notes
+    ssm, s3 = others.client("ssm"), others.client("s3")
+    secrets = {PASSWORD: "a-password", API_KEY: "a-key", ROBOT: "a-user:a-password", f"{BMCS[:-1]}one": "a-user:a-word"}
+    for name, value in {**secrets, LIST: "[]", RACKS: RACK, "/ca": ca}.items():
+        ssm.put_parameter(Name=name, Value=value, Type="SecureString")
+    for bucket, key, content in (
+        ("bucket", "agent", "an agent"),
+        ("lists", "machines.json", "[]"),
+        ("lists", "racks.json", RACK),
+        ("authorities", "ca.pem", ca),
+        ("agents", "ca.pem", ca),
+    ):
+        place = {"LocationConstraint": others.region_name}
+        with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+            s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
+        s3.put_object(Bucket=bucket, Key=key, Body=content.encode())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = Path(fleet.settings.bmdb_host) / f".s.PGSQL.{fleet.settings.bmdb_port}"
+    project = EquinixApi(NoHardware(), project_id=EQUINIX["EquinixProjectId"], api_key="a-key", reservations=1)
+    servers = [RobotServer(number=1, name="ours-1")]
+    robot = HetznerRobot(NoHardware(), user="a-user", password="a-password", servers=servers)
+
+    def network(deployment: dict[str, str]) -> dict[str, str]:
+        if deployment.get("Provider") != "ec2":  # for the others moto shall not make one, which takes a second
+            return {}
+        ec2 = others.client("ec2")
+        return {
+            "Ec2Subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+            "Ec2SecurityGroups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
+        }
+
+    with Door(server, authority.context()) as door, project as api, robot:
+
+        def deploy(case: Case) -> dict[str, str]:
+            database = {"BmdbHost": ADDRESS, "BmdbPort": str(door.port), "BmdbName": fleet.settings.bmdb_name}
+            answers = {**case.deployment, **network(case.deployment), **database, "BmdbUser": USER}
+            stack = Stack(transformed(), answers)
+            function = stack.resources[logical_id(case.function)]["Properties"]
+            environment: dict[str, str] = function["Environment"]["Variables"]
+            urls = {"SHEPHERD_EQUINIX_API_URL": api.url, "SHEPHERD_HETZNER_API_URL": robot.url}
+            for name, value in {**environment, **urls}.items():
+                monkeypatch.setenv(name, value)
+            return environment
+
+        yield deploy
+
+
+def plant_work(fleet: Fleet, case: Case) -> ProviderId:
+    """Let there be a machine that the function has to do something with, and return its id."""
+    provider = case.deployment.get("Provider", "static")
+    provider_id = KNOWN.get(provider, "machine-1")
+    if provider == "ec2" and case.function == "recoverer":
+        tags = [{"Key": "shepherd-fleet", "Value": case.deployment["Ec2Fleet"]}]
+        answer = (
+            boto3.Session()
+            .client("ec2")
+            .run_instances(
+                ImageId=case.deployment["Ec2Image"],
+                InstanceType=case.deployment["Ec2InstanceType"],
+                MinCount=1,
+                MaxCount=1,
+                TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+            )
+        )
+        provider_id = answer["Instances"][0]["InstanceId"]
+    if case.function in {"initializer", "updater", "recoverer"}:
+        machine_id = fleet.silent_machine() if case.function == "recoverer" else fleet.provided_machine()
+        fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}'")
+    return ProviderId(provider_id)
+
+
+def climb(provider_id: ProviderId) -> None:
+    """Do to a machine all that the Recoverer may come to do, the gravest first."""
+    _, provider = edges.load(config.RecovererSettings)
+    for capability, act in (
+        (Capability.REINSTALL, provider.reinstall),
+        (Capability.POWER_CYCLE, provider.power_cycle),
+        (Capability.REBOOT, provider.reboot),
+    ):
+        if capability in provider.capabilities:
+            with suppress(ProviderError):  # no BMC is there; and what is waited for takes longer than this
+                act(provider_id, Deadline(edges.CLOCK, 15))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
+def test_a_function_asks_for_what_the_table_says(
+    case: Case, fleet: Fleet, deployed: Callable[[Case], dict[str, str]], asked: set[tuple[str, str]]
+) -> None:
+    """It runs as deployed: with the variables that the template gives it, against all that they name."""
+    deployed(case)
+    provider_id = plant_work(fleet, case)
+    event = json.loads((ROOT / "events" / f"{case.function}.json").read_text())
+    handler = importlib.import_module(f"functions.{case.function}.app").lambda_handler
+    handler(event, Context("a-request", case.function, time.monotonic() + 300))
+    if case.function == "recoverer":
+        climb(provider_id)
+    assert asked == case.asks
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
+def test_a_role_may_do_what_the_table_says_and_nothing_else(case: Case) -> None:
+    """Neither less, which fails at night, nor more, which somebody may use who should not."""
+    stack = Stack(transformed(), {**case.deployment, **VPC, "KmsKeyArn": KEY, "BmdbUser": USER})
+    allowed: set[tuple[str, str]] = set()
+    for statement in stack.statements(logical_id(case.function)):
+        assert statement["Effect"] == "Allow"
+        actions, resources = (
+            {each} if isinstance(each, str) else set(each) for each in (statement["Action"], statement["Resource"])
+        )
+        if statement["Sid"] in BY_THE_PLATFORM:
+            assert actions == BY_THE_PLATFORM[statement["Sid"]]
+        else:
+            allowed |= {(action, resource) for action in actions for resource in resources}
+    assert allowed == case.asks
+
+
+def _calls(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of all methods that a module calls."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.func.attr
+
+
+def _services(tree: ast.AST) -> Iterator[str]:
+    """Yield the services that a module makes clients for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "aws.client":
+            yield ast.literal_eval(node.args[0])  # nothing but a literal is understood here
+
+
+def _powertools(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module imports of those parts of Powertools that talk to AWS."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aws_lambda_powertools.utilities"):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def test_the_cases_know_every_call_that_the_code_can_make(aws: None) -> None:
+    """A call that is added to the code, and to none of the cases, would fail in AWS for want of a permission."""
+    package = ROOT / "layers" / "shepherd_core" / "shepherd_core"
+    trees = [
+        ast.parse(path.read_text(encoding="utf-8")) for path in [*package.rglob("*.py"), *ROOT.glob("functions/*/*.py")]
+    ]
+    services = {service for tree in trees for service in _services(tree)}
+    of_clients = {name for service in services for name in dir(boto3.client(service)) if name[0] != "_"} - NO_CALLS
+    assert {name for tree in trees for name in _calls(tree)} & of_clients == METHODS.keys() | BY_PEOPLE
+    talking = {
+        name for tree in trees for name in _powertools(tree) if "typing" not in name and "exceptions" not in name
+    }
+    assert talking == POWERTOOLS.keys()
+    assert {action for case in CASES for action, _ in case.asks} == {
+        *METHODS.values(),
+        *POWERTOOLS.values(),
+        WITH_TAGS,
+    }
+
+
+def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it() -> None:
+    """EC2 knows no resource for it; so the condition keeps the function itself from it."""
+    stack = Stack(transformed(), {**STATIC, **VPC})
+    wide = [each for each in stack.statements("InitializerFunction") if "*" in str(each["Resource"])]
+    assert [each["Sid"] for each in wide] == ["JoinVpc"]
+    assert wide[0]["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
+
+
+def test_decryption_is_for_what_is_read_alone() -> None:
+    """The key may protect other things, too."""
+    stack = Stack(transformed(), {**STATIC, "KmsKeyArn": KEY})
+    (statement,) = [each for each in stack.statements("InitializerFunction") if each["Sid"] == "DecryptWhatIsRead"]
+    assert statement["Resource"] == KEY
+    region, suffix = PSEUDO["AWS::Region"], PSEUDO["AWS::URLSuffix"]
+    assert statement["Condition"] == {
+        "StringEquals": {"kms:ViaService": [f"ssm.{region}.{suffix}", f"s3.{region}.{suffix}"]}
+    }

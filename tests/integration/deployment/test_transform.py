@@ -1,0 +1,389 @@
+"""What SAM makes of template.yaml, which is what CloudFormation gets to see."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.loops.control_loop import MARGIN_SECONDS
+from shepherd_core.loops.provisioner import CREATE_SECONDS
+from shepherd_core.runtime import CLOSING_SECONDS
+from shepherd_core.settings.config import (
+    PREFIX,
+    AgentApiSettings,
+    BmdbSettings,
+    InitializerSettings,
+    MigratorSettings,
+    ProvisionerSettings,
+    RecovererSettings,
+    Settings,
+    UpdaterSettings,
+    load,
+)
+
+from tests.support.deployment.cloudformation import Stack
+from tests.support.deployment.deployments import (
+    DEPLOYMENTS,
+    DOMAIN,
+    ENDPOINT,
+    EQUINIX,
+    FUNCTIONS,
+    IAM,
+    KEY,
+    LOOPS,
+    PROVIDER_SETTINGS,
+    ROOT,
+    SMALLEST,
+    STATIC,
+    TOPIC,
+    VPC,
+    deployed_name,
+    logical_id,
+    transformed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUEUE = "<FailureQueue.Arn>"
+SETTINGS: dict[str, type[Settings]] = {
+    "migrator": MigratorSettings,
+    "provisioner": ProvisionerSettings,
+    "initializer": InitializerSettings,
+    "recoverer": RecovererSettings,
+    "updater": UpdaterSettings,
+    "agent_api": AgentApiSettings,
+}
+EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
+EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
+EVERY_PROVIDER = pytest.mark.parametrize("provider", SMALLEST)
+
+
+def deployed(**answers: str) -> Stack:
+    """Return the stack of a deployment."""
+    return Stack(transformed(), {**STATIC, **answers})
+
+
+def properties(stack: Stack, function: str) -> dict[str, Any]:
+    """Return the properties of a function."""
+    found: dict[str, Any] = stack.resources[logical_id(function)]["Properties"]
+    return found
+
+
+def schedule(stack: Stack, loop: str) -> dict[str, Any]:
+    """Return the properties of the one schedule that starts a loop."""
+    target = f"<{logical_id(loop)}.Arn>"
+    (found,) = [each for each in stack.of_type("AWS::Scheduler::Schedule").values() if each["Target"]["Arn"] == target]
+    return found
+
+
+def needs(stack: Stack, resource: str) -> set[str]:
+    """Return everything that CloudFormation makes before *resource*."""
+    found: set[str] = set()
+    todo = [resource]
+    while todo:
+        described = stack.resources[todo.pop()]
+        named = (
+            {described["DependsOn"]}
+            if isinstance(described.get("DependsOn"), str)
+            else set(described.get("DependsOn", []))
+        )
+        named |= {name for name in re.findall(r"<(\w+)[.>]", json.dumps(described)) if name in stack.resources}
+        todo += named - found
+        found |= named
+    return found
+
+
+def statements(role: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the action and the resource of each statement of a role's own policies."""
+    for policy in role["Policies"]:
+        for statement in policy["PolicyDocument"]["Statement"]:
+            yield statement["Action"], statement["Resource"]
+
+
+def test_sam_makes_what_we_expect_and_nothing_else() -> None:
+    """A new version of SAM, or a careless property, can add a policy, an endpoint or a permission."""
+    made = {name: resource["Type"] for name, resource in deployed().resources.items()}
+    assert {name for name, kind in made.items() if kind == "AWS::Lambda::Function"} == set(map(logical_id, FUNCTIONS))
+    assert {name for name, kind in made.items() if kind == "AWS::IAM::Role"} == {
+        *(logical_id(function, "Role") for function in FUNCTIONS),
+        *(f"{logical_id(loop)}ScheduleRole" for loop in LOOPS),
+    }
+    assert set(made.values()) == {
+        "AWS::ApiGatewayV2::Api",
+        "AWS::ApiGatewayV2::Stage",
+        "AWS::CloudWatch::Alarm",
+        "AWS::CloudWatch::Dashboard",
+        "AWS::IAM::ManagedPolicy",
+        "AWS::IAM::Role",
+        "AWS::Lambda::EventInvokeConfig",
+        "AWS::Lambda::Function",
+        "AWS::Lambda::LayerVersion",
+        "AWS::Lambda::Permission",
+        "AWS::Logs::LogGroup",
+        "AWS::SQS::Queue",
+        "AWS::Scheduler::Schedule",
+        "AWS::Scheduler::ScheduleGroup",
+        "Custom::BmdbSchema",
+    }
+
+
+def test_whatever_is_chosen_refers_to_nothing_that_is_not_there() -> None:
+    """The same that is held for our part of the template holds for what SAM makes of it."""
+    for deployment in DEPLOYMENTS:
+        stack = Stack(transformed(), deployment)  # whose resources raise KeyError for a reference to what is not there
+        assert len(stack.of_type("AWS::Lambda::LayerVersion")) == 1, deployment
+        assert all(map(stack.statements, stack.of_type("AWS::Lambda::Function"))), deployment
+
+
+@EVERY_LOOP
+def test_the_schedule_sends_the_event_that_the_tests_use(loop: str) -> None:
+    """EventBridge Scheduler fills in the time; everything else stands in the file."""
+    sent = schedule(deployed(), loop)["Target"]["Input"]
+    sample = json.loads((ROOT / "events" / f"{loop}.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", sample["scheduled_time"])
+    assert json.loads(sent.replace("<aws.scheduler.scheduled-time>", sample["scheduled_time"])) == sample
+
+
+@EVERY_LOOP
+def test_no_tick_is_repeated_or_late(loop: str) -> None:
+    """Neither by the scheduler nor by Lambda, and both keep what failed."""
+    stack = deployed()
+    target = schedule(stack, loop)["Target"]
+    assert target["RetryPolicy"] == {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
+    assert target["DeadLetterConfig"] == {"Arn": QUEUE}
+    assert schedule(stack, loop)["FlexibleTimeWindow"] == {"Mode": "OFF"}
+
+
+@EVERY_FUNCTION
+def test_lambda_repeats_no_event(function: str) -> None:
+    """Of the migrator neither: its failure is the answer to CloudFormation."""
+    configs = deployed().of_type("AWS::Lambda::EventInvokeConfig").values()
+    (config,) = [each for each in configs if each["FunctionName"] == f"<{logical_id(function)}>"]
+    assert config == {
+        "FunctionName": f"<{logical_id(function)}>",
+        "Qualifier": "$LATEST",
+        "MaximumRetryAttempts": 0,
+        "MaximumEventAgeInSeconds": 60,
+        "DestinationConfig": {"OnFailure": {"Destination": QUEUE}},
+    }
+
+
+@EVERY_LOOP
+def test_a_schedule_may_start_its_function_and_report_failures(loop: str) -> None:
+    """And nothing else; it is SAM that writes this role."""
+    role = deployed().resources[f"{logical_id(loop)}ScheduleRole"]["Properties"]
+    assert set(statements(role)) == {
+        ("lambda:InvokeFunction", f"<{logical_id(loop)}.Arn>"),
+        ("sqs:SendMessage", QUEUE),
+    }
+    assert "ManagedPolicyArns" not in role
+
+
+@EVERY_FUNCTION
+def test_a_function_has_only_policies_of_this_template(function: str) -> None:
+    """SAM adds AWS's own policies where it makes the role, and those reach every log group and every subnet."""
+    stack = deployed(**VPC)
+    role = stack.resources[logical_id(function, "Role")]["Properties"]
+    assert {policy.strip("<>") for policy in role["ManagedPolicyArns"]} <= stack.of_type(
+        "AWS::IAM::ManagedPolicy"
+    ).keys()
+    assert properties(stack, function)["Role"] == f"<{logical_id(function, 'Role')}.Arn>"
+
+
+@EVERY_PROVIDER
+@EVERY_LOOP
+def test_a_loop_finds_its_settings_in_its_environment(
+    loop: str, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deployed starts: no variable is missing, none is refused, and none is that of another provider."""
+    stack = Stack(transformed(), SMALLEST[provider])
+    environment = properties(stack, loop)["Environment"]["Variables"]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = (SETTINGS[loop], PROVIDER_SETTINGS[provider])
+    load(*settings)
+    assert environment.keys() == {PREFIX + name.upper() for each in settings for name in each.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("function", "settings_type"), [("migrator", MigratorSettings), ("agent_api", AgentApiSettings)]
+)
+def test_who_needs_the_database_alone_knows_nothing_else(
+    function: str, settings_type: type[BmdbSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the provider nor where secrets are that are none of its business."""
+    environment = properties(deployed(**IAM), function)["Environment"]["Variables"]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (settings,) = load(settings_type)
+    assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "fleet")
+    assert environment.keys() == {PREFIX + name.upper() for name in settings_type.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("answers", "endpoint"),
+    [
+        ({}, "https://<AgentApi>.execute-api.eu-central-1.amazonaws.com"),
+        (DOMAIN, "https://<AgentApiDomainName>"),
+        (ENDPOINT, ENDPOINT["AgentEndpoint"]),
+        ({**DOMAIN, **ENDPOINT}, ENDPOINT["AgentEndpoint"]),
+    ],
+    ids=["own", "domain", "elsewhere", "both"],
+)
+def test_agents_report_to_this_deployment_unless_told_otherwise(answers: dict[str, str], endpoint: str) -> None:
+    """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
+    stack = deployed(**answers)
+    assert properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_AGENT_ENDPOINT"] == endpoint
+    # What is given out must answer by then; with a domain name its record may come later, and agents go on trying.
+    assert ("AgentApiFunction" in needs(stack, "InitializerFunction")) is ("AgentApi" in endpoint and answers != DOMAIN)
+
+
+def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
+    """It is the one thing here that the world may call."""
+    stack = deployed()
+    (api,) = stack.of_type("AWS::ApiGatewayV2::Api").values()
+    assert {(path, method) for path, methods in api["Body"]["paths"].items() for method in methods} == {
+        ("/heartbeat", "post")
+    }
+    assert "security" not in api["Body"]["paths"]["/heartbeat"]["post"]  # agents have no account with AWS
+    integration = api["Body"]["paths"]["/heartbeat"]["post"]["x-amazon-apigateway-integration"]
+    assert (integration["payloadFormatVersion"], integration["type"]) == ("2.0", "aws_proxy")
+    assert "functions/<AgentApiFunction.Arn>/invocations" in integration["uri"]
+    (permission,) = stack.of_type("AWS::Lambda::Permission").values()
+    assert permission["FunctionName"] == "<AgentApiFunction>"
+    assert permission["Principal"] == "apigateway.amazonaws.com"
+    assert str(permission["SourceArn"]).endswith(":<AgentApi>/*/POST/heartbeat")
+
+
+def test_the_path_that_an_agent_signs_is_the_path_that_the_function_sees() -> None:
+    """A stage with a name, or a mapping with a key, would stand in front of it."""
+    stack = deployed(**DOMAIN)
+    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
+    (mapping,) = stack.of_type("AWS::ApiGatewayV2::ApiMapping").values()
+    assert stage["StageName"] == "$default"
+    assert mapping == {
+        "ApiId": "<AgentApi>",
+        "DomainName": "<AgentApiDomainName>",
+        "Stage": "<AgentApiApiGatewayDefaultStage>",
+    }
+
+
+def test_what_the_api_lets_through_is_a_choice() -> None:
+    """It bounds what strangers can cost; by default 100,000 machines fit, and the smallest regions allow as much."""
+    (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": "2000", "ThrottlingBurstLimit": "1000"}
+    assert 100_000 / 60 < float(stage["DefaultRouteSettings"]["ThrottlingRateLimit"]) <= 2_500
+    assert float(stage["DefaultRouteSettings"]["ThrottlingBurstLimit"]) <= 1_250
+    (stage,) = deployed(AgentApiRate="5", AgentApiBurst="10").of_type("AWS::ApiGatewayV2::Stage").values()
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": "5", "ThrottlingBurstLimit": "10"}
+
+
+def test_no_line_is_logged_for_each_heartbeat() -> None:
+    """Neither by Lambda nor by the API: lines for four billion requests would cost more than the rest of the fleet."""
+    stack = deployed()
+    assert properties(stack, "agent_api")["LoggingConfig"]["SystemLogLevel"] == "WARN"
+    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
+    assert "AccessLogSettings" not in stage
+
+
+def test_the_recoverer_is_scheduled_by_default_for_a_provider_that_can_reboot() -> None:
+    """The choice arrives where it counts."""
+    states = {name: schedule(Stack(transformed(), SMALLEST[name]), "recoverer")["State"] for name in SMALLEST}
+    assert {name for name, state in states.items() if state != "ENABLED"} == {"static"}
+    assert states["static"] == "DISABLED"
+
+
+@EVERY_LOOP
+def test_no_loop_starts_before_the_schema_is_there(loop: str) -> None:
+    """A migration that fails leaves the loops as they were; one that is under way keeps new ones waiting."""
+    stack = deployed()
+    for resource in (logical_id(loop), f"{logical_id(loop)}Schedule"):
+        assert "BmdbSchema" in needs(stack, resource)
+
+
+def test_no_report_is_taken_before_the_schema_is_there() -> None:
+    """It could not be recorded."""
+    assert "BmdbSchema" in needs(deployed(), "AgentApiFunction")
+
+
+def test_the_migrator_is_ready_when_the_schema_is_asked_for() -> None:
+    """With its permissions and its log, also while everything is deleted in the opposite order."""
+    needed = needs(deployed(**VPC), "BmdbSchema")
+    assert {"MigratorFunction", "MigratorRole", "FunctionPolicy", "MigratorLogs"} <= needed
+    assert not needed & set(map(logical_id, LOOPS))
+
+
+@EVERY_FUNCTION
+def test_a_function_logs_json_into_a_group_with_an_end(function: str) -> None:
+    """Lambda would make a group by itself, and keep it for ever."""
+    stack = deployed(LogRetentionDays="7")
+    logging = properties(stack, function)["LoggingConfig"]
+    group = stack.resources[logging["LogGroup"].strip("<>")]["Properties"]
+    assert logging["LogFormat"] == "JSON"
+    assert group == {"LogGroupName": f"/aws/lambda/shepherd-{deployed_name(function)}", "RetentionInDays": "7"}
+
+
+@pytest.mark.parametrize("function", [*LOOPS, "agent_api"])
+def test_reserved_concurrency_is_set_only_when_it_is_asked_for(function: str) -> None:
+    """A new account has none to give."""
+    key, parameter = "ReservedConcurrentExecutions", logical_id(function, "ReservedConcurrency")
+    assert key not in properties(deployed(), function)
+    assert properties(deployed(**{parameter: "3"}), function)[key] == "3"
+
+
+def test_the_migrator_needs_no_reserved_concurrency() -> None:
+    """It runs once in a deployment."""
+    assert "ReservedConcurrentExecutions" not in transformed()["Resources"]["MigratorFunction"]["Properties"]
+
+
+@EVERY_FUNCTION
+def test_a_function_joins_the_network_that_was_chosen(function: str) -> None:
+    """All of them: they reach the same database."""
+    assert "VpcConfig" not in properties(deployed(), function)
+    assert properties(deployed(**VPC, VpcIpv6="true"), function)["VpcConfig"] == {
+        "SubnetIds": ["subnet-0a1", "subnet-0b2"],
+        "SecurityGroupIds": ["sg-0c3"],
+        "Ipv6AllowedForDualStack": "true",
+    }
+
+
+@EVERY_FUNCTION
+@pytest.mark.parametrize("architecture", ["arm64", "x86_64"])
+def test_a_function_gets_the_layer_for_its_processor(function: str, architecture: str) -> None:
+    """The libraries in the layer are compiled for one of them."""
+    stack = deployed(Architecture=architecture)
+    found = properties(stack, function)
+    (layer,) = found["Layers"]
+    assert (
+        found["Architectures"]
+        == stack.resources[layer.strip("<>")]["Properties"]["CompatibleArchitectures"]
+        == [architecture]
+    )
+    assert [found["Runtime"]] == stack.resources[layer.strip("<>")]["Properties"]["CompatibleRuntimes"]
+
+
+@pytest.mark.parametrize("loop", ["initializer", "recoverer"])
+def test_a_function_has_time_for_a_machine_and_for_claiming_it(loop: str) -> None:
+    """The runner claims nothing that it cannot end, so too short a timeout would mean that nothing is ever done."""
+    found = properties(deployed(), loop)
+    machine = float(found["Environment"]["Variables"][PREFIX + "MACHINE_SECONDS"])
+    assert found["Timeout"] >= machine + MARGIN_SECONDS + CLOSING_SECONDS + 30
+
+
+def test_the_provisioner_has_time_for_a_chunk() -> None:
+    """What is created slowly on purpose must still be created in one pass."""
+    found = properties(deployed(**EQUINIX), "provisioner")
+    variables = found["Environment"]["Variables"]
+    chunk = float(variables[PREFIX + "CHUNK"]) * float(variables[PREFIX + "CREATION_SECONDS"])
+    assert found["Timeout"] >= chunk + CREATE_SECONDS + CLOSING_SECONDS
+
+
+def test_a_tick_in_which_everything_is_chosen_is_like_any_other() -> None:
+    """Choices for the network, for keys and alarms change nothing about what is sent and when."""
+    plain = deployed(**EQUINIX)
+    rich = deployed(**EQUINIX, **VPC, **IAM, KmsKeyArn=KEY, AlarmTopicArn=TOPIC, Architecture="x86_64")
+    for loop in LOOPS:
+        assert schedule(plain, loop) == schedule(rich, loop)

@@ -1,0 +1,836 @@
+"""The runner of the loops, with work that the tests make up and the BMDB as it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery.recovering import Spared
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    BmdbUnavailable,
+    ConfigError,
+    NoLongerDue,
+    ProviderUnavailable,
+    SessionExpired,
+    ShepherdError,
+    SshRefused,
+    TimeLimitExceeded,
+)
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops.loop import Admission
+from shepherd_core.telemetry import Metric
+
+from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.clock import Clock
+    from shepherd_core.loops.loop import Attempt
+
+    from tests.conftest import ManualClock
+
+    Counts = dict[Metric, float]
+
+HOST_KEY = "ssh-ed25519 AAAA"
+ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
+
+
+class Errands:
+    """A loop whose work is what a test says; what comes of it is recorded as the start of an agent."""
+
+    process = Process.AGENT_START
+    guard = None
+    backoff = Backoff(60, 3600, 1.2)
+
+    def __init__(
+        self,
+        errand: Callable[[Attempt], object] = lambda _: None,
+        *,
+        prepare: Callable[[Deadline], object] = lambda _: None,
+        finish: Callable[[list[UUID]], object] = lambda _: None,
+    ) -> None:
+        """*errand* is the work on one machine; *finish* hears what is committed together, just before."""
+        self.attempts: list[Attempt] = []
+        self.prepared = 0
+        self.most_at_once = 0
+        self.admission = Admission()
+        self.admitted = 0
+        self._errand = errand
+        self._prepare = prepare
+        self._finish = finish
+        self._working: set[UUID] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def machines(self) -> list[UUID]:
+        """The machines that were worked on, in the order in which that began."""
+        return [attempt.work.machine_id for attempt in self.attempts]
+
+    def admit(self, _: Session) -> Admission:
+        """Say what the test says: everything, unless it says something else."""
+        self.admitted += 1
+        return self.admission
+
+    def prepare(self, deadline: Deadline) -> None:
+        """Count it."""
+        self.prepared += 1
+        self._prepare(deadline)
+
+    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+        """Do what is to be done with each."""
+        return dict.fromkeys(works)
+
+    def work_on(self, attempt: Attempt) -> None:
+        """Run the errand, and see who else is at it."""
+        machine_id = attempt.work.machine_id
+        with self._lock:
+            assert machine_id not in self._working, "two work on one machine"
+            self._working.add(machine_id)
+            self.attempts.append(attempt)
+            self.most_at_once = max(self.most_at_once, len(self._working))
+        try:
+            self._errand(attempt)
+        finally:
+            with self._lock:
+                self._working.remove(machine_id)
+
+    def finish(self, session: Session, done: Mapping[Work, None]) -> set[UUID]:
+        """Commit it as if agents had been started."""
+        self._finish([work.machine_id for work in done])
+        return finish_agent_start(session, dict.fromkeys(done, AgentStarted(bytes(32), None)))
+
+
+class Runner:
+    """Runs loops on one BMDB."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self.clock = clock
+
+    def __call__(
+        self,
+        loop: Errands,
+        *,
+        seconds: float = 600,
+        concurrency: int = 10,
+        machine_seconds: float = 60,
+        session_seconds: float = 60,
+        clock: Clock | None = None,
+        connection: Connection | None = None,
+        history_days: int = 0,
+    ) -> Counts:
+        """Run one invocation of so many *seconds*."""
+        used = clock or self.clock
+        return control_loop.run(
+            loop,
+            PROVIDER,
+            connection or self.fleet.connection,
+            used,
+            Limits(concurrency, machine_seconds, session_seconds, history_days),
+            deadline=Deadline(used, seconds),
+            runtime_info="a test",
+        )
+
+    def due(self) -> list[list[Any]]:
+        """Return what is due, and since when."""
+        return self.fleet.sql("SELECT machine_id, process, not_before FROM machine_due ORDER BY machine_id")
+
+
+@pytest.fixture
+def run(fleet: Fleet, clock: ManualClock) -> Runner:
+    """Return what runs loops."""
+    return Runner(fleet, clock)
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[[], None]]:
+    """Return a call that hangs until the end of the test."""
+    over = threading.Event()
+
+    def wait() -> None:
+        over.wait(WAIT_SECONDS)
+
+    yield wait
+    over.set()
+
+
+def kill_sessions(fleet: Fleet) -> None:
+    """Let the deadlines of all sessions have passed, and with them those of the machines that they hold."""
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
+    fleet.sql("UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second'")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return what was logged."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def raises(error: Exception) -> Callable[[Attempt], None]:
+    """Return an errand that fails."""
+
+    def errand(_: Attempt) -> None:
+        raise error
+
+    return errand
+
+
+# --- the normal case ---
+
+
+def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runner) -> None:
+    """One invocation claims again and again, and leaves neither work nor a session behind."""
+    machines = [fleet.provided_machine() for _ in range(5)]
+    loop = Errands()
+    assert run(loop, concurrency=2) == {
+        Metric.CLAIMED: 5,
+        Metric.FINISHED: 5,
+        Metric.FAILED: 0,
+        Metric.CANCELED: 0,
+        Metric.BACKLOG: 0,
+        Metric.OLDEST_WAIT: 0,
+        Metric.INCOMPLETE: 0,
+    }
+    assert sorted(loop.machines) == sorted(machines)
+    assert all(fleet.events(machine) == ["Started", "Finished"] for machine in machines)
+    assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
+
+
+def test_nothing_due_is_a_normal_result(run: Runner) -> None:
+    """Most invocations find nothing to do."""
+    loop = Errands()
+    assert set(run(loop).values()) == {0}
+    assert loop.prepared == 0
+
+
+def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> None:
+    """Otherwise a fleet that is too large for its workers leaves some machines out for ever."""
+    machines = []
+    for _ in range(3):
+        machines.append(fleet.provided_machine())
+        fleet.pass_time(10)
+    loop = Errands()
+    run(loop, concurrency=1)
+    assert loop.machines == machines
+
+
+def test_no_more_machines_are_in_work_at_a_time_than_allowed(fleet: Fleet, run: Runner) -> None:
+    """Memory and connections are bounded; but what is allowed is used."""
+    for _ in range(9):
+        fleet.provided_machine()
+    together = threading.Barrier(3)
+    loop = Errands(lambda _: together.wait(WAIT_SECONDS))
+    assert run(loop, concurrency=3)[Metric.FINISHED] == 9
+    assert loop.most_at_once == 3
+
+
+def test_more_machines_can_be_in_work_than_one_claim_gives(fleet: Fleet, run: Runner) -> None:
+    """A claim looks at 100 machines; the rest must not be left for the next invocation."""
+    for _ in range(103):
+        fleet.provided_machine()
+    assert run(Errands(), concurrency=200)[Metric.FINISHED] == 103
+
+
+def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -> None:
+    """The others' results are committed, and their places given away, while it goes on."""
+    slow, *others = (fleet.provided_machine() for _ in range(5))
+    left = set(others)
+    others_committed = threading.Event()
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id == slow:
+            assert others_committed.wait(WAIT_SECONDS)
+
+    def finish(done: list[UUID]) -> None:
+        left.difference_update(done)
+        if not left:
+            others_committed.set()
+
+    assert run(Errands(errand, finish=finish), concurrency=2)[Metric.FINISHED] == 5
+
+
+def test_results_that_are_there_together_are_committed_together(fleet: Fleet, run: Runner) -> None:
+    """A commit costs a round trip, whatever it brings."""
+    first = fleet.provided_machine()
+    for _ in range(4):
+        fleet.provided_machine()
+    threads: list[threading.Thread] = []
+    commits: list[int] = []
+    first_commit = threading.Event()
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id != first:
+            threads.append(threading.current_thread())
+            assert first_commit.wait(WAIT_SECONDS)
+
+    def finish(done: list[UUID]) -> None:
+        commits.append(len(done))
+        first_commit.set()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+
+    run(Errands(errand, finish=finish))
+    assert commits == [1, 4]
+
+
+def test_counts_add_up_whatever_comes_of_the_work(fleet: Fleet, run: Runner) -> None:
+    """What operators look at; and every work that is started is ended once."""
+    machines = [fleet.provided_machine() for _ in range(12)]
+    outcomes: dict[UUID, Exception | None] = {
+        machine: (None, SshRefused(), ValueError("a bug"))[number % 3] for number, machine in enumerate(machines)
+    }
+
+    def errand(attempt: Attempt) -> None:
+        error = outcomes[attempt.work.machine_id]
+        if error is not None:
+            raise error
+
+    counts = run(Errands(errand), concurrency=5)
+    assert counts[Metric.CLAIMED] == 12
+    assert [counts[metric] for metric in ENDED] == [4, 8, 0]
+    for machine, error in outcomes.items():
+        assert fleet.events(machine) == ["Started", "Finished" if error is None else "Failed"]
+
+
+def test_the_backlog_tells_how_much_is_still_due_and_for_how_long(
+    fleet: Fleet, run: Runner, clock: ManualClock
+) -> None:
+    """These two figures say whether there are enough workers."""
+    for _ in range(3):
+        fleet.provided_machine()
+    fleet.pass_time(100)
+
+    def errand(_: Attempt) -> None:
+        clock.now += 50
+
+    counts = run(Errands(errand), concurrency=1, seconds=100)
+    assert (counts[Metric.CLAIMED], counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 2, 1)
+    assert 100 <= counts[Metric.OLDEST_WAIT] < 100 + WAIT_SECONDS
+
+
+# --- failures ---
+
+
+def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    """The history is what people read who look for the reason."""
+    machine = fleet.provided_machine()
+    run(Errands(raises(SshRefused("nobody at home"))))
+    assert queries.history(fleet.connection, machine)[0]["failed_cause"] == "SshRefused: nobody at home"
+    (line,) = lines(capsys)
+    assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
+
+
+def test_an_error_that_nobody_thought_of_is_a_failure_too(
+    fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug that one machine provokes must neither stop the others nor go unseen."""
+    machine = fleet.provided_machine()
+    assert run(Errands(raises(ValueError("a bug"))))[Metric.FAILED] == 1
+    assert queries.history(fleet.connection, machine)[0]["failed_cause"] == "ValueError: a bug"
+    (line,) = lines(capsys)
+    assert line["level"] == "ERROR"
+    assert "in errand" in line["exception"]
+
+
+def test_a_cause_that_the_database_cannot_hold_stops_nobody(fleet: Fleet, run: Runner) -> None:
+    """Causes quote providers and machines: NUL and broken UTF-8 must not fail every invocation."""
+    odd, sound = fleet.provided_machine(), fleet.provided_machine()
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id == odd:
+            raise ShepherdError("it said \0 and \ud800")
+
+    counts = run(Errands(errand))
+    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
+    assert queries.history(fleet.connection, odd)[0]["failed_cause"] == "ShepherdError: it said ? and ?"
+    assert fleet.tags(sound) == {"agent_started"}
+
+
+def test_a_long_cause_is_cut(fleet: Fleet, run: Runner) -> None:
+    """A history is no place for a megabyte of somebody's web page."""
+    machine = fleet.provided_machine()
+    run(Errands(raises(ShepherdError("x" * 1_000_000))))
+    assert len(queries.history(fleet.connection, machine)[0]["failed_cause"]) == 1000
+
+
+def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
+    """The seeds' series: 60 s, and a fifth more each time; success forgets it."""
+    machine = fleet.provided_machine()
+    loop = Errands(raises(SshRefused()))
+    for interval in (60, 72, 87, 105):
+        assert run(loop)[Metric.FAILED] == 1
+        fleet.pass_time(interval - WAIT_SECONDS)
+        assert run(loop)[Metric.CLAIMED] == 0
+        fleet.pass_time(WAIT_SECONDS)
+    assert run(Errands())[Metric.FINISHED] == 1
+    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+
+
+def test_the_host_key_of_a_first_contact_is_pinned_even_when_the_work_fails(fleet: Fleet, run: Runner) -> None:
+    """Otherwise whoever makes the work fail may pose as the machine the next time; and it is pinned once."""
+    machine = fleet.provided_machine()
+
+    def errand(attempt: Attempt) -> None:
+        attempt.host_key = attempt.host_key or f"{HOST_KEY}{len(loop.attempts)}"
+        raise SshRefused
+
+    loop = Errands(errand)
+    for _ in range(3):
+        run(loop)
+        fleet.pass_time(3600)
+    assert [attempt.work.host_key for attempt in loop.attempts] == [None, f"{HOST_KEY}1", f"{HOST_KEY}1"]
+    assert queries.show_machine(fleet.connection, machine)["host_key"] == f"{HOST_KEY}1"
+
+
+# --- time ---
+
+
+def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
+    fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
+) -> None:
+    """A library that hangs beyond its deadline must cost one machine its turn, and no other."""
+    stuck, other = fleet.provided_machine(), fleet.provided_machine()
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id == stuck:
+            clock.now += 60 + control_loop.MARGIN_SECONDS
+            hang()
+
+    counts = run(Errands(errand), concurrency=1)
+    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
+    cause = queries.history(fleet.connection, stuck)[0]["failed_cause"]
+    assert cause == "ShepherdError: did not end within its 60 seconds"
+    assert fleet.tags(other) == {"agent_started"}
+
+
+@pytest.mark.parametrize("error", [None, SshRefused()])
+def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
+    fleet: Fleet, run: Runner, clock: ManualClock, capsys: pytest.CaptureFixture[str], error: Exception | None
+) -> None:
+    """The work was given up and may be another's by now; a work that ends twice would be counted twice."""
+    stuck, _ = fleet.provided_machine(), fleet.provided_machine()
+    other_began = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id == stuck:
+            threads.append(threading.current_thread())
+            clock.now += 60 + control_loop.MARGIN_SECONDS
+            assert other_began.wait(WAIT_SECONDS)
+            if error is not None:
+                raise error
+        else:
+            other_began.set()
+            threads[0].join(WAIT_SECONDS)
+
+    counts = run(Errands(errand), concurrency=1)
+    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
+    assert fleet.events(stuck) == ["Started", "Failed"]
+    assert fleet.tags(stuck) == set()
+    assert [line["message"] for line in lines(capsys)] == ["work failed"]
+
+
+def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """Lambda kills without asking; what was begun would have to wait for its session to die."""
+    for _ in range(3):
+        fleet.provided_machine()
+
+    def errand(_: Attempt) -> None:
+        clock.now += 50
+
+    counts = run(Errands(errand), concurrency=1, seconds=120, machine_seconds=60)
+    assert (counts[Metric.CLAIMED], counts[Metric.FINISHED]) == (2, 2)
+    assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
+
+
+def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet, run: Runner) -> None:
+    """A timeout that is too short for its settings would look like a fleet without work."""
+    fleet.provided_machine()
+    loop = Errands()
+    with pytest.raises(ConfigError, match="64 s left, but work on one machine may take 65 s"):
+        run(loop, seconds=64, machine_seconds=60)
+    assert loop.attempts == []
+
+
+def test_what_cannot_be_finished_is_canceled_and_as_due_as_before(
+    fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
+) -> None:
+    """It is no machine's fault that the time is used up, and nothing more may happen to it."""
+    machine = fleet.provided_machine()
+    fleet.pass_time(100)
+    due = run.due()
+
+    def errand(_: Attempt) -> None:
+        clock.now += 10_000
+        hang()
+
+    loop = Errands(errand)
+    counts = run(loop)
+    assert [counts[metric] for metric in ENDED] == [0, 0, 1]
+    assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
+    assert fleet.events(machine) == ["Started", "Canceled"]
+    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert run.due() == due
+    with pytest.raises((TimeLimitExceeded, SessionExpired)):
+        loop.attempts[0].deadline.check()
+
+
+# --- what all machines need ---
+
+
+def test_what_all_machines_need_is_got_once_and_only_when_there_is_one(fleet: Fleet, run: Runner) -> None:
+    """It may be a hundred megabytes from another continent."""
+    loop = Errands()
+    run(loop)
+    assert loop.prepared == 0
+    for _ in range(3):
+        fleet.provided_machine()
+    run(loop, concurrency=1)
+    assert loop.prepared == 1
+    fleet.provided_machine()
+    run(loop)
+    assert loop.prepared == 2
+
+
+@pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug")])
+def test_what_cannot_be_got_fails_the_invocation_and_no_machine(fleet: Fleet, run: Runner, error: Exception) -> None:
+    """A fleet in backoff because somebody mistyped the name of a bucket would take hours to come back."""
+    machine = fleet.provided_machine()
+    fleet.pass_time(100)
+    due = run.due()
+    with pytest.raises(type(error), match=str(error)):
+        run(Errands(prepare=lambda _: raises(error)(None)))  # type: ignore[arg-type]  # the errand does not look at it
+    assert fleet.events(machine) == ["Started", "Canceled"]
+    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+    assert run.due() == due
+    assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
+
+
+def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """With too little time left they would fail, and wait for it, through no fault of theirs."""
+    machine = fleet.provided_machine()
+    due = run.due()
+
+    def prepare(_: Deadline) -> None:
+        clock.now += 550
+
+    loop = Errands(prepare=prepare)
+    counts = run(loop, seconds=600, machine_seconds=60)
+    assert loop.attempts == []
+    assert [counts[metric] for metric in (Metric.CLAIMED, *ENDED, Metric.INCOMPLETE)] == [1, 0, 0, 1, 1]
+    assert fleet.events(machine) == ["Started", "Canceled"]
+    assert run.due() == due
+
+
+# --- the session ---
+
+
+@pytest.mark.parametrize("slow", ["prepare", "errand"])
+def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run: Runner, slow: str) -> None:
+    """A session lives much shorter than work may take, so that a dead worker's machines are soon free."""
+    fleet.provided_machine()
+
+    def outlive(_: object) -> None:
+        fleet.wait_until("(SELECT deadline > created_at + interval '2.1 seconds' FROM sessions)")
+
+    loop = Errands(prepare=outlive) if slow == "prepare" else Errands(outlive)
+    assert run(loop, session_seconds=1.5, clock=SystemClock())[Metric.FINISHED] == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 10])
+@pytest.mark.parametrize("error", [None, SshRefused()])
+def test_nothing_is_committed_when_the_session_was_lost(
+    fleet: Fleet, run: Runner, error: Exception | None, concurrency: int
+) -> None:
+    """The machine may be another's by now, and whoever asked for the invocation must hear that it failed."""
+    machine = fleet.provided_machine()
+
+    def errand(_: Attempt) -> None:
+        kill_sessions(fleet)
+        if error is not None:
+            raise error
+
+    with pytest.raises(SessionExpired):
+        run(Errands(errand), concurrency=concurrency)
+    assert not {"Finished", "Failed"} & set(fleet.events(machine))
+    assert fleet.tags(machine) == set()
+    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
+
+
+def test_a_worker_that_was_taken_for_dead_changes_nothing_more(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """Its machine was worked on by somebody else meanwhile."""
+    machine = fleet.provided_machine()
+    began, taken_over = threading.Event(), threading.Event()
+
+    def errand(_: Attempt) -> None:
+        began.set()
+        assert taken_over.wait(WAIT_SECONDS)
+
+    with ThreadPoolExecutor(1) as pool:
+        frozen = pool.submit(run, Errands(errand), connection=fleet.connect())
+        assert began.wait(WAIT_SECONDS)
+        kill_sessions(fleet)
+        assert run(Errands())[Metric.FINISHED] == 1
+        before = fleet.sql("SELECT * FROM machine_agent_started")
+        taken_over.set()
+        with pytest.raises(SessionExpired):
+            frozen.result(WAIT_SECONDS)
+    assert fleet.events(machine) == ["Started", "Expired", "Started", "Finished"]
+    assert fleet.sql("SELECT * FROM machine_agent_started") == before
+
+
+def test_a_work_that_was_lost_alone_is_counted_as_nothing(
+    fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody deleted its row by hand; the others go on."""
+    lost, sound = fleet.provided_machine(), fleet.provided_machine()
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id == lost:
+            fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
+
+    counts = run(Errands(errand), concurrency=1)
+    assert fleet.tags(sound) == {"agent_started"}
+    assert counts[Metric.FINISHED] == 1
+    assert [line["message"] for line in lines(capsys)] == ["work lost: it was no longer ours to end"]
+
+
+def test_when_the_runner_fails_no_effect_may_begin_any_more(
+    fleet: Fleet, run: Runner, hang: Callable[[], None]
+) -> None:
+    """The machines are given back at once, so another may work on them while a thread of ours still runs."""
+    machines = [fleet.provided_machine() for _ in range(2)]
+
+    def errand(attempt: Attempt) -> None:
+        if attempt.work.machine_id == machines[1]:
+            hang()
+
+    def finish(_: list[UUID]) -> None:
+        raise RuntimeError("a bug")
+
+    loop = Errands(errand, finish=finish)
+    with pytest.raises(RuntimeError):
+        run(loop)
+    assert all(fleet.events(machine) == ["Started", "Canceled"] for machine in machines)
+    for attempt in loop.attempts:
+        with pytest.raises(SessionExpired):
+            attempt.deadline.check()
+
+
+def test_twins_never_work_on_the_same_machine(fleet: Fleet, run: Runner) -> None:
+    """Schedules deliver events twice, and several invocations at once are how a fleet is worked on faster."""
+    machines = [fleet.provided_machine() for _ in range(20)]
+    together = threading.Barrier(2)
+    loop = Errands()  # both run the same one, which sees when a machine is worked on twice
+
+    def twin() -> Counts:
+        connection = fleet.connect()
+        together.wait(WAIT_SECONDS)
+        return run(loop, concurrency=3, connection=connection)
+
+    with ThreadPoolExecutor(2) as pool:
+        counts = [each.result() for each in [pool.submit(twin) for _ in range(2)]]
+    assert sorted(loop.machines) == sorted(machines)
+    assert sum(each[Metric.FINISHED] for each in counts) == 20
+
+
+# --- dry run ---
+
+
+def dump(fleet: Fleet) -> dict[str, list[list[Any]]]:
+    """Return all that is in the database."""
+    tables = fleet.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    return {name: fleet.sql(f"SELECT t::text FROM {name} t ORDER BY 1") for (name,) in tables}
+
+
+def test_a_dry_run_changes_nothing_and_tells_what_the_next_claim_takes(
+    fleet: Fleet, run: Runner, clock: ManualClock
+) -> None:
+    """It claims, and undoes that; so it cannot differ from what would happen."""
+    for _ in range(5):
+        fleet.provided_machine()
+    dead = fleet.open_session()
+    (held,) = work.claim(dead, Errands.process, PROVIDER, 1).work
+    run(Errands(raises(SshRefused())))
+    queries.pause(fleet.connection, owner="me", reason="a test", machine_id=fleet.provided_machine())
+    fleet.pass_time(61)
+    fleet.expire(dead)
+
+    limits = Limits(10, 60, 60)
+    before = dump(fleet)
+    planned = control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, limits).work
+    assert dump(fleet) == before
+    loop = Errands()
+    run(loop)
+    assert held.machine_id in loop.machines
+    assert len(planned) == 5
+    assert set(planned) == {attempt.work for attempt in loop.attempts}
+
+
+def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> None:
+    """Also when there are machines to look at that need nothing."""
+    paused = fleet.provided_machine()
+    queries.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
+    before = dump(fleet)
+    assert control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)).work == []
+    assert dump(fleet) == before
+
+
+def test_history_is_kept_for_ever_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
+    """It is the audit trail, and outlives the machines; who wants less of it must say so."""
+    machine_id = fleet.provided_machine()
+    run(Errands())
+    fleet.pass_time(100 * 24 * 3600)
+    run(Errands())
+    assert fleet.events(machine_id) == ["Started", "Finished"]
+    run(Errands(), history_days=101)
+    assert fleet.events(machine_id) == ["Started", "Finished"]
+    run(Errands(), history_days=99)
+    assert fleet.events(machine_id) == []
+
+
+# --- before a machine is interrupted ---
+
+
+class Strikes(Errands):
+    """A loop that interrupts machines; *reasons* says why one is not to be."""
+
+    def __init__(self, errand: Callable[[Attempt], object]) -> None:
+        super().__init__(errand)
+        self.reasons: dict[UUID, NoLongerDue] = {}
+        self.asked: list[set[UUID]] = []
+        self.answering: Callable[[], object] = lambda: None
+        self.spared: dict[UUID, Spared] = {}
+
+    @property
+    def guard(self) -> Strikes:  # type: ignore[override]  # those that interrupt nothing have none
+        """Return this."""
+        return self
+
+    def no_longer_due(self, _: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
+        """Say what the test says."""
+        self.asked.append({work.machine_id for work in works})
+        self.answering()
+        return {work: self.reasons[work.machine_id] for work in works if work.machine_id in self.reasons}
+
+    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+        """Take note."""
+        self.spared |= {work.machine_id: each for work, each in spared.items()}
+        return work.cancel(session, list(spared))
+
+
+def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet, run: Runner) -> None:
+    """One statement for all, however many; and who is let through goes on, while the others end without a failure."""
+    machines = [fleet.provided_machine() for _ in range(6)]
+    together = threading.Barrier(6)
+
+    def errand(attempt: Attempt) -> None:
+        together.wait(WAIT_SECONDS)
+        attempt.not_taken = "a step"
+        attempt.deadline.confirm()
+
+    loop = Strikes(errand)
+    loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
+    counts = run(loop)
+    assert set().union(*loop.asked) == set(machines)
+    assert sum(len(asked) for asked in loop.asked) == 6
+    assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
+    assert loop.spared == dict.fromkeys(machines[:2], Spared("it is back", recovered=True, not_taken="a step"))
+
+
+def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
+    """With a thousand machines to strike, a statement for each would be what they wait for."""
+    for _ in range(8):
+        fleet.provided_machine()
+    loop = Strikes(lambda attempt: attempt.deadline.confirm())
+
+    def answering() -> None:
+        end = time.monotonic() + WAIT_SECONDS
+        while len(loop.asked) == 1 and not waiting_for_answers(8):  # all others come, while the first is answered
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    loop.answering = answering
+    assert run(loop)[Metric.FINISHED] == 8
+    assert len(loop.asked) <= 2
+    assert sum(len(asked) for asked in loop.asked) == 8
+
+
+def waiting_for_answers(wanted: int) -> bool:
+    """Return whether so many threads have put their questions, and stand at the same place to wait."""
+    places = [
+        frame.f_lasti
+        for frame in sys._current_frames().values()
+        if frame.f_code.co_name == "_ask" and frame.f_code.co_filename == control_loop.__file__
+    ]
+    return len(places) == wanted and len(set(places)) == 1
+
+
+@pytest.mark.parametrize("error", [SessionExpired(), BmdbUnavailable("gone")])
+def test_nobody_waits_for_an_answer_when_the_session_is_over(fleet: Fleet, run: Runner, error: Exception) -> None:
+    """A thread that did would hold its place at the provider in the next invocation."""
+    fleet.provided_machine()
+    ended: SimpleQueue[BaseException] = SimpleQueue()
+
+    def errand(attempt: Attempt) -> None:
+        try:
+            attempt.deadline.confirm()
+        except ShepherdError as refusal:
+            ended.put(refusal)
+            raise
+
+    loop = Strikes(errand)
+    loop.answering = lambda: raises(error)(None)  # type: ignore[arg-type]  # it does not look at it
+    with pytest.raises(type(error)):
+        run(loop)
+    assert isinstance(ended.get(timeout=WAIT_SECONDS), SessionExpired)
+
+
+def test_who_was_given_up_is_not_let_through(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+    """The machine is in backoff by then, and may be another's."""
+    fleet.provided_machine()
+    late: SimpleQueue[BaseException | None] = SimpleQueue()
+    given_up = threading.Event()
+
+    def errand(attempt: Attempt) -> None:
+        clock.now += 100  # its time is over
+        assert given_up.wait(WAIT_SECONDS)
+        try:
+            attempt.deadline.confirm()
+        except ShepherdError as refusal:
+            late.put(refusal)
+            raise
+
+    class Tellers(Strikes):
+        backoff = Backoff(60, 3600, 1.2)
+
+    loop = Tellers(errand)
+    assert run(loop, machine_seconds=60, session_seconds=600)[Metric.FAILED] == 1
+    given_up.set()
+    assert isinstance(late.get(timeout=WAIT_SECONDS), (SessionExpired, TimeLimitExceeded))
+    assert loop.asked == []
+
+
+def test_a_loop_that_interrupts_nothing_asks_nobody(fleet: Fleet, run: Runner) -> None:
+    """To confirm is to check, there."""
+    fleet.provided_machine()
+    counts = run(Errands(lambda attempt: attempt.deadline.confirm()))
+    assert counts[Metric.FINISHED] == 1
+    assert Metric.SPARED not in counts

@@ -1,0 +1,180 @@
+"""The Provisioner between EC2 and the BMDB: what becomes of instances that are lost, and of those that end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.adapters import ssh_key
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import Discrepancy
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.providers.ec2.ec2 import Ec2Provider
+from shepherd_core.rules.reconcile import Limits
+from shepherd_core.settings.provider_config import Ec2Settings
+from shepherd_core.telemetry import Metric
+
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed
+from tests.support.bmdb.provisioning import intents, provided
+from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import ManualClock
+
+LIMIT = 3
+OUR_LINE = ssh_key.public_line(ssh_key.generate())
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
+    """Return an account without instances."""
+    with ec2_api() as api:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
+        yield api
+
+
+@pytest.fixture
+def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
+    """Return what makes one pass over a fleet of three instances at most."""
+    settings = Ec2Settings(
+        ec2_fleet=FLEET,
+        ec2_limit=LIMIT,
+        ec2_subnets=",".join(subnets()),
+        ec2_image=IMAGE,
+        ec2_instance_type="m5.metal",
+    )
+    provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
+
+    def run(max_disputed: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
+        pace = Pace(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
+        limits = Limits(max_machines=0, chunk=20, max_disputed=max_disputed, assimilate=False, forget_seconds=HOUR)
+        return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
+
+    return run
+
+
+def living(api: Ec2Api) -> set[str]:
+    """Return the instances that have not ended."""
+    return {found.id for found in api.instances() if found._state.name != "terminated"}
+
+
+def penalties(fleet: Fleet) -> int:
+    """Return how much capacity is left alone."""
+    found: int = fleet.sql("SELECT count(*) FROM capacity_penalties")[0][0]
+    return found
+
+
+def test_new_machines_are_as_many_as_the_limit_and_known_by_their_host_keys(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
+) -> None:
+    """From the first contact on, whoever answers in a machine's place is found out."""
+    assert run()[Metric.CREATED] == LIMIT
+    assert run()[Metric.CREATED] == 0
+    assert set(provided(fleet)) == living(api)
+    tags = {found.id: {tag["key"]: tag["value"] for tag in found.get_tags()} for found in api.instances()}
+    works = claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")
+    assert {work.provider_id: (str(work.machine_id), work.host_key) for work in works} == {
+        instance_id: (own["shepherd-machine"], own["shepherd-host-key"]) for instance_id, own in tags.items()
+    }
+
+
+def test_a_machine_whose_creation_got_no_answer_is_adopted_with_its_host_key(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
+) -> None:
+    """What is known of the key by then stands in a tag and nowhere else."""
+    api.lost = {"RunInstances"}
+    assert run()[Metric.CREATED] == 0
+    api.lost = set()
+    counts = run(max_disputed=0)
+    assert (counts[Metric.ADOPTED], counts[Metric.CREATED]) == (1, LIMIT - 1)
+    assert set(provided(fleet)) == living(api)
+    assert fleet.sql("SELECT count(*) FROM machine_host_key") == [[LIMIT]]
+    assert intents(fleet) == []
+
+
+@pytest.mark.parametrize("ended", [1, LIMIT], ids=["one", "all"])
+def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]], ended: int
+) -> None:
+    """EC2 says itself that they are gone: no doubt about it stops the pass, neither then nor when it forgets them."""
+    run()
+    fleet.pass_time(HOUR)
+    gone = sorted(living(api))[:ended]
+    for instance_id in gone:
+        api.set_state(instance_id, "terminated", "Client.UserInitiatedShutdown")
+    counts = run()
+    assert (counts[Metric.CREATED], counts[Metric.DISPUTED], counts[Metric.DISCREPANCY]) == (ended, ended, 0)
+    known = provided(fleet)
+    assert {pause["machine_id"] for pause in queries.pauses(fleet.connection)} == {known[each] for each in gone}
+    works = claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")
+    assert {work.provider_id for work in works} == living(api)
+
+    api._hidden, api.shows_new = set(gone), False
+    counts = run()
+    assert (counts[Metric.CREATED], counts[Metric.DISPUTED]) == (0, ended)
+
+
+def test_instances_that_merely_are_not_listed_stop_the_pass(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
+) -> None:
+    """That is what a wrong region looks like: nobody said that they are gone."""
+    run()
+    fleet.pass_time(HOUR)
+    api._hidden, api.shows_new = living(api), False
+    with pytest.raises(Discrepancy):
+        run()
+    assert len(living(api)) == LIMIT
+
+
+def test_instances_that_die_at_launch_are_not_replaced_every_minute(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
+) -> None:
+    """Without permission for a disk's key, all do; EC2 shows the reason for an hour, and so long nothing is created."""
+    run()
+    for instance_id in living(api):
+        api.set_state(instance_id, "terminated", "Client.InternalError")
+    assert run()[Metric.CREATED] == 0
+    assert len(api.instances()) == LIMIT
+
+
+def test_a_machine_that_ended_before_it_was_recorded_leaves_nothing_behind(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
+) -> None:
+    """EC2 launches no other for its token, so the intent could wait for ever."""
+    api.lost = {"RunInstances"}
+    run()
+    api.lost = set()
+    (instance_id,) = living(api)
+    api.set_state(instance_id, "terminated", "Client.UserInitiatedShutdown")
+    fleet.pass_time(HOUR)  # the penalty of the first attempt is over
+    counts = run()
+    assert (counts[Metric.FORGOTTEN], counts[Metric.CREATED]) == (1, LIMIT - 1)
+    assert intents(fleet) == []
+    assert set(provided(fleet)) == living(api)
+
+
+def test_where_ec2_has_no_room_the_same_machine_is_asked_for_again(
+    api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
+) -> None:
+    """Nothing is wrong with the place; and a machine that waits is not joined by others that wait."""
+    api.no_room = dict.fromkeys(subnets(), "InsufficientInstanceCapacity")
+    for _ in range(2):
+        counts = run()
+        assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE], penalties(fleet)) == (0, 1, 0)
+    (waiting,) = intents(fleet)
+    assert {launch["ClientToken"].rpartition("-")[0] for launch in api.launches} == {str(waiting)}
+    api.no_room = {}
+    assert run()[Metric.CREATED] == LIMIT
+    assert waiting in provided(fleet).values()
+
+
+def test_a_new_instance_is_given_a_minute_to_boot(fleet: Fleet, run: Callable[..., dict[Metric, float]]) -> None:
+    """Each attempt before would ask EC2 for its address in vain."""
+    assert run(boot_seconds=None)[Metric.CREATED] == LIMIT
+    for seconds, due in ((0, 0), (50, 0), (15, LIMIT)):
+        fleet.pass_time(seconds)
+        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")) == due

@@ -1,0 +1,473 @@
+"""The Initializer, against simulated machines with real SSH, the real agent, and agents that misbehave."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+import pytest
+from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    MachineNotFound,
+    ProviderRefused,
+    ProviderUnavailable,
+    ShepherdError,
+    SourceMissing,
+)
+from shepherd_core.domain.machine import Availability, Machine
+from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops.initializer import Initializer
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.telemetry import Metric
+
+from agent.build import build
+from simulator.environment.agent_endpoint import AgentEndpoint, recording
+from simulator.machines.machines import MachinePark
+from tests.support.agents.machine_client import Client, eventually
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.provisioning import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from shepherd_core.agent.takeover import Connection, RunResult
+    from shepherd_core.domain.machine import ProviderId
+
+PATH = "/root/agent"
+
+ANSWER = """\
+#!/usr/bin/env python3
+import sys
+
+def field(number, content):
+    return bytes([number << 3 | 2, len(content)]) + content
+
+init = sys.stdin.buffer.read()
+"""
+"""The beginning of an agent that answers by hand: fields of its answer are no longer than a byte can tell."""
+
+
+class Ear:
+    """A dialer that hears what the agents answer, and who does not hang up."""
+
+    def __init__(self, dialer: SshDialer) -> None:
+        self.answers: list[bytes] = []
+        self.open: set[Connection] = set()
+        self._dialer = dialer
+
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Connection:
+        """Dial."""
+        return _Overheard(self._dialer.dial(address, pinned_host_key, deadline), self)
+
+
+class _Overheard:
+    def __init__(self, connection: Connection, ear: Ear) -> None:
+        self._connection = connection
+        self._ear = ear
+        ear.open.add(connection)
+
+    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
+        result = self._connection.run(path, stdin, deadline)
+        self._ear.answers.append(result.stdout)
+        return result
+
+    def close(self) -> None:
+        self._connection.close()
+        self._ear.open.discard(self._connection)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@dataclass
+class World:
+    """Machines that the BMDB has and a list provides."""
+
+    fleet: Fleet
+    client: Client
+    key: paramiko.PKey
+    dialer: Ear
+    endpoint: AgentEndpoint
+    heard: set[str]
+    """The machine ids that agents reported for."""
+    agent: Path
+    entries: list[dict[str, str]] = field(default_factory=list)
+    ca_certificate: bytes = b""
+
+    @property
+    def park(self) -> MachinePark:
+        """Return the machines."""
+        return self.client.park
+
+    def machine(self) -> tuple[UUID, str]:
+        """Add a provided machine that is up; return its machine id, and the provider id, which is its name."""
+        machine_id = self.fleet.provided_machine()
+        name = f"machine-{len(self.entries) + 1}"
+        self.client.rack(name)
+        self.entries.append({"ID": name, "Addr": self.park.address(name)})
+        return machine_id, name
+
+    def run(
+        self,
+        *,
+        provider: Any = None,
+        agent: Path | None = None,
+        answer_seconds: float = 20,
+        machine_seconds: float = 20,
+    ) -> dict[Metric, float]:
+        """Run one invocation; *agent* is the executable instead of the real one."""
+        edge = Edge(StaticProvider(lambda: json.dumps(self.entries).encode()))
+        edge.before["list_machines"] = _nobody_may_list
+        loop = Initializer(
+            provider or edge,
+            self.dialer,
+            lambda: (AgentCache(Path("unused")).fetch(str(agent or self.agent)), self.ca_certificate),
+            path=PATH,
+            endpoint=self.endpoint.url,
+            answer_seconds=answer_seconds,
+            backoff=Backoff(300, 14_400, 1.2),
+        )
+        clock = SystemClock()
+        return control_loop.run(
+            loop,
+            PROVIDER,
+            self.fleet.connection,
+            clock,
+            Limits(10, machine_seconds, 60),
+            deadline=Deadline(clock, 60),
+            runtime_info="a test",
+        )
+
+    def cause(self, machine_id: UUID) -> str:
+        """Return why the last work on the machine failed, or what became of it instead."""
+        last = queries.history(self.fleet.connection, machine_id)[0]
+        return str(last["failed_cause"] or last["event"])
+
+    def show(self, machine_id: UUID) -> dict[str, Any]:
+        """Return what the BMDB knows of the machine."""
+        return queries.show_machine(self.fleet.connection, machine_id)
+
+    def lose_agent(self, machine_id: UUID) -> None:
+        """Let the machine need an agent again, as after a recovery that is long over."""
+        self.fleet.change(machine_id, f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'")
+
+
+def _nobody_may_list() -> None:
+    raise AssertionError("the whole fleet was listed for one machine")
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the real agent."""
+    path = tmp_path_factory.mktemp("agent") / "agent"
+    build(path)
+    return path
+
+
+@pytest.fixture
+def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
+    """Return a world without machines."""
+    private_key = ssh_key.generate()
+    heard: set[str] = set()
+    environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
+    with (
+        AgentEndpoint(recording(heard.add)) as endpoint,
+        MachinePark(tmp_path / "park", 0, boot_seconds=0, agent_environment=environment) as park,
+    ):
+        client = Client(park)
+        client.authorized_key = ssh_key.public_line(private_key)
+        dialer = Ear(SshDialer(private_key, "root", park.port, connect_timeout=5))
+        key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
+        yield World(fleet, client, key, dialer, endpoint, heard, agent)
+        assert not dialer.open
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Return what writes an agent that is a script."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "script"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+# --- the normal case ---
+
+
+def test_an_agent_is_started_and_its_key_recorded(world: World) -> None:
+    """This is the takeover: the agent runs, reports for this machine, and is known by the key that it answered."""
+    machine_id, name = world.machine()
+    assert world.run()[Metric.FINISHED] == 1
+    (answer,) = world.dialer.answers
+    shown = world.show(machine_id)
+    assert shown["agent_public_key"] == TakeoverResponse.FromString(answer).success.key.hex()
+    assert shown["agent_started_at"] is not None
+    assert world.fleet.events(machine_id) == ["Started", "Finished"]
+    assert len(world.park.agents(name)) == 1
+    eventually(lambda: world.heard == {str(machine_id)})
+
+
+def test_many_machines_get_their_agents_at_once(world: World) -> None:
+    """Each gets one of its own, with a key of its own."""
+    machines = [world.machine() for _ in range(4)]
+    assert world.run()[Metric.FINISHED] == 4
+    assert len({world.show(machine_id)["agent_public_key"] for machine_id, _ in machines}) == 4
+    answers = [TakeoverResponse.FromString(answer).success for answer in world.dialer.answers]
+    assert {answer.init_message.machine_id: answer.key.hex() for answer in answers} == {
+        str(machine_id): world.show(machine_id)["agent_public_key"] for machine_id, _ in machines
+    }
+
+
+def test_an_agent_that_is_there_already_is_not_uploaded_again(world: World) -> None:
+    """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
+    machine_id, name = world.machine()
+    world.run()
+    first_key, file = world.show(machine_id)["agent_public_key"], (world.park.disk(name) / "root/agent").stat()
+    world.lose_agent(machine_id)
+    assert world.run()[Metric.FINISHED] == 1
+    assert (world.park.disk(name) / "root/agent").stat() == file
+    assert world.show(machine_id)["agent_public_key"] not in {None, first_key}
+    assert len(world.park.agents(name)) == 1
+
+
+def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) -> None:
+    """What is there by that name is replaced when it is not the same, byte for byte."""
+    _, name = world.machine()
+    world.run(agent=script("#!/bin/sh\nexit 3\n"))
+    world.fleet.pass_time(HOUR)
+    assert world.run()[Metric.FINISHED] == 1
+    assert (world.park.disk(name) / "root/agent").read_bytes() == world.agent.read_bytes()
+
+
+def test_what_the_agent_has_to_say_is_logged(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody logs in to a machine to look there."""
+    machine_id, _ = world.machine()
+    world.ca_certificate = b"of no use over plain HTTP"
+    world.run()
+    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
+    assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
+
+
+# --- host keys ---
+
+
+def test_the_host_key_of_the_first_contact_is_pinned(world: World) -> None:
+    """From then on nobody else can pose as the machine."""
+    machine_id, name = world.machine()
+    world.run()
+    kind, text = world.show(machine_id)["host_key"].split()
+    assert kind == "ssh-ed25519"
+    with world.client.login(name, key=world.key) as ssh:
+        transport = ssh.get_transport()
+        assert transport is not None
+        assert base64.b64decode(text) == transport.get_remote_server_key().asbytes()
+
+
+def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> None:
+    """It is another machine, or somebody in between; nothing is run there, and nothing is pinned anew."""
+    machine_id, name = world.machine()
+    world.run()
+    pinned, runs = world.show(machine_id)["host_key"], world.park.runs(name)
+    world.park.change_host_key(name)
+    world.lose_agent(machine_id)
+    assert world.run()[Metric.FAILED] == 1
+    assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert world.park.runs(name) == runs
+    assert world.show(machine_id)["host_key"] == pinned
+
+    assert queries.forget_host_key(world.fleet.connection, machine_id)
+    world.fleet.pass_time(HOUR)
+    assert world.run()[Metric.FINISHED] == 1
+    assert world.show(machine_id)["host_key"] not in {None, pinned}
+
+
+def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world: World) -> None:
+    """A reinstall drops the pin. Where the provider knows the key, nobody has to be believed for that."""
+    machine_id, name = world.machine()
+    world.run()
+    known = world.show(machine_id)["host_key"]
+    assert queries.forget_host_key(world.fleet.connection, machine_id)
+    world.lose_agent(machine_id)
+    provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), known)
+    world.park.change_host_key(name)
+    assert world.run(provider=provider)[Metric.FAILED] == 1
+    assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
+    assert world.show(machine_id)["host_key"] is None
+
+
+class _Knowing(Edge):
+    """A provider that knows the host key of its machines."""
+
+    def __init__(self, provider: StaticProvider, host_key: str) -> None:
+        super().__init__(provider)
+        self._host_key = host_key
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Get it."""
+        return replace(super().get_machine(provider_id, deadline), host_key=self._host_key)
+
+
+# --- failures ---
+
+
+def test_every_failure_of_ssh_is_told_by_its_name(world: World) -> None:
+    """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
+    harms: dict[str, Callable[[str], None]] = {
+        "SshRefused": world.park.power_off,
+        "SshTimedOut": world.park.wedge,
+        "SshAuthenticationFailed": world.park.refuse_logins,
+        "SshUploadFailed": world.park.fill_disk,
+        "Finished": lambda _: None,
+    }
+    machines = {}
+    for cause, harm in harms.items():
+        machines[cause], name = world.machine()
+        harm(name)
+    counts = world.run(machine_seconds=2)
+    assert {cause: world.cause(machine_id).split(":")[0] for cause, machine_id in machines.items()} == {
+        cause: cause for cause in harms
+    }
+    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 4)
+    for cause, machine_id in machines.items():
+        assert (world.show(machine_id)["agent_started_at"] is not None) == (cause == "Finished")
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        ("AgentExited", "#!/bin/sh\necho no room >&2\nexit 3\n"),
+        ("MalformedAnswer", "#!/bin/sh\necho hello\n"),
+        ("MalformedAnswer", "#!/bin/sh\ntrue\n"),
+        ("AgentRefused", ANSWER + "sys.stdout.buffer.write(field(2, field(1, b'not today')))\n"),
+        (
+            "WrongInitMessage",
+            ANSWER + "sys.stdout.buffer.write(field(1, field(1, field(1, b'me')) + field(2, bytes(32))))\n",
+        ),
+        ("WrongKeyLength", ANSWER + "sys.stdout.buffer.write(field(1, field(1, init) + field(2, bytes(31))))\n"),
+    ],
+    ids=["exit status", "no answer of ours", "no answer", "error", "for somebody else", "key too short"],
+)
+def test_every_failure_of_an_agent_is_told_by_its_name(
+    world: World, script: Callable[[str], Path], cause: str, text: str
+) -> None:
+    """Nothing but a full and correct answer counts as a started agent; the host key stays pinned all the same."""
+    machine_id, name = world.machine()
+    assert world.run(agent=script(text))[Metric.FAILED] == 1
+    assert world.cause(machine_id).startswith(f"{cause}: ")
+    assert world.fleet.tags(machine_id) == {"host_key"}
+    assert world.park.runs(name) == 1
+
+
+def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(world: World, script: Callable[[str], Path]) -> None:
+    """The upload may take minutes; an agent that has not answered in one never will."""
+    machine_id, _ = world.machine()
+    assert world.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
+    assert re.fullmatch(r"SshTimedOut: running /root/agent at .* took longer than 0\.\d+ s", world.cause(machine_id))
+    assert world.fleet.tags(machine_id) == {"host_key"}
+
+
+def test_the_last_words_of_an_agent_that_failed_are_logged(
+    world: World, script: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are the only trace of what went wrong on the machine."""
+    machine_id, _ = world.machine()
+    world.run(agent=script("#!/bin/sh\necho no room for me >&2\necho hello\n"))
+    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["notes"] for line in logged if line["message"] == "takeover failed"] == [
+        ["standard error of the agent: no room for me"]
+    ]
+    assert all(line["machine_id"] == str(machine_id) for line in logged)
+
+
+def test_a_machine_that_goes_down_in_the_middle_is_told_as_such(world: World, script: Callable[[str], Path]) -> None:
+    """It is no refusal, and no time was used up."""
+    machine_id, name = world.machine()
+
+    def pull_the_plug() -> None:
+        eventually(lambda: world.park.runs(name))
+        world.park.power_off(name)
+
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(pull_the_plug)
+        world.run(agent=script("#!/bin/sh\nsleep 1000\n"))
+        pulled.result()
+    assert world.cause(machine_id).startswith("SshConnectionLost: ")
+
+
+class OneAnswer:
+    """A provider that gives one answer, whatever machine it is asked for."""
+
+    name = PROVIDER
+
+    def __init__(self, answer: Exception | Machine) -> None:
+        self._answer = answer
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Give it."""
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (
+            Machine(provider_id="machine-1", availability=Availability.KNOWN_USED),  # type: ignore[arg-type]  # a NewType
+            "NoAddress: the provider names no address for machine-1 (status Unknown)",
+        ),
+        (ProviderUnavailable("come back later"), "ProviderUnavailable: come back later"),
+        (ProviderRefused("wrong key"), "ProviderRefused: wrong key"),
+        (MachineNotFound("never heard of it"), "MachineNotFound: never heard of it"),
+    ],
+    ids=["no address", "unavailable", "refused", "unknown"],
+)
+def test_what_the_provider_cannot_tell_fails_the_machine(
+    world: World, answer: ShepherdError | Machine, cause: str
+) -> None:
+    """A machine that is still being made has no address for a while; it is tried again later."""
+    machine_id, name = world.machine()
+    assert world.run(provider=OneAnswer(answer))[Metric.FAILED] == 1
+    assert world.cause(machine_id) == cause
+    assert world.fleet.tags(machine_id) == set()
+    assert world.park.runs(name) == 0
+
+
+def test_without_an_agent_to_start_no_machine_is_blamed(world: World) -> None:
+    """Somebody named the wrong bucket; a fleet in backoff would take hours to come back from that."""
+    machine_id, _ = world.machine()
+    with pytest.raises(SourceMissing):
+        world.run(agent=Path("/no/such/agent"))
+    assert world.fleet.events(machine_id) == ["Started", "Canceled"]
+    assert world.run()[Metric.FINISHED] == 1
+
+
+def test_failed_starts_wait_as_long_as_the_seeds_say(world: World, script: Callable[[str], Path]) -> None:
+    """Five minutes, and a fifth more each time."""
+    machine_id, _ = world.machine()
+    for interval in (300, 360):
+        world.run(agent=script("#!/bin/sh\nexit 3\n"))
+        (backoff,) = world.show(machine_id)["backoffs"]
+        assert backoff["last_interval_seconds"] == interval
+        world.fleet.pass_time(interval)
+    world.run()
+    assert world.show(machine_id)["backoffs"] == []

@@ -1,0 +1,752 @@
+"""The Provisioner, between a simulated provider and the BMDB as it is, interrupted wherever it can be."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
+from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.providers.equinix.equinix_objects import token_tag
+from shepherd_core.rules.reconcile import Limits
+from shepherd_core.telemetry import Metric
+
+from simulator.environment.faults import Answer, CreateLate, Drop, EmptyPage
+from simulator.providers.equinix.equinix_api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from tests.support.agents.machine_client import eventually
+from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.provisioning import (
+    API_KEY,
+    PREFIX,
+    PROJECT,
+    Edge,
+    assert_settled,
+    equinix,
+    intents,
+    provided,
+    static,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.conftest import ManualClock
+
+Counts = dict[Metric, float]
+Run = Callable[..., Counts]
+
+DEVICES = "/projects/{id}/devices"
+DEFAULTS: dict[str, Any] = {
+    "max_machines": 0,
+    "chunk": 20,
+    "max_disputed": 3,
+    "assimilate": False,
+    "forget_seconds": HOUR,
+}
+STEPS = (
+    ("before", "list_machines"),
+    ("after", "list_machines"),  # before an intent is written
+    ("before", "create_machine"),  # after it
+    ("after", "create_machine"),  # the machine exists, and nobody wrote it down
+)
+
+
+class Killed(BaseException):
+    """The process ends in the middle of what it does."""
+
+
+@pytest.fixture
+def api() -> Iterator[EquinixApi]:
+    """Return a project with three free reservations."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=3) as api:
+        yield api
+        assert api.errors == []
+
+
+@pytest.fixture
+def edge(api: EquinixApi, clock: ManualClock) -> Edge:
+    """Return the provider of that project."""
+    return equinix(api, clock)
+
+
+@pytest.fixture
+def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
+    """Return what makes a Provisioner of a provider; settings that a test does not name do not matter to it."""
+
+    def make(
+        edge: Edge,
+        *,
+        creation_seconds: float = 0,
+        boot_seconds: float | None = None,
+        connection: Connection | None = None,
+        **limits: Any,
+    ) -> Provisioner:
+        pace = Pace(
+            session_seconds=30,
+            creation_seconds=creation_seconds,
+            penalty_seconds=HOUR,
+            boot_seconds=boot_seconds,
+        )
+        return Provisioner(edge, connection or fleet.connection, clock, Limits(**{**DEFAULTS, **limits}), pace)
+
+    return make
+
+
+@pytest.fixture
+def run(make: Callable[..., Provisioner], clock: ManualClock) -> Run:
+    """Return what makes one pass over a provider."""
+
+    def run(edge: Edge, *, seconds: float = 600, **settings: Any) -> Counts:
+        return make(edge, **settings).run(Deadline(clock, seconds), "a test")
+
+    return run
+
+
+def dump(fleet: Fleet, *but: str) -> dict[str, list[list[Any]]]:
+    """Return all that is in the database, but for some tables."""
+    tables = [row[0] for row in fleet.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+    return {name: fleet.sql(f"SELECT t::text FROM {name} t ORDER BY 1") for name in tables if name not in but}
+
+
+def penalties(fleet: Fleet) -> dict[str, str]:
+    """Return the causes by capacity."""
+    return {row[0]: row[1] for row in fleet.sql("SELECT capacity_id, cause FROM capacity_penalties")}
+
+
+def posts(api: EquinixApi) -> int:
+    """Return how often the provider was asked for a machine."""
+    return api.calls["POST", DEVICES]
+
+
+# --- the normal case ---
+
+
+def test_capacity_becomes_machines_that_are_due_for_their_agent(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """This is what it is for; a second pass finds nothing to do."""
+    counts = run(edge)
+    assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MANAGED: 3}
+    assert_settled(fleet, api, 3)
+    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 3
+    again = run(edge)
+    assert {metric: count for metric, count in again.items() if count} == {Metric.MANAGED: 3}
+    assert posts(api) == 3
+
+
+def test_a_machine_that_boots_is_given_the_time_that_is_usual_at_its_provider(
+    fleet: Fleet, edge: Edge, run: Run
+) -> None:
+    """Nobody answers there before, and each attempt would ask the provider for the address."""
+    edge.boot_seconds = EquinixProvider.boot_seconds
+    run(edge)
+    for seconds, due in ((0, 0), (299, 0), (2, 3)):
+        fleet.pass_time(seconds)
+        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == due
+
+
+def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, clock: ManualClock, run: Run) -> None:
+    """It has not begun when we hear of it."""
+
+    def lose() -> None:
+        message = "no answer"
+        raise ProviderUnavailable(message)
+
+    with EquinixApi(
+        NoHardware(),
+        project_id=PROJECT,
+        api_key=API_KEY,
+        reservations=1,
+        options=EquinixOptions(provision_seconds=HOUR, queue_seconds=0),
+    ) as slow:
+        edge = equinix(slow, clock)
+        edge.boot_seconds = EquinixProvider.boot_seconds
+        edge.after["create_machine"] = lose
+        run(edge)
+        fleet.pass_time(200)
+        assert run(edge)[Metric.ADOPTED] == 1
+    for seconds, due in ((0, 0), (90, 0), (20, 1)):
+        fleet.pass_time(seconds)
+        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == due
+
+
+@pytest.mark.parametrize(("usual", "set_to"), [(300, 0), (0, 300)])
+def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run, usual: float, set_to: float) -> None:
+    """What is usual depends on the hardware."""
+    edge.boot_seconds = usual
+    run(edge, boot_seconds=set_to)
+    due = claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
+    assert len(due) == (0 if set_to else 3)
+
+
+def test_a_machine_that_is_up_is_due_at_once(fleet: Fleet, run: Run) -> None:
+    """Machines of one's own are taken as they are, and what is adopted may have been up for long."""
+    run(static(["a", "b"]), boot_seconds=HOUR)
+    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="static")) == 2
+
+
+def test_entries_of_a_list_become_machines(fleet: Fleet, run: Run) -> None:
+    """The provider for whoever has nothing but SSH; it keeps no record of what is in use."""
+    edge = static(["c", "a", "b"])
+    assert run(edge, max_machines=2)[Metric.CREATED] == 2
+    assert set(provided(fleet)) == {"a", "b"}
+    assert run(edge)[Metric.CREATED] == 1
+    assert run(edge)[Metric.CREATED] == 0
+    assert set(provided(fleet)) == {"a", "b", "c"}
+
+
+def test_what_the_provider_says_of_a_machine_is_recorded(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """People look for a machine by it."""
+    run(edge, max_machines=1)
+    (device,) = api.devices()
+    machine = queries.show_machine(fleet.connection, queries.machine_named(fleet.connection, device.id))
+    assert (machine["provider"], machine["provider_id"]) == ("equinix", device.id)
+    assert machine["provider_reservation_id"] == device.reservation_id
+    assert machine["provider_location"] == "da"
+    assert machine["provider_status"] in {"Provisioning", "Running"}
+
+
+def test_no_more_machines_are_created_than_the_limits_allow(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """One limit for the fleet, one for a pass."""
+    assert [run(edge, max_machines=2, chunk=1)[Metric.CREATED] for _ in range(3)] == [1, 1, 0]
+    assert run(edge)[Metric.CREATED] == 1
+    assert_settled(fleet, api, 3)
+
+
+def test_creations_keep_their_distance_also_across_passes(
+    fleet: Fleet, edge: Edge, run: Run, clock: ManualClock
+) -> None:
+    """Providers block whoever asks for much at once; a pass that begins anew must not begin at once."""
+    run(edge, creation_seconds=500, max_machines=2, seconds=1000)
+    assert clock.slept == [500]
+    fleet.pass_time(100)
+    run(edge, creation_seconds=500)
+    assert 400 - WAIT_SECONDS < clock.slept[1] <= 400
+    assert len(provided(fleet)) == 3
+
+
+def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet, run: Run, clock: ManualClock) -> None:
+    """Nothing is created at the provider, which the time between creations protects; twenty machines took 95 s."""
+    names = list("abcdefghijklmnopqrst")
+    counts = run(static(names), creation_seconds=5)
+    assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE]) == (20, 0)
+    assert clock.slept == []
+    assert fleet.sql("SELECT last_creation_at FROM provisioner_lock") == [[None]]
+    assert set(provided(fleet)) == set(names)
+
+
+def test_a_machine_that_is_taken_over_neither_waits_for_a_creation_nor_is_waited_for(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock
+) -> None:
+    """A provider may offer both; the time between two creations stays what it is."""
+    first, last = (Machine(provider_id=ProviderId(name), availability=Availability.POSSIBLY_USED) for name in "0~")
+
+    class Both(Edge):
+        def list_machines(self, deadline: Deadline) -> list[Machine]:
+            return [*super().list_machines(deadline), first, last]
+
+        def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+            return capacity if capacity in (first, last) else super().create_machine(capacity, token, deadline)
+
+    run(Both(edge), creation_seconds=500, max_machines=3, seconds=2000)
+    assert clock.slept == [500]
+    assert ("0" in provided(fleet), posts(api)) == (True, 2)
+    fleet.pass_time(100)
+    run(Both(edge), creation_seconds=500, seconds=2000)
+    assert [400 - WAIT_SECONDS < slept <= 400 for slept in clock.slept[1:]] == [True]
+    assert ("~" in provided(fleet), posts(api)) == (True, 3)
+
+
+def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:
+    """Neither when there was none before, nor when that is long enough ago."""
+    run(edge, creation_seconds=500, max_machines=1)
+    fleet.pass_time(500)
+    run(edge, creation_seconds=500, max_machines=2)
+    assert clock.slept == []
+    assert len(provided(fleet)) == 2
+
+
+def test_what_waits_for_the_limit_is_told(
+    fleet: Fleet, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its fleet stopped growing, and nobody was told that a setting of theirs is why."""
+    assert run(edge, max_machines=2)[Metric.WAITING] == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "the limit of machines is reached" in line)
+    told = json.loads(line)
+    assert (told["level"], told["waiting"], told["max_machines"]) == ("INFO", 1, 2)
+    (seen,) = provisioning.waiting(fleet.connection)
+    assert (seen["provider"], seen["waiting"], seen["max_machines"]) == ("equinix", 1, 2)
+    assert run(edge, max_machines=3)[Metric.WAITING] == 0
+    assert provisioning.waiting(fleet.connection) == []
+    assert "the limit" not in capsys.readouterr().out
+
+
+def test_what_waits_for_the_limit_is_written_when_it_changes_and_now_and_then(
+    fleet: Fleet, edge: Edge, run: Run
+) -> None:
+    """Those who look must see how old it is; a tick that finds what the last one found writes nothing."""
+
+    def age() -> float:
+        seconds = fleet.sql("SELECT extract(epoch FROM clock_timestamp() - waiting_seen_at) FROM provisioner_lock")[0][
+            0
+        ]
+        return float("inf") if seconds is None else float(seconds)
+
+    run(edge, max_machines=2)
+    fleet.pass_time(200)
+    run(edge, max_machines=2)
+    assert age() >= 200, "nothing changed"
+    fleet.pass_time(200)
+    run(edge, max_machines=2)
+    assert age() < 200, "it was old"
+    run(edge)
+    fleet.pass_time(400)
+    run(edge)
+    assert age() >= 400, "where nothing waits, nothing is to be kept fresh"
+
+
+def test_where_nothing_ever_waited_nothing_is_written(fleet: Fleet, edge: Edge, run: Run) -> None:
+    """Which is most fleets."""
+    run(edge)
+    assert fleet.sql("SELECT waiting, waiting_seen_at FROM provisioner_lock") == [[0, None]]
+
+
+def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """Lambda kills without asking; the next pass goes on."""
+    counts = run(edge, creation_seconds=5, seconds=62)
+    assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE]) == (1, 1)
+    assert run(edge, seconds=59)[Metric.CREATED] == 0
+    assert run(edge)[Metric.CREATED] == 2
+    assert_settled(fleet, api, 3)
+
+
+def test_both_sides_are_read_at_the_same_time(fleet: Fleet, edge: Edge, run: Run) -> None:
+    """Each may take seconds; and a provider that does not answer must not hold a transaction open."""
+
+    def look() -> None:
+        fleet.wait_until(
+            "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = 'shepherd' AND state = 'idle' AND query = 'COMMIT')"
+        )
+
+    edge.before["list_machines"] = look
+    assert run(edge)[Metric.CREATED] == 3
+
+
+# --- interrupted ---
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("step", STEPS, ids=" ".join)
+@pytest.mark.parametrize("kind", ["equinix", "static"])
+def test_wherever_a_pass_dies_the_next_one_finishes_its_work(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, *, kind: str, step: tuple[str, str], nth: int
+) -> None:
+    """Exactly one machine for one capacity, none lost, none doubled, nothing for people to clear away."""
+    used = edge if kind == "equinix" else static(["a", "b", "c"])
+    when, method = step
+    calls = iter(range(1, 100))
+
+    def kill() -> None:
+        if next(calls) == nth:
+            raise Killed
+
+    getattr(used, when)[method] = kill
+    if method == "list_machines" and nth > 1:
+        run(used)
+    with pytest.raises(Killed):
+        run(used)
+    assert run(used, max_disputed=0)[Metric.DISPUTED] == 0
+    if kind == "equinix":
+        assert_settled(fleet, api, 3)
+    else:
+        assert set(provided(fleet)) == {"a", "b", "c"}
+        assert intents(fleet) == []
+        assert fleet.sql("SELECT count(*) FROM machines") == [[3]]
+
+
+@pytest.mark.parametrize("seconds", [0, 31], ids=["as it was", "with its session over"])
+@pytest.mark.parametrize("step", STEPS, ids=" ".join)
+def test_a_pass_that_was_taken_for_dead_does_nothing_more(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock, *, step: tuple[str, str], seconds: float
+) -> None:
+    """The lock is free when its session is dead; whoever held it may still wake up, whatever its clock says."""
+    frozen, thawed = threading.Event(), threading.Event()
+
+    def freeze() -> None:
+        frozen.set()
+        assert thawed.wait(WAIT_SECONDS)
+
+    sleeper = equinix(api, clock)
+    when, method = step
+    getattr(sleeper, when)[method] = freeze
+    with ThreadPoolExecutor(1) as pool:
+        pass_ = pool.submit(run, sleeper, connection=fleet.connect())
+        assert frozen.wait(WAIT_SECONDS)
+        assert run(edge) == {}
+        fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
+        counts = run(edge, max_disputed=0)
+        assert counts[Metric.CREATED] + counts[Metric.ADOPTED] == 3
+        before = dump(fleet, "sessions")  # its own, which it closes at last
+        clock.now += seconds
+        thawed.set()
+        with pytest.raises(SessionExpired):
+            pass_.result(WAIT_SECONDS)
+    assert dump(fleet, "sessions") == before
+    assert_settled(fleet, api, 3)
+
+
+def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """The most common way to lose a machine: the request has its effect, and the answer does not come."""
+    api.faults.add(Drop(method="POST", path=DEVICES, when="after"))
+    first = run(edge)
+    assert (first[Metric.CREATED], first[Metric.PENALIZED], first[Metric.INCOMPLETE]) == (0, 1, 1)
+    second = run(edge, max_disputed=0)
+    assert (second[Metric.ADOPTED], second[Metric.CREATED], second[Metric.DISPUTED]) == (1, 2, 0)
+    assert_settled(fleet, api, 3)
+    assert penalties(fleet) == {}
+
+
+def test_a_machine_that_appears_after_its_creation_was_denied_is_adopted(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """A gateway gives up on a request; the provider behind it does not."""
+    api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
+    assert run(edge)[Metric.CREATED] == 0
+    eventually(api.devices)
+    assert run(edge, max_disputed=0)[Metric.ADOPTED] == 1
+    assert_settled(fleet, api, 3)
+
+
+def test_a_creation_that_did_not_happen_is_repeated_with_its_token(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Nobody knows that it did not; so it must not matter."""
+    api.faults.add(Drop(method="POST", path=DEVICES))
+    run(edge)
+    (begun,) = intents(fleet)
+    assert run(edge)[Metric.CREATED] == 2
+    assert intents(fleet) == [begun]
+    fleet.pass_time(HOUR)
+    assert run(edge)[Metric.CREATED] == 1
+    assert_settled(fleet, api, 3)
+    assert begun in provided(fleet).values()
+
+
+def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """The refusal is about this call; the machine of the first one may still appear, and must find its intent."""
+    api.faults.add(Drop(method="POST", path=DEVICES))
+    run(edge, chunk=1)
+    (begun,) = intents(fleet)
+    fleet.pass_time(HOUR)
+    api.faults.add(Answer(method="POST", path=DEVICES, status=403))
+    counts = run(edge, chunk=1)
+    assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (1, 0)
+    api.add_device_by_hand(f"{PREFIX}late", [token_tag(begun)], reservation_id=next(iter(penalties(fleet))))
+    assert run(edge, max_disputed=0)[Metric.ADOPTED] == 1
+    run(edge)
+    assert_settled(fleet, api, 3)
+
+
+def test_a_creation_that_can_never_be_is_forgotten(fleet: Fleet, run: Run) -> None:
+    """Its entry is gone from the list; it would count towards the limit for ever."""
+    names = ["a", "b"]
+    edge = static(names)
+
+    def kill() -> None:
+        raise Killed
+
+    edge.before["create_machine"] = kill
+    with pytest.raises(Killed):
+        run(edge, chunk=1)
+    names.remove("a")
+    del edge.before["create_machine"]
+    assert run(edge, max_machines=1)[Metric.CREATED] == 0
+    fleet.pass_time(HOUR)
+    counts = run(edge, max_machines=1)
+    assert (counts[Metric.FORGOTTEN], counts[Metric.CREATED]) == (1, 1)
+    assert set(provided(fleet)) == {"b"}
+    assert intents(fleet) == []
+
+
+# --- one at a time ---
+
+
+def test_of_two_provisioners_one_works_and_the_other_leaves(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock
+) -> None:
+    """Schedules deliver twice. Another provider's Provisioner is not in the way."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert over.wait(WAIT_SECONDS)
+
+    edge.before["list_machines"] = hold
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run, edge, connection=fleet.connect())
+        assert begun.wait(WAIT_SECONDS)
+        assert run(equinix(api, clock)) == {}
+        assert run(static(["a"]))[Metric.CREATED] == 1
+        over.set()
+        assert first.result(WAIT_SECONDS)[Metric.CREATED] == 3
+    assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
+
+
+def test_twins_that_begin_at_the_same_time_create_each_machine_once(
+    fleet: Fleet, api: EquinixApi, run: Run, clock: ManualClock
+) -> None:
+    """Also when nobody has ever taken the lock before."""
+    together = threading.Barrier(3)
+
+    def twin() -> Counts:
+        connection = fleet.connect()
+        together.wait(WAIT_SECONDS)
+        return run(equinix(api, clock), connection=connection)
+
+    with ThreadPoolExecutor(3) as pool:
+        counts = [each.result() for each in [pool.submit(twin) for _ in range(3)]]
+    assert sum(each.get(Metric.CREATED, 0) for each in counts) == 3
+    assert_settled(fleet, api, 3)
+
+
+# --- capacity that fails ---
+
+
+def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """It would fail again, and keep the rest waiting; a restart must not forget it, and success lifts it."""
+    api.faults.add(Answer(method="POST", path=DEVICES, status=422, body={"errors": ["it is \0 broken"]}))
+    first = run(edge)
+    assert (first[Metric.CREATED], first[Metric.PENALIZED], first[Metric.FORGOTTEN]) == (2, 1, 1)
+    assert_settled(fleet, api, 2)
+    ((capacity, cause),) = penalties(fleet).items()
+    assert cause.startswith("ProviderRefused: POST")
+    assert cause.endswith("422: it is ? broken")
+
+    fleet.pass_time(HOUR - WAIT_SECONDS)
+    assert run(edge)[Metric.CREATED] == 0
+    assert posts(api) == 3
+    fleet.pass_time(WAIT_SECONDS)
+    assert run(edge)[Metric.CREATED] == 1
+    assert penalties(fleet) == {}
+    assert {device.reservation_id for device in api.devices()} >= {capacity}
+
+
+def test_a_provider_that_is_not_well_is_not_asked_for_more(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """What fails in passing fails for all; each try would leave another creation open."""
+    api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=503))
+    counts = run(edge)
+    assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 1, 1)
+    assert posts(api) == 1
+    assert len(intents(fleet)) == 1
+
+
+def test_a_provider_that_asks_for_patience_has_nothing_against_the_capacity(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Too many requests in one minute must not cost the capacity an hour."""
+    api.faults.add(Answer(method="POST", path=DEVICES, status=429, retry_after=1))
+    counts = run(edge)
+    assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 0, 1)
+    assert run(edge)[Metric.CREATED] == 3
+    assert_settled(fleet, api, 3)
+
+
+def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
+    fleet: Fleet, clock: ManualClock, run: Run
+) -> None:
+    """A quota or a wrong key is no fault of the capacity; all of it would be penalized in one pass."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
+        api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=422))
+        counts = run(equinix(api, clock))
+    assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (3, 3)
+    assert intents(fleet) == []
+
+
+def test_a_pause_stops_a_pass_that_is_under_way(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """Whoever stops everything means the creation that would come next, not the one of the next minute."""
+    edge.after["create_machine"] = lambda: queries.pause(fleet.connect(), owner="me", reason="stop")
+    assert run(edge)[Metric.CREATED] == 1
+    assert_settled(fleet, api, 1)
+
+
+def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Operators see the intent's machine and may pause it; giving it up later takes the pause along."""
+    api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=503))
+    run(edge)
+    (machine_id,) = intents(fleet)
+    queries.pause(fleet.connection, owner="me", reason="what is this?", machine_id=machine_id)
+    api.faults.clear()
+    fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
+    for reservation in api.reservations():
+        api.snatch(reservation.id)
+    assert run(edge, max_disputed=10)[Metric.FORGOTTEN] == 1
+    assert queries.pauses(fleet.connection) == []
+
+
+def test_capacity_that_somebody_else_took_is_forgotten(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """Between the listing and the creation; nothing of it may be left, and the others are created."""
+    taken = min(reservation.id for reservation in api.reservations())
+
+    def snatch() -> None:
+        api.snatch(taken)
+
+    edge.after["list_machines"] = snatch
+    counts = run(edge)
+    assert (counts[Metric.CREATED], counts[Metric.FORGOTTEN], counts[Metric.PENALIZED]) == (2, 1, 1)
+    assert set(penalties(fleet)) == {taken}
+    assert_settled(fleet, api, 2)
+
+
+# --- differences ---
+
+
+def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run) -> None:
+    """The loops would try in vain to reach it; the rest of the fleet goes on, and so does it when it is back."""
+    names = ["a", "b"]
+    edge = static(names)
+    run(edge)
+    machines = provided(fleet)
+    fleet.pass_time(HOUR)
+    names[:] = ["b", "c"]
+    for _ in range(2):
+        counts = run(edge)
+        assert counts[Metric.DISPUTED] == 1
+        (pause,) = queries.pauses(fleet.connection)
+        assert (pause["machine_id"], pause["owner"]) == (machines["a"], "provisioner")
+    assert set(provided(fleet)) == {"a", "b", "c"}
+    session = fleet.open_session()
+    taken = ids(claimed(session, Process.AGENT_START))
+    assert machines["b"] in taken
+    assert machines["a"] not in taken
+
+    names.append("a")
+    assert run(edge)[Metric.DISPUTED] == 0
+    assert queries.pauses(fleet.connection) == []
+    assert ids(claimed(session, Process.AGENT_START)) == [machines["a"]]
+
+
+def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
+    """The Provisioner takes back what it set aside, and nothing else."""
+    names = ["a"]
+    edge = static(names)
+    run(edge)
+    pause = queries.pause(fleet.connection, owner="me", reason="memory test", machine_id=provided(fleet)["a"])
+    names.clear()
+    run(edge)
+    names.append("a")
+    run(edge)
+    assert [each["pause_id"] for each in queries.pauses(fleet.connection)] == [pause]
+
+
+def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong prefix or database; whoever is woken by it finds every machine in the log."""
+    strangers = [api.add_device_by_hand(f"{PREFIX}{number}").id for number in range(4)]
+    before = dump(fleet, "provisioner_lock")
+    with pytest.raises(Discrepancy) as caught:
+        run(edge)
+    assert dump(fleet, "provisioner_lock") == before
+    assert posts(api) == 0
+    assert [text.split()[0] for text in caught.value.differences] == sorted(strangers)
+    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["difference"] for line in logged if line["level"] == "ERROR"] == list(caught.value.differences)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (EmptyPage(path=DEVICES, times=0), ListingInvalid),
+        (EmptyPage(path="/projects/{id}/hardware-reservations", times=0), ListingInvalid),
+        (Answer(path=DEVICES, times=0, status=503), ProviderUnavailable),
+    ],
+    ids=["no devices", "no reservations", "no answer"],
+)
+def test_a_listing_that_is_not_complete_stops_the_pass(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, *, fault: Any, error: type[Exception]
+) -> None:
+    """What is missing there would be taken for gone, or be created again."""
+    run(edge, max_machines=2)
+    api.faults.add(fault)
+    before = dump(fleet, "provisioner_lock")
+    with pytest.raises(error):
+        run(edge)
+    assert dump(fleet, "provisioner_lock") == before
+    api.faults.clear()
+    assert run(edge)[Metric.CREATED] == 1
+
+
+def test_assimilation_takes_unknown_machines_in(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+    """How a fleet that exists already comes under Shepherd's care: each becomes a machine that needs its agent."""
+    device = api.add_device_by_hand(f"{PREFIX}by-hand")
+    other = api.add_device_by_hand("somebody-elses")
+    assert run(edge, chunk=1)[Metric.DISPUTED] == 1
+    counts = run(edge, assimilate=True)
+    assert (counts[Metric.ASSIMILATED], counts[Metric.CREATED], counts[Metric.DISPUTED]) == (1, 2, 0)
+    assert device.id in provided(fleet)
+    assert other.id not in provided(fleet)
+    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 4
+    assert run(edge, assimilate=True)[Metric.ASSIMILATED] == 0
+
+
+# --- on hold ---
+
+
+@pytest.mark.parametrize("on_hold", [{}, {"provider": "equinix"}], ids=["everything", "this provider"])
+def test_nothing_is_provisioned_while_that_is_paused(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, on_hold: dict[str, Any]
+) -> None:
+    """Operators stop the world with one command; it says why, and ends by itself if it was made so."""
+    queries.pause(fleet.connection, owner="me", reason="migration", seconds=100, **on_hold)
+    assert run(edge) == {}
+    assert api.calls.total() == 0
+    fleet.pass_time(100)
+    assert run(edge)[Metric.CREATED] == 3
+
+
+@pytest.mark.parametrize("on_hold", [{"provider": "static"}, {"process": Process.RECOVERY}], ids=str)
+def test_a_pause_of_something_else_does_not_stop_it(
+    fleet: Fleet, edge: Edge, run: Run, on_hold: dict[str, Any]
+) -> None:
+    """Otherwise a pause of one machine would stop the fleet from growing."""
+    queries.pause(fleet.connection, owner="me", reason="migration", **on_hold)
+    queries.pause(fleet.connection, owner="me", reason="migration", machine_id=fleet.provided_machine())
+    assert run(edge)[Metric.CREATED] == 3
+
+
+# --- dry run ---
+
+
+def test_a_dry_run_changes_nothing_and_tells_what_the_next_pass_does(
+    fleet: Fleet, api: EquinixApi, edge: Edge, make: Callable[..., Provisioner], clock: ManualClock
+) -> None:
+    """It decides with the same function."""
+    provisioner = make(edge, max_machines=2)
+    before = dump(fleet)
+    plan = provisioner.plan(Deadline(clock, 600))
+    assert dump(fleet) == before
+    assert api.devices() == []
+    provisioner.run(Deadline(clock, 600), "a test")
+    assert [creation.capacity.reservation_id for creation in plan.create] == [
+        device.reservation_id for device in api.devices()
+    ]

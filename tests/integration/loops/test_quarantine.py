@@ -1,0 +1,165 @@
+"""Machines that recovery gave up on: no loop touches them, until an operator says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.listings import provisioning, updating
+from shepherd_core.bmdb.machines import eligibility, queries
+from shepherd_core.bmdb.machines.eligibility import Block
+from shepherd_core.bmdb.recovery import recovering
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
+from shepherd_core.rules.reconcile import Limits as ReconcileLimits
+from shepherd_core.rules.reconcile import reconcile
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.plain_eligibility import plainly_eligible
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+LIMITS = ReconcileLimits(max_machines=50, chunk=20, max_disputed=1, assimilate=False, forget_seconds=HOUR)
+GRACE = 1800
+
+
+def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
+    """Plant a machine that recovery gave up on."""
+    machine_id = fleet.silent_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    assert recovering.quarantine(session, {held: cause}) == {machine_id}
+    session.close()
+    return machine_id
+
+
+def unquarantine(fleet: Fleet, machine_id: UUID) -> bool:
+    """Give it back."""
+    return bool(recovering.unquarantine(fleet.connection, machine_id, reason="me: mended", grace_seconds=GRACE))
+
+
+CHANGES = {
+    "nothing": "SELECT 1",
+    "a heartbeat": "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now()",
+    "its agent's tags dropped": "DELETE FROM machine_agent_heartbeat; DELETE FROM machine_agent_started",
+    "an installation wanted": "INSERT INTO machine_os_installation_request SELECT machine_id, 1, '' FROM machines",
+    "asked to come back": "INSERT INTO machine_awaited SELECT machine_id, 'epoch', 'epoch' FROM machines",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet: Fleet, change: str) -> None:
+    """Not even if its tags are touched: a loop that comes back to it would undo what an operator is doing."""
+    machine_id = quarantined(fleet)
+    fleet.change(machine_id, CHANGES[change])
+    session = fleet.open_session(24 * HOUR)
+    for seconds in (0, 5 * HOUR):
+        fleet.pass_time(seconds)
+        assert claimed(session, START) == claimed(session, RECOVER) == []
+        assert plainly_eligible(fleet.sql, START) == plainly_eligible(fleet.sql, RECOVER) == set()
+    verdicts, _ = eligibility.why(fleet.connection, machine_id, Silence())
+    assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
+
+
+def test_a_machine_in_quarantine_costs_a_claim_nothing(fleet: Fleet) -> None:
+    """Its row is in nobody's window; hundreds of them would else starve the others."""
+    quarantined(fleet)
+    session = fleet.open_session()
+    assert work.claim(session, RECOVER, PROVIDER, 10).examined == 0
+    assert fleet.sql("SELECT process, recover_at FROM machine_due") == [[None, None]]
+
+
+def listed(fleet: Fleet, machine_id: UUID) -> Machine:
+    """Return the machine as its provider lists it."""
+    provider_id = ProviderId(queries.show_machine(fleet.connection, machine_id)["provider_id"])
+    return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, status=ProviderStatus.RUNNING)
+
+
+def test_the_provisioner_counts_a_machine_in_quarantine_and_does_nothing_about_it(fleet: Fleet) -> None:
+    """It occupies its capacity. That the provider does not list it stops nobody: somebody is at it."""
+    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+    machines = [quarantined(fleet) for _ in range(3)]
+    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+    ledger = provisioning.ledger(fleet.connection, PROVIDER)
+    for listing in ([], [listed(fleet, machine_id) for machine_id in machines]):
+        plan = reconcile(listing, ledger, LIMITS)
+        assert (plan.managed, plan.set_aside, plan.take_back, plan.create) == (3, (), (), ())
+    session = fleet.open_session()
+    provisioning.set_aside(session, machines[0], "a plan from before")
+    assert queries.pauses(fleet.connection) == []
+
+
+def test_a_machine_set_aside_before_is_taken_back_after_its_quarantine(fleet: Fleet) -> None:
+    """The Provisioner's pause is its own to end, when the machine is its own to touch."""
+    machine_id = quarantined(fleet)
+    fleet.sql("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'provisioner', '?')", id=machine_id)
+    listing = [listed(fleet, machine_id)]
+    assert reconcile(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS).take_back == ()
+    assert unquarantine(fleet, machine_id)
+    plan = reconcile(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS)
+    assert [provided.machine_id for provided in plan.take_back] == [machine_id]
+
+
+def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine(fleet: Fleet) -> None:
+    """It may be switched off for weeks, and would have the provider asked every minute."""
+    machine_id = quarantined(fleet)
+    fleet.sql("UPDATE machine_provided SET provider_status = 'Stopped'")
+    assert updating.look(fleet.connection, PROVIDER, HOUR).unsettled == 0
+    assert updating.known(fleet.connection, PROVIDER, everything=True) == []
+    assert unquarantine(fleet, machine_id)
+    assert updating.look(fleet.connection, PROVIDER, HOUR).unsettled == 1
+    assert [each.machine_id for each in updating.known(fleet.connection, PROVIDER, everything=True)] == [machine_id]
+
+
+def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Fleet) -> None:
+    """It was mended, and is perhaps just booting: a reboot at once would be rude."""
+    machine_id = quarantined(fleet)
+    assert unquarantine(fleet, machine_id)
+    assert not unquarantine(fleet, machine_id), "once is enough"
+    session = fleet.open_session(24 * HOUR)
+    assert claimed(session, RECOVER) == []
+    (held,) = claimed(session, START)
+    work.fail(session, {held: work.Failure("SshTimedOut: no answer", 60)})
+    fleet.pass_time(GRACE - 5)
+    assert claimed(session, RECOVER) == []
+    fleet.pass_time(5)
+    assert ids(claimed(session, RECOVER)) == [machine_id]
+    first, second = queries.history(fleet.connection, machine_id)[::-1][1:3]
+    assert (first["event"], first["failed_cause"]) == ("Quarantined", "enough")
+    last = [line for line in queries.history(fleet.connection, machine_id) if line["event"] == "Unquarantined"]
+    assert [line["failed_cause"] for line in last] == ["me: mended"]
+    assert second["event"] == "Finished"
+
+
+def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
+    """One machine is set apart, and the loops go on with the rest."""
+    quarantined(fleet)
+    silent, bare = fleet.silent_machine(), fleet.provided_machine()
+    session = fleet.open_session()
+    assert ids(claimed(session, RECOVER)) == [silent]
+    assert ids(claimed(session, START)) == [bare]
+
+
+def test_the_evidence_is_what_went_wrong_last(fleet: Fleet) -> None:
+    """Newest last, a line each, and not the whole of a long life."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session(24 * HOUR)
+    for number in range(25):
+        (held,) = claimed(session, START)
+        work.fail(session, {held: work.Failure(f"SshTimedOut: step {number}\nand more", 1)})
+        fleet.pass_time(60)
+    fleet.change(
+        machine_id,
+        f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '3 hours', "
+        "decode(repeat('00', 32), 'hex'))",
+    )
+    (held,) = claimed(session, RECOVER)
+    recovering.quarantine(session, {held: "enough"})
+    lines = queries.show_machine(fleet.connection, machine_id)["quarantine_evidence"].splitlines()
+    assert [line.split(": ", 1)[1] for line in lines] == [
+        f"SshTimedOut: step {number} and more" for number in range(5, 25)
+    ]
+    assert all("ShepherdAgentStart Failed" in line for line in lines)

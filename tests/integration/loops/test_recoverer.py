@@ -1,0 +1,301 @@
+"""The Recoverer, between a simulated provider and silent machines of the BMDB."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.loops import control_loop
+from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops.loop import Attempt
+from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.rules.breaker import Budget, Budgets
+from shepherd_core.telemetry import Metric
+
+from simulator.environment.faults import Answer
+from simulator.providers.equinix.equinix_api import EquinixApi
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, equinix_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.machine import Machine
+
+    from tests.conftest import ManualClock
+
+ACTIONS = "/devices/{id}/actions"
+MINUTE = 60
+SILENCE = Silence(first_heartbeat_seconds=15 * MINUTE, silence_seconds=5 * MINUTE)
+SETTLE = 120
+
+
+class World:
+    """A project whose devices are machines of the BMDB."""
+
+    def __init__(self, fleet: Fleet, api: EquinixApi, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self.api = api
+        self._clock = clock
+        provider = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
+        self.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=Backoff(60, 3600, 1.2))
+
+    def given(self, machine_id: UUID) -> UUID:
+        """Let a machine that was planted be a device of the project, and return it."""
+        device = self.api.add_device_by_hand(f"{PREFIX}{machine_id}", racked=False)
+        self.fleet.change(
+            machine_id,
+            f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "
+            f"WHERE machine_id = '{machine_id}'",
+        )
+        return machine_id
+
+    def run(self, connection: Connection | None = None) -> dict[Metric, float]:
+        """Run one invocation."""
+        return control_loop.run(
+            self.loop,
+            "equinix",
+            connection or self.fleet.connection,
+            self._clock,
+            Limits(10, 60, 60),
+            deadline=Deadline(self._clock, 600),
+            runtime_info="a test",
+        )
+
+    def attempt(self, session: Session, work: Work, deadline: Deadline) -> Attempt:
+        """Return what the loop works on."""
+        return Attempt(work, deadline, decision=self.loop.decide(session, [work])[work])
+
+    def watch(self, seconds: float) -> None:
+        """Let time pass, and the schedule go on meanwhile: it ends with the last invocation before the end."""
+        for _ in range(int(seconds) // MINUTE):
+            self.fleet.pass_time(MINUTE)
+            self.run()
+
+    def provider_id(self, machine_id: UUID) -> str:
+        """Return what the provider calls the machine."""
+        return str(queries.show_machine(self.fleet.connection, machine_id)["provider_id"])
+
+    def reboots(self, machine_id: UUID) -> int:
+        """Return how often the provider was made to reboot the machine."""
+        provider_id = self.provider_id(machine_id)
+        (device,) = (device for device in self.api.devices() if device.id == provider_id)
+        return device.actions_taken.count("reboot")
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> Iterator[World]:
+    """Return a world without machines."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=0) as api:
+        yield World(fleet, api, clock)
+        assert api.errors == []
+
+
+def test_a_silent_machine_is_rebooted_once_and_needs_its_agent_again(world: World) -> None:
+    """What the agent said is gone with it; the machine is the same, and so is its pinned host key."""
+    machine = world.given(world.fleet.silent_machine())
+    world.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
+    assert world.run()[Metric.FINISHED] == 1
+    assert world.reboots(machine) == 1
+    assert world.fleet.tags(machine) == {"rebooted", "host_key"}
+    assert world.fleet.events(machine) == ["Started", "Attempted", "Finished"]
+    assert queries.show_machine(world.fleet.connection, machine)["needs"] == Process.AGENT_START
+    world.fleet.pass_time(MINUTE)
+    assert world.run()[Metric.CLAIMED] == 0
+    assert world.reboots(machine) == 1
+
+
+def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> None:
+    """Nobody waits for it meanwhile: the time is written down, and the Initializer comes when it is over."""
+    machine = world.given(world.fleet.silent_machine())
+    world.run()
+    session = world.fleet.open_session()
+    world.fleet.pass_time(SETTLE - WAIT_SECONDS)
+    assert claimed(session, Process.AGENT_START, provider="equinix") == []
+    world.fleet.pass_time(WAIT_SECONDS)
+    assert ids(claimed(session, Process.AGENT_START, provider="equinix")) == [machine]
+
+
+@pytest.mark.parametrize(
+    ("started", "heartbeat", "rebooted"),
+    [
+        (14 * MINUTE, None, False),
+        (16 * MINUTE, None, True),
+        (HOUR, 4 * MINUTE, False),
+        (HOUR, 6 * MINUTE, True),
+        (10 * MINUTE, 2 * HOUR, False),  # what an earlier agent said does not count
+    ],
+)
+def test_only_a_silent_machine_is_rebooted(
+    world: World, started: float, heartbeat: float | None, rebooted: bool
+) -> None:
+    """There is more patience with a first heartbeat, since much has to start before it."""
+    fleet = world.fleet
+    machine = world.given(
+        fleet.started_machine(started) if heartbeat is None else fleet.silent_machine(heartbeat, started)
+    )
+    assert world.run()[Metric.CLAIMED] == rebooted
+    assert world.reboots(machine) == rebooted
+
+
+def test_a_heartbeat_at_the_last_moment_saves_the_machine(world: World) -> None:
+    """A machine that was due, and reports before it is claimed, is not rebooted."""
+    machine = world.given(world.fleet.silent_machine())
+    assert queries.record_heartbeat(world.fleet.connection, machine)
+    assert world.run()[Metric.CLAIMED] == 0
+    assert world.reboots(machine) == 0
+    world.watch(4 * MINUTE)
+    assert world.reboots(machine) == 0
+    world.watch(2 * MINUTE)
+    assert world.reboots(machine) == 1
+
+
+@pytest.mark.parametrize(("status", "cause"), [(503, "ProviderUnavailable"), (422, "ProviderRefused")])
+def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cause: str) -> None:
+    """The agent may still be alive, so what is known of it is kept; a minute, and a fifth more each time."""
+    machine = world.given(world.fleet.silent_machine())
+    world.api.faults.add(Answer(method="POST", path=ACTIONS, times=2, status=status))
+    for interval in (60, 72):
+        assert world.run()[Metric.FAILED] == 1
+        assert world.fleet.tags(machine) == {"agent_started", "agent_heartbeat"}
+        shown = queries.show_machine(world.fleet.connection, machine)
+        assert [backoff["last_interval_seconds"] for backoff in shown["backoffs"]] == [interval]
+        assert queries.history(world.fleet.connection, machine)[0]["failed_cause"].startswith(f"{cause}: ")
+        assert world.run()[Metric.CLAIMED] == 0
+        world.fleet.pass_time(interval)
+    assert world.run()[Metric.FINISHED] == 1
+    assert world.reboots(machine) == 1
+    (backoff,) = queries.show_machine(world.fleet.connection, machine)["backoffs"]
+    assert backoff["last_interval_seconds"] is None, "what failed before must be forgotten"
+
+
+class Slow(EquinixProvider):
+    """A provider that is asked about a machine for so long that something happens meanwhile."""
+
+    happening: Callable[[], object] = staticmethod(lambda: None)
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Let it happen, and then answer."""
+        found = super().get_machine(provider_id, deadline)
+        self.happening()
+        return found
+
+
+def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
+    world: World, clock: ManualClock
+) -> None:
+    """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
+    machines = [world.given(world.fleet.silent_machine()) for _ in range(10)]
+    provider = Slow(equinix_settings(world.api), lambda: API_KEY, lambda: "", clock)
+    reporting = world.fleet.connect()
+    once = threading.Lock()
+
+    def report() -> None:
+        with once:
+            for machine in machines:
+                assert queries.record_heartbeat(reporting, machine)
+
+    provider.happening = report
+    anybody = Budgets(silent=Budget(1000, 1))
+    backoff = Backoff(60, 3600, 1.2)
+    world.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=backoff, budgets=anybody)
+    counts = world.run()
+    assert (counts[Metric.CLAIMED], counts[Metric.SPARED], counts[Metric.FINISHED]) == (10, 10, 0)
+    assert [world.reboots(machine) for machine in machines] == [0] * 10
+    assert all(world.fleet.events(machine) == ["Started", "Attempted", "NotTaken", "Recovered"] for machine in machines)
+    assert world.run()[Metric.CLAIMED] == 0
+
+
+def test_a_provider_that_answers_503_for_hours_brings_nobody_up_the_ladder(world: World) -> None:
+    """One silent machine climbed from reboot to quarantine without one step having been taken."""
+    world.given(world.fleet.silent_machine(silent_for=0))
+    machine = world.given(world.fleet.silent_machine())
+    world.api.faults.add(Answer(method="POST", path=ACTIONS, times=0, status=503))
+    world.watch(10 * HOUR)
+    shown = queries.show_machine(world.fleet.connection, machine)
+    assert shown["quarantined_at"] is None
+    attempted = world.fleet.sql("SELECT DISTINCT rung FROM work_history WHERE rung IS NOT NULL")
+    assert attempted == [["reboot"]]
+    assert world.reboots(machine) == 0
+
+
+def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World) -> None:
+    """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
+    world.given(world.fleet.silent_machine(silent_for=0))  # a witness, or nobody is believed to be silent
+    gone, sound = (world.given(world.fleet.silent_machine()) for _ in range(2))
+    world.api.forget(world.provider_id(gone))
+    counts = world.run()
+    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
+    assert queries.history(world.fleet.connection, gone)[0]["failed_cause"].startswith("MachineNotFound: ")
+    assert world.fleet.tags(gone) == {"agent_started", "agent_heartbeat"}
+    assert world.reboots(sound) == 1
+
+
+def test_twins_reboot_each_machine_once(world: World) -> None:
+    """A reboot in the middle of a boot could break what the first one would have mended."""
+    world.given(world.fleet.silent_machine(silent_for=0))
+    machines = [world.given(world.fleet.silent_machine()) for _ in range(8)]
+    together = threading.Barrier(2)
+
+    def twin() -> dict[Metric, float]:
+        connection = world.fleet.connect()
+        together.wait(WAIT_SECONDS)
+        return world.run(connection)
+
+    with ThreadPoolExecutor(2) as pool:
+        counts = [each.result() for each in [pool.submit(twin) for _ in range(2)]]
+    assert sum(each[Metric.FINISHED] for each in counts) == 8
+    assert [world.reboots(machine) for machine in machines] == [1] * 8
+
+
+def test_a_session_without_time_left_reboots_nothing(world: World, clock: ManualClock) -> None:
+    """Another may be at work on the machine by now, or its new agent may be running already."""
+    machine = world.given(world.fleet.silent_machine())
+    session = world.fleet.open_session(30)
+    (work,) = claimed(session, Process.RECOVERY, provider="equinix")
+    attempt = world.attempt(session, work, Deadline(clock, 60, session.left))
+    clock.now += 31
+    with pytest.raises(SessionExpired):
+        world.loop.work_on(attempt)
+    assert world.reboots(machine) == 0
+    assert world.api.calls.total() == 0
+
+
+def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(world: World, clock: ManualClock) -> None:
+    """The device is looked at first, which may take long; what counts is the moment of the effect."""
+    machine = world.given(world.fleet.silent_machine())
+    session = world.fleet.open_session(30)
+    (work,) = claimed(session, Process.RECOVERY, provider="equinix")
+
+    left = iter([30.0, 0.0])
+    attempt = world.attempt(session, work, Deadline(clock, 60, lambda: next(left, 0.0)))
+    with pytest.raises(SessionExpired):
+        world.loop.work_on(attempt)
+    assert world.reboots(machine) == 0
+    assert world.api.calls["GET", "/devices/{id}"] == 1
+
+
+def test_a_dry_run_names_the_machines_and_reboots_none(world: World, clock: ManualClock) -> None:
+    """It is how operators look before they switch it on."""
+    machine = world.given(world.fleet.silent_machine())
+    limits = Limits(10, 60, 60)
+    planned = control_loop.rehearse(world.loop, "equinix", world.fleet.connection, clock, limits).work
+    assert [(work.machine_id, work.provider_id) for work in planned] == [
+        (machine, ProviderId(world.provider_id(machine)))
+    ]
+    assert world.reboots(machine) == 0
+    assert world.fleet.events(machine) == []

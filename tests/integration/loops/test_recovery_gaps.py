@@ -1,0 +1,284 @@
+"""Schedules of any rate: what happened while nobody looked gets no machine rebooted, and none forgotten."""
+
+from __future__ import annotations
+
+from itertools import accumulate, cycle, islice
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shepherd_core.bmdb.machines import eligibility, queries
+from shepherd_core.bmdb.machines.eligibility import Block
+from shepherd_core.bmdb.recovery import holds
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import Process
+from shepherd_core.telemetry import Metric
+
+from tests.integration.loops.test_recovery_holds import MINUTE, SILENCE, World
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+REPORTING = 12
+
+# Seconds between one look and the next, again and again; and the look at which a machine is recovered that is heard for
+# the last time at the look before the first.
+SCHEDULES: dict[str, tuple[Sequence[float], int]] = {
+    "1 min": ([60], 10),
+    "1 min, early and late": ([45, 75, 59, 61], 10),
+    "2 min": ([120], 5),
+    "5 min": ([300], 2),
+    "5 min, a second late": ([301], 2),
+    "5 min, early and late": ([303, 296, 305, 296], 3),
+    "10 min": ([600], 2),
+    "10 min, early and late": ([640, 570, 601, 590], 2),
+    "15 min": ([900], 2),
+    "15 min, early and late": ([960, 850, 920, 870], 2),
+    "30 min": ([1800], 2),
+    "30 min, early and late": ([1900, 1700, 1801, 1799], 2),
+    "twice an hour, five minutes apart": ([300, 3300], 4),
+    "seven times in the first minutes of each hour": ([60] * 6 + [3240], 14),
+    "every ten minutes, one in three lost": ([600, 600, 1200], 2),
+}
+
+# How late an agent may be that could not report for so long.
+OUTAGES: dict[float, float] = {4 * MINUTE: 200, 9 * MINUTE: 330, 28 * MINUTE: 330, 2 * HOUR: 330}
+
+
+class Schedule(World):
+    """A world in which agents report at every look, unless somebody keeps them from it."""
+
+    def pass_time(self, seconds: float, *, but: Iterable[UUID] = ()) -> None:
+        """Let time pass, at the end of which all that report did so, *but* those."""
+        self.fleet.pass_time(seconds)
+        self.fleet.sql(
+            "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() "
+            "WHERE machine_id = ANY(CAST(:ids AS uuid[]))",
+            ids=[machine for machine in self.reporting if machine not in set(but)],
+        )
+
+    def rebooted(self, machine: UUID) -> bool:
+        """Return whether the provider was asked to reboot it."""
+        return queries.show_machine(self.fleet.connection, machine)["provider_id"] in self.provider.reboots
+
+    def looks_until_rebooted(self, machine: UUID, gaps: Iterable[float]) -> int:
+        """Return the number of the invocation that rebooted it, or 0."""
+        for number, gap in enumerate(gaps, 1):
+            self.pass_time(gap)
+            self.run()
+            if self.rebooted(machine):
+                return number
+        return 0
+
+    def suffer(self, gaps: Iterable[float], began: float, lasted: float, late: float) -> None:
+        """Play a schedule with an outage of the BMDB, after which one machine is *late* to report again."""
+        last, now = self.reporting[0], 0.0
+        for time in accumulate(gaps):
+            if began <= time < began + lasted:
+                continue  # nobody looks, and nobody is heard
+            if now < began < time:  # all were heard until then
+                self.pass_time(began - now)
+                now = began
+            self.pass_time(time - now, but=[last] if began <= time < began + lasted + late else [])
+            now = time
+            self.run()
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> Schedule:
+    """Return a world in which machines report, and somebody has looked."""
+    world = Schedule(fleet, clock)
+    world.sound(REPORTING)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_machine_that_was_silent_for_long_is_recovered_at_the_next_look(world: Schedule, name: str) -> None:
+    """However rarely somebody looks: it was silent when somebody looked last."""
+    gaps, _ = SCHEDULES[name]
+    lost = world.fleet.silent_machine(2 * HOUR)
+    assert world.looks_until_rebooted(lost, islice(cycle(gaps), 24)) == 1
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_machine_that_falls_silent_is_recovered_after_a_few_looks(world: Schedule, name: str) -> None:
+    """Up to a look every five minutes after the time that is configured, else after two or three looks."""
+    gaps, looks = SCHEDULES[name]
+    lost = world.reporting.pop()
+    assert world.looks_until_rebooted(lost, islice(cycle(gaps), 24)) == looks
+
+
+@pytest.mark.parametrize(("before", "after", "looks"), [(60, 1800, 2), (1800, 60, 10)])
+def test_another_schedule_needs_no_time_to_get_used_to(
+    world: Schedule, before: float, after: float, looks: int
+) -> None:
+    """An operator who changes it must not have to know what is remembered of the old one."""
+    for _ in range(3):
+        world.pass_time(before)
+        world.run()
+    lost = world.reporting.pop()
+    assert world.looks_until_rebooted(lost, [after] * 24) == looks
+
+
+@pytest.mark.parametrize("lasted", OUTAGES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_outage_of_the_bmdb_gets_nobody_rebooted_however_late_one_reports(
+    world: Schedule, name: str, lasted: float
+) -> None:
+    """Neither one that lies wholly between two looks, nor one that some looks fell into."""
+    gaps = [*islice(cycle(SCHEDULES[name][0]), 7)]
+    began = sum(gaps[:3]) + 1
+    for _ in range(2):  # as soon as a look is over, and so that it ends just before the next one
+        world.suffer([*gaps, *islice(cycle(SCHEDULES[name][0]), 14)], began, lasted, OUTAGES[lasted])
+        began = next(time for time in accumulate(cycle(gaps)) if time > lasted + 1) - lasted - 1
+    assert not world.provider.reboots
+
+
+@settings(max_examples=settings().max_examples // 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    gaps=st.lists(st.floats(45, 2000), min_size=2, max_size=6),
+    began=st.floats(1, 2 * HOUR),
+    outage=st.sampled_from(sorted(OUTAGES.items())),
+)
+def test_whatever_the_schedule_the_dead_are_recovered_and_the_living_are_not(
+    world: Schedule, gaps: list[float], began: float, outage: tuple[float, float]
+) -> None:
+    """Rates of which nobody thought, with an outage somewhere."""
+    world.fleet.empty()
+    world.provider.reboots.clear()
+    world.reporting.clear()
+    world.sound(REPORTING)
+    world.run()
+    dead = world.reporting.pop()
+    lasted, late = outage
+    end = began + lasted + 2 * max(lasted, *gaps) + 3 * SILENCE.silence_seconds
+    schedule = accumulate(cycle(gaps))
+    count = next(number for number, time in enumerate(schedule, 1) if time > end)
+    world.suffer(islice(cycle(gaps), count), began, lasted, late)
+    assert world.rebooted(dead)
+    assert world.provider.reboots.total() == 1
+
+
+def test_after_an_outage_silence_is_counted_anew_and_the_dead_are_recovered(world: Schedule) -> None:
+    """Heartbeats that the BMDB could not take say nothing about machines; those that never come again do."""
+    lost = world.reporting.pop()
+    world.pass_time(2 * HOUR)
+    assert world.run()[Metric.HELD_BACK] == 0, "it is no reason to suspend recovery, which nobody could end"
+    assert world.looks_until_rebooted(lost, [MINUTE] * 24) == SILENCE.silence_seconds // MINUTE
+
+
+def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world: Schedule) -> None:
+    """It may have been started just before the BMDB went away."""
+    fresh = world.fleet.started_machine()
+    world.pass_time(2 * HOUR)
+    world.run()
+    looks = world.looks_until_rebooted(fresh, [MINUTE] * 40)
+    assert looks == SILENCE.first_heartbeat_seconds // MINUTE
+
+
+@pytest.mark.parametrize(
+    ("left", "gaps", "looks"),
+    [
+        (30, [MINUTE], 1),
+        (-1, [30 * MINUTE], 1),
+        (30, [30 * MINUTE], 2),
+        (30, [2 * HOUR, *[MINUTE] * 24], 11),
+    ],
+    ids=["every minute", "seldom, overdue before", "seldom", "outage"],
+)
+def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
+    world: Schedule, left: float, gaps: list[float], looks: int
+) -> None:
+    """Who starts its agent may have been away as well; *left* of its time when somebody looked last."""
+    machine = world.fleet.provided_machine()
+    world.fleet.sql(
+        "INSERT INTO machine_awaited VALUES (:id, clock_timestamp() - interval '30 minutes', "
+        "clock_timestamp() + :left * interval '1 second')",
+        id=machine,
+        left=left,
+    )
+    world.fleet.sql(
+        "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp(), 'SshRefused: no luck', 300)",
+        id=machine,
+    )
+    world.fleet.sql("UPDATE machine_due SET recover_at = clock_timestamp() WHERE machine_id = :id", id=machine)
+    assert world.looks_until_rebooted(machine, islice(cycle(gaps), 24)) == looks
+
+
+def test_a_look_that_dies_leaves_the_gap_to_the_next_one(world: Schedule) -> None:
+    """It is on record with the look itself, before anybody judges by it."""
+    (late, *_) = world.reporting
+    world.pass_time(HOUR, but=[late])
+    dead = world.fleet.open_session()
+    holds.look(dead, PROVIDER, SILENCE)
+    world.fleet.expire(dead)
+    world.pass_time(MINUTE, but=[late])
+    assert [round(gap.seconds / MINUTE) for gap in holds.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
+    world.run()
+    assert not world.rebooted(late)
+    with pytest.raises(SessionExpired):
+        holds.look(dead, PROVIDER, SILENCE)
+
+
+def test_twins_and_repeated_looks_do_not_make_a_gap_shorter(world: Schedule) -> None:
+    """An operator may run the loop by hand, and Lambda twice."""
+    late, lost, *_ = world.reporting
+    world.reporting.remove(lost)
+    world.pass_time(30 * MINUTE, but=[late])
+    for _ in range(7):
+        world.run()
+        world.pass_time(20, but=[late])
+    world.pass_time(MINUTE)
+    world.run()
+    assert not world.provider.reboots
+    assert world.looks_until_rebooted(lost, [30 * MINUTE] * 3) == 1
+
+
+def test_gaps_that_nobody_asks_for_any_more_are_dropped(world: Schedule) -> None:
+    """A slow schedule leaves one for each look."""
+    for _ in range(8):
+        world.pass_time(4 * HOUR)
+        world.run()
+    assert world.fleet.sql("SELECT count(*) FROM recovery_gaps") == [[6]]
+
+
+def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
+    """What a look counts and what is claimed must be the same machines, and what is not claimed waits no longer."""
+    lost = world.reporting.pop()
+    world.fleet.change(lost)  # its row is due at once
+    world.pass_time(30 * MINUTE)
+    session = world.fleet.open_session()
+    look = holds.look(session, PROVIDER, SILENCE)
+    assert look.claimable == 0
+    assert look.silence.recover_silent_seconds == pytest.approx(40 * MINUTE, abs=30)
+    world.fleet.change(lost)
+    assert claimed(session, Process.RECOVERY, silence=look.silence) == []
+    ((soon,),) = world.fleet.sql(
+        "SELECT not_before <= clock_timestamp() + interval '10 minutes' FROM machine_due WHERE machine_id = :id",
+        id=lost,
+    )
+    assert soon
+    world.pass_time(30 * MINUTE)
+    look = holds.look(session, PROVIDER, SILENCE)
+    assert look.claimable == 1
+    assert ids(claimed(session, Process.RECOVERY, silence=look.silence)) == [lost]
+
+
+def test_why_tells_that_nobody_looked(world: Schedule) -> None:
+    """Else an operator sees a machine that is due, and that nobody takes."""
+    lost = world.reporting.pop()
+    world.pass_time(30 * MINUTE)
+    (_, verdict), _ = eligibility.why(world.fleet.connection, lost, SILENCE)
+    assert verdict.blocked_by is Block.NOT_DUE
+    assert verdict.because.startswith("it is silent, but nobody looked for 180")
+    world.run()
+    world.pass_time(30 * MINUTE)
+    (_, verdict), _ = eligibility.why(world.fleet.connection, lost, SILENCE)
+    assert verdict.eligible

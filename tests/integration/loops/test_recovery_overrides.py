@@ -1,0 +1,360 @@
+"""Overrides: as many machines as an operator allows are recovered although recovery is held back, and not one more."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import eligibility, queries
+from shepherd_core.bmdb.machines.eligibility import Block
+from shepherd_core.bmdb.recovery import holds, overrides
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops import control_loop
+from shepherd_core.rules.breaker import WHOLE
+from shepherd_core.telemetry import Metric
+
+from tests.integration.loops.test_recovery_holds import LIMITS, MINUTE, SILENCE, World
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.conftest import ManualClock
+
+DARK = 12
+
+
+class Dark(World):
+    """A world in which all machines are down, and recovery is held back for it."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        super().__init__(fleet, clock)
+        self.down = self.silent(DARK)
+        assert self.run()[Metric.HELD_BACK] == 1
+
+    def override(
+        self, machines: int, location: str = WHOLE, seconds: float = HOUR, connection: Connection | None = None
+    ) -> None:
+        """Let so many machines be taken."""
+        made = overrides.override(
+            connection or self.fleet.connection,
+            provider=PROVIDER,
+            location=location,
+            machines=machines,
+            owner="ana",
+            reason="no power",
+            seconds=seconds,
+        )
+        assert made is not None
+
+    def tick(self, *_: object) -> dict[Metric, float]:
+        """Let a minute pass, and run one invocation."""
+        self.fleet.pass_time(MINUTE)
+        return self.run()
+
+    @property
+    def rebooted(self) -> int:
+        """Return how many machines were rebooted; each once."""
+        assert set(self.provider.reboots.values()) <= {1}
+        return len(self.provider.reboots)
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> Dark:
+    """Return a world in which recovery is held back."""
+    return Dark(fleet, clock)
+
+
+def test_as_many_machines_are_taken_as_an_override_allows_and_then_recovery_is_held_back_again(world: Dark) -> None:
+    """The Recoverer goes on to say so, and why."""
+    world.override(5)
+    counts = world.run()
+    assert (counts[Metric.FINISHED], counts[Metric.HELD_BACK]) == (5, 1)
+    for _ in range(3):
+        assert world.tick()[Metric.CLAIMED] == 0
+    assert world.rebooted == 5
+    assert world.held() != {}
+
+
+def test_those_that_are_silent_longest_come_first(world: Dark) -> None:
+    """An operator can tell beforehand which they are."""
+    longest = world.down[-1]
+    world.fleet.sql(
+        "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '1 day' WHERE machine_id = :id",
+        id=longest,
+    )
+    world.override(1)
+    world.run()
+    assert set(world.provider.reboots) == {queries.show_machine(world.fleet.connection, longest)["provider_id"]}
+
+
+def test_a_machine_that_reports_is_not_taken_however_it_is_overridden(world: Dark) -> None:
+    """An override says that it is not our fault, and not that machines are down that are not."""
+    world.override(DARK)
+    for machine in world.down[:2]:
+        queries.record_heartbeat(world.fleet.connection, machine)
+    world.run()
+    assert world.rebooted == DARK - 2
+
+
+def test_an_override_for_a_location_lets_nothing_through_elsewhere(world: Dark) -> None:
+    """Also where the provider is held back as a whole."""
+    for machine in world.down[:4]:
+        world.fleet.locate(machine, "fra")
+    world.override(DARK, "fra")
+    world.run()
+    assert set(world.provider.reboots) == {
+        queries.show_machine(world.fleet.connection, machine)["provider_id"] for machine in world.down[:4]
+    }
+
+
+def test_the_override_of_a_location_is_used_before_that_of_the_provider(world: Dark) -> None:
+    """Both together let through as many as both say."""
+    for machine in world.down[:4]:
+        world.fleet.locate(machine, "fra")
+    world.override(3, "fra")
+    world.override(2)
+    world.run()
+    world.tick()
+    taken = {one["location"]: one["taken"] for one in overrides.overrides(world.fleet.connection)}
+    assert taken == {"fra": 3, WHOLE: 2}
+    assert world.rebooted == 5
+
+
+def test_what_is_not_held_back_uses_nothing_up(world: Dark) -> None:
+    """An override may wait for the day on which it is needed."""
+    holds.record(world.fleet.open_session(), PROVIDER, {})
+    world.fleet.empty()
+    world.sound(30)
+    lost = world.silent(2)
+    world.override(5)
+    assert world.run()[Metric.FINISHED] == len(lost)
+    assert overrides.overrides(world.fleet.connection)[0]["taken"] == 0
+
+
+@pytest.mark.parametrize("how", ["expired", "withdrawn"])
+def test_when_an_override_ends_recovery_is_held_back_again(world: Dark, how: str) -> None:
+    """Also for machines that it had let through and that were not taken yet."""
+    world.override(5)
+    session = world.fleet.open_session()
+    assert sum(each.due for each in overrides.take(session, PROVIDER, SILENCE)) == 5
+    if how == "expired":
+        world.fleet.sql("UPDATE recovery_overrides SET expires_at = clock_timestamp()")
+    else:
+        was = overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE)
+        assert was is not None
+        assert was["taken"] == 5
+        assert overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE) is None
+    assert claimed(session, Process.RECOVERY, silence=SILENCE) == []
+    assert world.tick()[Metric.CLAIMED] == 0
+    world.override(2)
+    assert world.run()[Metric.FINISHED] == 2
+
+
+def test_one_override_at_a_time_for_a_place(world: Dark) -> None:
+    """Two operators who agree to take five machines must not take ten."""
+    world.override(5)
+    with pytest.raises(AssertionError):
+        world.override(5)
+    world.fleet.sql("UPDATE recovery_overrides SET expires_at = clock_timestamp()")
+    together = threading.Barrier(2)
+
+    def operator(machines: int) -> bool:
+        connection = world.fleet.connect()
+        together.wait(WAIT_SECONDS)
+        made = overrides.override(
+            connection, provider=PROVIDER, location=WHOLE, machines=machines, owner="x", reason="y", seconds=60
+        )
+        return made is not None
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(operator, (1, 2))) == [False, True]
+
+
+def test_whoever_dies_with_an_override_in_hand_has_not_used_it_up_and_not_gone_beyond_it(world: Dark) -> None:
+    """A machine that was let through stays so; it is counted once."""
+    world.override(5)
+    for _ in range(4):
+        dead = world.fleet.open_session()
+        taken = overrides.take(dead, PROVIDER, SILENCE)
+        assert sum(each.due for each in taken) == 5
+        claimed(dead, Process.RECOVERY, silence=SILENCE)
+        world.fleet.expire(dead)
+        world.fleet.open_session().close()  # sweeps up
+        world.fleet.pass_time(10)
+        with pytest.raises(SessionExpired):
+            overrides.take(dead, PROVIDER, SILENCE)
+    world.run()
+    assert world.rebooted == 5
+    assert overrides.overrides(world.fleet.connection)[0]["taken"] == 5
+
+
+def test_who_waited_for_a_twin_counts_what_it_let_through(world: Dark) -> None:
+    """Although it began before that was to be seen, and finds other machines due than the twin did."""
+    world.override(5)
+    longest = world.down[:5]
+    set_heard = (
+        "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = {} WHERE machine_id = ANY(CAST(:ids AS uuid[]))"
+    )
+    world.fleet.sql(set_heard.format("now() - interval '1 day'"), ids=longest)
+    first, second = (world.fleet.connect() for _ in range(2))
+    one, other = world.fleet.open_session(connection=first), world.fleet.open_session(connection=second)
+    waits = threading.Thread(target=lambda: overrides.take(other, PROVIDER, SILENCE))
+
+    def unit() -> None:
+        overrides.take(one, PROVIDER, SILENCE)
+        world.fleet.sql(set_heard.format("now()"), ids=longest)
+        waits.start()
+        world.fleet.wait_until_blocked()
+
+    first.transact(unit)
+    waits.join(WAIT_SECONDS)
+    assert world.fleet.sql("SELECT taken FROM recovery_overrides") == [[5]]
+    assert world.fleet.sql("SELECT count(*) FROM recovery_override_machines") == [[5]]
+
+
+def test_twins_together_take_no_more_than_an_override_allows(world: Dark) -> None:
+    """From the look to the reboot, both at once."""
+    world.override(5)
+    together = threading.Barrier(2)
+
+    def twin() -> None:
+        connection = world.fleet.connect()
+        together.wait(WAIT_SECONDS)
+        world.run(connection=connection)
+
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(twin) for _ in range(2)]:
+            each.result()
+    world.tick()
+    assert world.rebooted == 5
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_connection_that_breaks_takes_no_machine_twice(world: Dark, lost: Lost) -> None:
+    """The statement runs again, and finds what it had let through."""
+    world.override(5)
+    with BreakingConnection(world.fleet.settings) as door:
+        connection = world.fleet.connect(door.settings)
+        session = world.fleet.open_session(connection=connection)
+        overrides.take(session, "equinix", SILENCE)  # prepares the statement
+        door.lose(lost)
+        taken = overrides.take(session, PROVIDER, SILENCE)
+    assert sum(each.due for each in taken) == 5
+    assert world.fleet.sql("SELECT taken FROM recovery_overrides") == [[5]]
+
+
+def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) -> None:
+    """Who finds a machine rebooted while recovery was suspended wants to know whom to ask."""
+    world.override(DARK)
+    session = world.fleet.open_session()
+    overrides.take(session, PROVIDER, SILENCE)
+    (_, verdict), _ = eligibility.why(world.fleet.connection, world.down[0], SILENCE)
+    assert verdict.eligible
+    assert set(ids(claimed(session, Process.RECOVERY, silence=SILENCE))) == set(world.down)
+    (started,) = queries.history(world.fleet.connection, world.down[0])
+    assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
+    overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE)
+    session.close()
+    (_, verdict), _ = eligibility.why(world.fleet.connection, world.down[0], SILENCE)
+    assert verdict.blocked_by is Block.HELD_BACK
+
+
+def test_a_dry_run_tells_what_an_override_would_let_be_done(world: Dark, clock: ManualClock) -> None:
+    """And uses nothing of it up."""
+    world.override(5)
+    rehearsal = control_loop.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
+    assert overrides.overrides(world.fleet.connection)[0]["taken"] == 0
+
+
+# The command line.
+
+
+@pytest.fixture
+def shepherdctl(world: Dark) -> CommandLine:
+    """Return the command line of that world."""
+    for machine in world.down[:4]:
+        world.fleet.locate(machine, "fra")
+    return CommandLine(world.fleet.settings)
+
+
+GIVEN = ("--provider", PROVIDER, "--reason", "rack without power", "--for", "2h", "--machines", "5")
+
+
+def test_an_operator_overrides_looks_and_withdraws(world: Dark, shepherdctl: CommandLine) -> None:
+    """From the first word to the last."""
+    shown = shepherdctl.read("recovery", "override", *GIVEN, "--owner", "carol", "--location", "fra")
+    assert "static, location fra" in shown
+    world.run()
+    (told,) = shepherdctl.load("status")["overrides"]
+    assert (told["location"], told["machines"], told["taken"], told["owner"]) == ("fra", 5, 4, "carol")
+    (line,) = [line for line in shepherdctl.read("status").splitlines() if line.startswith("ends in 1 h")]
+    assert " ".join(line.split()) == "ends in 1 h static location fra 4 of 5 carol rack without power"
+    withdrawn = shepherdctl.load("recovery", "withdraw", "--provider", PROVIDER, "--location", "fra")
+    assert (withdrawn["taken"], withdrawn["machines"]) == (4, 5)
+    assert shepherdctl.load("status")["overrides"] == []
+    assert "rack without power" in shepherdctl.read("history", str(world.down[0]))
+
+
+def test_an_override_that_is_used_up_says_so(world: Dark, shepherdctl: CommandLine) -> None:
+    """Or its operator would wait for the next machine."""
+    shepherdctl.read("recovery", "override", *GIVEN)
+    world.run()
+    assert "5 of 5, used up" in shepherdctl.read("status")
+
+
+def given(option: str, value: str) -> list[str]:
+    """Return ``GIVEN`` with another value of *option*."""
+    at = list(GIVEN).index(option)
+    return [*GIVEN[: at + 1], value, *GIVEN[at + 2 :]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "wanted"),
+    [
+        (["--provider", PROVIDER, "--for", "2h", "--machines", "5"], 2, "--reason"),
+        (["--provider", PROVIDER, "--reason", "x", "--machines", "5"], 2, "--for"),
+        (["--provider", PROVIDER, "--reason", "x", "--for", "2h"], 2, "--machines"),
+        (["--reason", "x", "--for", "2h", "--machines", "5"], 2, "--provider"),
+        (given("--reason", " "), 2, "a reason was wanted"),
+        (given("--for", "8d"), 2, "at most 7d was wanted"),
+        (given("--for", "soon"), 2, "is no duration"),
+        (given("--machines", "0"), 2, "greater than or equal to 1"),
+        (given("--machines", "1001"), 2, "less than or equal to 1000"),
+        (given("--provider", "statik"), 2, "none of"),
+        ([*GIVEN, "--location", "fraa"], 1, "no machine of static is at 'fraa'; its machines are at: fra"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_override_that_is_not_clearly_meant_is_refused(
+    world: Dark, shepherdctl: CommandLine, arguments: list[str], status: int, wanted: str
+) -> None:
+    """It ends in reboots, or in an operator who waits for them."""
+    result = shepherdctl("recovery", "override", *arguments)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert wanted in " ".join(result.stderr.replace("│", " ").split())
+    assert world.fleet.sql("SELECT count(*) FROM recovery_overrides") == [[0]]
+
+
+def test_a_second_override_and_a_withdrawal_of_none_are_refused(shepherdctl: CommandLine) -> None:
+    """With what to do instead."""
+    assert shepherdctl("recovery", "withdraw", "--provider", PROVIDER).exit_code == 1
+    shepherdctl.read("recovery", "override", *GIVEN)
+    again = shepherdctl("recovery", "override", *GIVEN)
+    assert again.exit_code == 1
+    assert "there is an override already for static, the whole provider" in again.stderr
+    assert "shepherdctl recovery withdraw" in again.stderr
+
+
+def test_where_nothing_is_suspended_that_is_said(world: Dark, shepherdctl: CommandLine) -> None:
+    """An operator who types it too early, or too late, must not think that machines are being rebooted."""
+    assert shepherdctl("recovery", "override", *GIVEN).stderr == ""
+    shepherdctl.read("recovery", "withdraw", "--provider", PROVIDER)
+    holds.record(world.fleet.open_session(), PROVIDER, {})
+    assert "recovery is not suspended there now" in shepherdctl("recovery", "override", *GIVEN).stderr

@@ -1,0 +1,623 @@
+"""The Updater, between a provider and the BMDB as it is, interrupted wherever it can be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.bmdb.listings.updating import CHUNK
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.machine import Process, ProviderStatus
+from shepherd_core.loops.updater import Updater
+from shepherd_core.telemetry import Metric
+
+from simulator.environment.faults import EmptyPage
+from simulator.providers.equinix.equinix_api import EquinixApi
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, equinix, static
+from tests.support.bmdb.updating import UP, Listed, Watched, facts, name_of, plant, record, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.provider import Provider
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+Counts = dict[Metric, float]
+Run = Callable[..., Counts]
+
+MINUTE = 60
+MANY = 2 * CHUNK + 1
+OTHER_TABLES = ("machine_provided", "provider_listings", "sessions")
+STATEMENTS = (
+    "open_session",
+    "look_for_updates",
+    "creation_paused",
+    "begin_listing",
+    "facts_of_all",
+    "write_facts",
+    "end_listing",
+)
+"""What a pass over all machines runs, before it closes its session."""
+
+
+class Killed(BaseException):
+    """The process ends in the middle of what it does."""
+
+
+@pytest.fixture
+def listed() -> Listed:
+    """Return a provider of whose machines the test decides."""
+    return Listed()
+
+
+@pytest.fixture
+def api() -> Iterator[EquinixApi]:
+    """Return a project with two free reservations."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
+        yield api
+        assert api.errors == []
+
+
+@pytest.fixture
+def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Updater]:
+    """Return what makes an Updater of a provider."""
+
+    def make(provider: Provider, connection: Connection | None = None, session_seconds: float = 30) -> Updater:
+        return Updater(provider, connection or fleet.connection, clock, session_seconds, HOUR)
+
+    return make
+
+
+@pytest.fixture
+def run(make: Callable[..., Updater], clock: ManualClock) -> Run:
+    """Return what makes one pass over a provider."""
+
+    def run(provider: Provider, seconds: float = 600, **settings: Any) -> Counts:
+        return make(provider, **settings).run(Deadline(clock, seconds), "a test")
+
+    return run
+
+
+def counted(counts: Counts) -> dict[str, float]:
+    """Return what is not 0."""
+    return {metric.value: count for metric, count in counts.items() if count}
+
+
+def plant_many(fleet: Fleet, listed: Listed) -> None:
+    """Let there be machines for three chunks, all of which have moved since they were settled."""
+    fleet.sql(
+        f"INSERT INTO machines SELECT gen_random_uuid(), now() - interval '1 day' FROM generate_series(1, {MANY});"
+        "INSERT INTO machine_provided"
+        " SELECT machine_id, 'static', machine_id::text, 'r', '192.0.2.1', 'fra', 'Running' FROM machines;"
+        "INSERT INTO machine_due SELECT machine_id, provider, process, since FROM machine_need"
+    )
+    for (name,) in fleet.sql("SELECT provider_id FROM machine_provided"):
+        listed.put(name)
+
+
+def moved(fleet: Fleet) -> int:
+    """Return how many of these machines are on record at their new place."""
+    found: int = fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_location = 'ams'")[0][0]
+    return found
+
+
+def listed_ago(fleet: Fleet) -> float | None:
+    """Return how many seconds ago all machines were compared; None: never."""
+    found = fleet.sql("SELECT extract(epoch FROM clock_timestamp() - listed_at)::float8 FROM provider_listings")
+    return found[0][0] if found else None
+
+
+# --- the normal case ---
+
+
+def test_what_the_provider_says_goes_on_record_and_nothing_else_is_written(
+    fleet: Fleet, listed: Listed, run: Run
+) -> None:
+    """Rows that are right stay as they are, or a fleet would be rewritten every hour; host keys stay pinned."""
+    moved, *others = plant(fleet, listed, 3)
+    fleet.silent_machine()  # of which no listing says anything, and which is too young to be missed
+    assert run(listed)[Metric.UPDATED] == 3
+    assert [facts(fleet, machine_id) for machine_id in (moved, *others)] == [UP] * 3
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'key', now())", id=moved)
+    listed.put(name_of(fleet, moved), location="fra")
+    fleet.sql("UPDATE provider_listings SET listed_at = listed_at - interval '2 hours'")
+    rest = rows(fleet, *OTHER_TABLES)
+    before = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
+
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert facts(fleet, moved) == ["r", "192.0.2.1", "fra", "Running"]
+    after = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
+    assert {machine_id for machine_id in before if before[machine_id] != after[machine_id]} == {moved}
+    assert rows(fleet, *OTHER_TABLES) == rest
+    assert fleet.sql("SELECT 1 FROM sessions") == []
+
+
+def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Nearly every minute of nearly every fleet."""
+    plant(fleet, listed, 3)
+    run(listed)
+    connection = Watched(fleet)
+    for _ in range(3):
+        fleet.pass_time(MINUTE)
+        counts = run(listed, connection=connection)
+        assert counts == {
+            Metric.UPDATED: 0,
+            Metric.UNSETTLED: 0,
+            Metric.MISSING: 0,
+            Metric.INCOMPLETE: 0,
+            Metric.REPAIRED: 0,
+        }
+    assert listed.asked == 1
+    assert connection.ran == ["open_session", "find_disagreements", "look_for_updates", "close_session"] * 3
+
+
+def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Machines that are up move too, if seldom."""
+    (machine_id,) = plant(fleet, listed, 1)
+    run(listed)
+    listed.put(name_of(fleet, machine_id), location="fra")
+    fleet.pass_time(HOUR - MINUTE)
+    assert counted(run(listed)) == {}
+    fleet.pass_time(MINUTE)
+    assert counted(run(listed)) == {"updated": 1}
+    assert listed.asked == 2
+
+
+@pytest.mark.parametrize(
+    "unsettled",
+    [
+        {"status": ProviderStatus.PROVISIONING},
+        {"status": ProviderStatus.STOPPED},
+        {"status": ProviderStatus.UNKNOWN},
+        {"address": None},
+        {"status": ProviderStatus.PROVISIONING, "address": None},
+    ],
+    ids=str,
+)
+def test_an_unsettled_machine_is_looked_for_every_minute(
+    fleet: Fleet, listed: Listed, run: Run, unsettled: dict[str, Any]
+) -> None:
+    """Somebody waits for it to come up."""
+    (machine_id,) = plant(fleet, listed, 1)
+    listed.put(name_of(fleet, machine_id), **unsettled)
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    for asked in (2, 3):
+        fleet.pass_time(MINUTE)
+        assert counted(run(listed)) == {"unsettled": 1}
+        assert listed.asked == asked
+    listed.put(name_of(fleet, machine_id))
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert facts(fleet, machine_id) == UP
+    assert counted(run(listed)) == {}
+
+
+def test_a_machine_of_which_nothing_is_on_record_is_looked_for_at_once(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """As the Provisioner leaves it when the provider told nothing at its creation."""
+    run(listed)
+    (machine_id,) = plant(fleet, listed, 1)
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert facts(fleet, machine_id) == UP
+
+
+@pytest.mark.parametrize("status", ["Missing", "ProvisioningFailedPermanent"])
+@pytest.mark.parametrize("address", ["192.0.2.1", None])
+def test_a_machine_that_may_never_come_up_is_not_waited_for(
+    fleet: Fleet, listed: Listed, run: Run, status: str, address: str | None
+) -> None:
+    """A fleet collects them over the years; one alone would have the provider asked every minute for ever."""
+    (machine_id,) = plant(fleet, listed, 1)
+    run(listed)
+    record(fleet, machine_id, status=status, ip_address=address)
+    fleet.pass_time(MINUTE)
+    assert counted(run(listed)) == {}
+    assert listed.asked == 1
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {"updated": 1}
+    assert facts(fleet, machine_id) == UP
+
+
+def test_a_pass_for_the_unsettled_compares_them_alone(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """It reads what it is about, whatever the size of the fleet; the others wait for their hour."""
+    settled, unsettled = plant(fleet, listed, 2)
+    run(listed)
+    record(fleet, unsettled, status="Provisioning")
+    listed.put(name_of(fleet, settled), location="fra")
+    (last,) = fleet.sql("SELECT listed_at FROM provider_listings")
+    connection = Watched(fleet)
+    assert counted(run(listed, connection=connection)) == {"updated": 1, "unsettled": 1}
+    assert facts(fleet, settled) == UP
+    assert "facts_of_all" not in connection.ran
+    assert fleet.sql("SELECT listed_at FROM provider_listings") == [last]
+    fleet.pass_time(HOUR)
+    run(listed)
+    assert facts(fleet, settled) == ["r", "192.0.2.1", "fra", "Running"]
+
+
+def test_any_number_of_machines_takes_one_listing_and_a_statement_for_each_chunk(
+    fleet: Fleet, listed: Listed, run: Run
+) -> None:
+    """Never a call for a machine; and no statement grows with the fleet."""
+    plant_many(fleet, listed)
+    connection = Watched(fleet)
+    assert counted(run(listed, connection=connection)) == {"updated": MANY}
+    assert listed.asked == 1
+    assert connection.ran.count("write_facts") == 3
+    assert moved(fleet) == MANY
+
+
+def test_a_machine_that_vanishes_is_missing_until_it_is_back(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """What else is known of it stays: somebody will look for it there."""
+    machine_id, other = plant(fleet, listed, 2)
+    run(listed)
+    gone = listed.machines.pop(name_of(fleet, machine_id))
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {"updated": 1, "missing": 1}
+    assert facts(fleet, machine_id) == [*UP[:3], "Missing"]
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {}
+    listed.machines[gone.provider_id] = gone
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {"updated": 1}
+    assert facts(fleet, machine_id) == facts(fleet, other) == UP
+
+
+def test_a_machine_that_was_just_created_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Listings lag; it stays unsettled, and is looked for again in a minute."""
+    (machine_id,) = plant(fleet, listed, 1, age_seconds=0)
+    listed.machines.clear()
+    assert counted(run(listed)) == {"unsettled": 1}
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1, "missing": 1}
+    assert facts(fleet, machine_id) == [None, None, None, "Missing"]
+
+
+def test_a_machine_that_was_provided_during_the_listing_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Its creation may have been decided long ago, in an interrupted pass; the listing is older than the machine."""
+    plant(fleet, listed, 1)
+    other = Listed()
+    listed.meanwhile = lambda: plant(fleet, other, 1)
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_status IS NULL") == [[1]]
+
+
+def test_machines_of_another_provider_are_not_touched(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Nor does their state cause a listing here."""
+    plant(fleet, listed, 1)
+    other = fleet.provided_machine("equinix")
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert facts(fleet, other) == [None] * 4
+    run(listed)
+    assert listed.asked == 1
+
+
+# --- with real adapters ---
+
+
+def test_a_list_that_somebody_edits_is_followed(fleet: Fleet, run: Run) -> None:
+    """The provider that keeps no record of use: its entries are machines if the BMDB has them."""
+    names = ["a", "b"]
+    provider = static(names)
+    machine_id = fleet.provided_machine()
+    fleet.sql("UPDATE machine_provided SET provider_id = 'a'")
+    fleet.pass_time(HOUR)
+    assert counted(run(provider)) == {"updated": 1, "unsettled": 1}
+    assert facts(fleet, machine_id) == [None, "192.0.2.97", None, "Running"]
+    names.remove("a")
+    fleet.pass_time(HOUR)
+    assert counted(run(provider)) == {"updated": 1, "missing": 1}
+
+
+def test_devices_are_followed_from_their_creation_to_their_end(
+    fleet: Fleet, api: EquinixApi, clock: ManualClock, run: Run
+) -> None:
+    """All from listings: no device is asked for by itself."""
+    provider = equinix(api, clock)
+    reservation = api.reservations()[0].id
+    devices = [
+        api.add_device_by_hand(f"{PREFIX}1", reservation_id=reservation, racked=False),
+        api.add_device_by_hand(f"{PREFIX}2", racked=False),
+        api.add_device_by_hand(f"{PREFIX}3", racked=False),
+    ]
+    machines = []
+    for device in devices:
+        machines.append(fleet.provided_machine("equinix"))
+        fleet.sql("UPDATE machine_provided SET provider_id = :d WHERE machine_id = :id", d=device.id, id=machines[-1])
+    fleet.pass_time(HOUR)
+    assert counted(run(provider)) == {"updated": 3, "unsettled": 3}
+    assert facts(fleet, machines[0]) == [reservation, devices[0].address, "da", "Running"]
+    api.fail(devices[1].id)
+    api.forget(devices[2].id)
+    fleet.pass_time(HOUR)
+    assert counted(run(provider)) == {"updated": 2, "missing": 1}
+    assert [facts(fleet, machine_id)[3] for machine_id in machines] == [
+        "Running",
+        "ProvisioningFailedPermanent",
+        "Missing",
+    ]
+    assert counted(run(provider)) == {}
+    assert set(api.calls) == {
+        ("GET", "/projects/{id}/devices"),
+        ("GET", "/projects/{id}/hardware-reservations"),
+    }
+
+
+def test_pages_that_do_not_fit_together_change_nothing(
+    fleet: Fleet, api: EquinixApi, clock: ManualClock, run: Run
+) -> None:
+    """Half a listing would have half of the fleet missing."""
+    fleet.provided_machine("equinix")
+    fleet.pass_time(HOUR)
+    api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0))
+    api.add_device_by_hand(f"{PREFIX}1", racked=False)
+    before = rows(fleet, *OTHER_TABLES[1:])
+    with pytest.raises(ListingInvalid):
+        run(equinix(api, clock))
+    assert rows(fleet, *OTHER_TABLES[1:]) == before
+    assert listed_ago(fleet) is None
+
+
+# --- refusals ---
+
+
+def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Not even of machines about which it is clear; the next pass asks again."""
+    first, _ = plant(fleet, listed, 2)
+    listed.put("twice")
+    listed.machines["again"] = listed.machines["twice"]
+    with pytest.raises(ListingInvalid, match="twice"):
+        run(listed)
+    assert facts(fleet, first) == [None] * 4
+    assert listed_ago(fleet) is None
+    del listed.machines["again"]
+    assert run(listed)[Metric.UPDATED] == 2
+
+
+def test_a_provider_that_does_not_answer_fails_the_pass_and_the_next_goes_on(
+    fleet: Fleet, listed: Listed, run: Run
+) -> None:
+    """The session is closed, so that nobody has to wait for its end."""
+    plant(fleet, listed, 1)
+
+    def fail() -> None:
+        raise ProviderUnavailable
+
+    listed.meanwhile = fail
+    with pytest.raises(ProviderUnavailable):
+        run(listed)
+    assert run(listed)[Metric.UPDATED] == 1
+
+
+@pytest.mark.parametrize("provider", [None, PROVIDER])
+def test_a_pause_of_everything_or_of_the_provider_holds_it(
+    fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], *, provider: str | None
+) -> None:
+    """Whoever pauses a provider does not want it to be called; what the machines are can wait."""
+    plant(fleet, listed, 1)
+    pause = queries.pause(fleet.connection, owner="me", reason="maintenance", provider=provider)
+    assert run(listed) == {Metric.REPAIRED: 0}
+    assert make(listed).plan(Deadline(SystemClock(), 60)) == {"changes": [], "repairs": []}
+    assert listed.asked == 0
+    queries.resume(fleet.connection, pause)
+    assert run(listed)[Metric.UPDATED] == 1
+
+
+def test_pauses_of_processes_machines_and_other_providers_do_not_hold_it(
+    fleet: Fleet, listed: Listed, run: Run
+) -> None:
+    """It works on no machine."""
+    (machine_id,) = plant(fleet, listed, 1)
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    queries.pause(fleet.connection, owner="me", reason="?", process=Process.RECOVERY)
+    queries.pause(fleet.connection, owner="me", reason="?", provider="equinix")
+    assert run(listed)[Metric.UPDATED] == 1
+
+
+def test_a_plan_tells_the_changes_and_makes_none(
+    fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
+) -> None:
+    """Nor does it hold up a pass beside it, or tell of what a pass would not look at."""
+    machine_id, _ = plant(fleet, listed, 2)
+    run(listed)
+    listed.put(name_of(fleet, machine_id), location="fra")
+    assert make(listed).plan(Deadline(clock, 60)) == {"changes": [], "repairs": []}
+    assert listed.asked == 1
+    fleet.pass_time(HOUR)
+    before = rows(fleet)
+    assert make(listed).plan(Deadline(clock, 60)) == {
+        "changes": [
+            {
+                "machine_id": machine_id,
+                "provider_id": name_of(fleet, machine_id),
+                "changed": {"location": ("ams", "fra")},
+            }
+        ],
+        "repairs": [],
+    }
+    assert rows(fleet) == before
+
+
+def test_every_change_is_told_in_the_log(
+    fleet: Fleet, listed: Listed, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The BMDB keeps no history of it; somebody may ask since when a machine has had this address."""
+    (machine_id,) = plant(fleet, listed, 1)
+    run(listed)
+    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (line["message"], line["machine_id"]) == ("machine updated", str(machine_id))
+    assert line["changed"]["address"] == [None, "192.0.2.1"]
+
+
+# --- beside itself, and interrupted ---
+
+
+def test_a_twin_leaves_without_asking_the_provider(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Ticks come twice, and before the last one is done."""
+    plant(fleet, listed, 1)
+    twins: list[Counts] = []
+    listed.meanwhile = lambda: twins.append(run(listed, connection=fleet.connect()))
+    assert run(listed)[Metric.UPDATED] == 1
+    assert twins == [{Metric.REPAIRED: 0}]
+    assert listed.asked == 1
+
+
+def test_an_older_listing_writes_nothing_once_a_newer_one_was_begun(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """A function that was frozen for an hour wakes up with a listing that is an hour old."""
+    (machine_id,) = plant(fleet, listed, 1)
+
+    def overtake() -> None:
+        fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+        listed.put(name_of(fleet, machine_id), location="fra")
+        assert run(listed, connection=fleet.connect())[Metric.UPDATED] == 1
+
+    listed.meanwhile = overtake
+    with pytest.raises(SessionExpired):
+        run(listed)
+    assert facts(fleet, machine_id) == ["r", "192.0.2.1", "fra", "Running"]
+
+
+def test_an_older_listing_writes_nothing_although_its_session_turned_out_to_be_alive(
+    fleet: Fleet, listed: Listed, run: Run
+) -> None:
+    """Its sign of life was under way when another looked: the place is taken all the same."""
+    (machine_id,) = plant(fleet, listed, 1)
+
+    def overtake() -> None:
+        fleet.sql("UPDATE sessions SET deadline = deadline - interval '1 hour'")
+        listed.put(name_of(fleet, machine_id), location="fra")
+        run(listed, connection=fleet.connect())
+        fleet.sql("UPDATE sessions SET deadline = deadline + interval '1 hour'")
+
+    listed.meanwhile = overtake
+    with pytest.raises(SessionExpired):
+        run(listed)
+    assert facts(fleet, machine_id) == ["r", "192.0.2.1", "fra", "Running"]
+
+
+def test_an_older_listing_without_a_change_does_not_count_as_the_last_one(
+    fleet: Fleet, listed: Listed, run: Run
+) -> None:
+    """It would hide for an hour what changed since."""
+    plant(fleet, listed, 1)
+    run(listed)
+    fleet.pass_time(2 * HOUR)
+    connection = fleet.connect()
+
+    def overtake() -> None:
+        fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+        listed.meanwhile = fail
+        with pytest.raises(ProviderUnavailable):
+            run(listed, connection=connection)
+
+    def fail() -> None:
+        raise ProviderUnavailable
+
+    listed.meanwhile = overtake
+    with pytest.raises(SessionExpired):
+        run(listed)
+    ago = listed_ago(fleet)
+    assert ago is not None
+    assert ago > HOUR
+
+
+def test_a_session_that_died_during_the_listing_writes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Also when nobody took its place: what is on record is not written by the dead."""
+    (machine_id,) = plant(fleet, listed, 1)
+    listed.meanwhile = lambda: fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+    with pytest.raises(SessionExpired):
+        run(listed)
+    assert facts(fleet, machine_id) == [None] * 4
+    assert run(listed)[Metric.UPDATED] == 1
+
+
+def test_a_long_listing_keeps_the_session_alive(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Large projects take longer to list than a session lives without a sign of life."""
+    plant(fleet, listed, 1)
+
+    def outlive() -> None:
+        (deadline,) = fleet.sql("SELECT deadline FROM sessions")[0]
+        fleet.wait_until("(SELECT deadline FROM sessions) > :deadline", deadline=deadline)
+
+    listed.meanwhile = outlive
+    assert run(listed, session_seconds=3)[Metric.UPDATED] == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_wherever_a_pass_dies_the_next_one_finishes_its_work(
+    fleet: Fleet, listed: Listed, run: Run, statement: str, when: str
+) -> None:
+    """Nothing is stuck, and nobody has to look."""
+    machines = plant(fleet, listed, 2)
+    with pytest.raises(Killed):
+        run(listed, connection=killed(fleet, when, statement))
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+    run(listed)
+    assert [facts(fleet, machine_id) for machine_id in machines] == [UP] * 2
+    assert listed_ago(fleet) is not None
+    fleet.pass_time(MINUTE)
+    asked = listed.asked
+    assert counted(run(listed)) == {}
+    assert listed.asked == asked
+
+
+def killed(fleet: Fleet, when: str, statement: str, nth: int = 1) -> Watched:
+    """Return a connection whose process ends before or after the nth time that it runs a statement."""
+    connection = Watched(fleet)
+
+    def die(name: str) -> None:
+        if connection.ran.count(statement) == nth and name in (statement, "close_session"):
+            raise Killed
+
+    setattr(connection, when, die)
+    return connection
+
+
+def test_a_pass_that_dies_between_two_chunks_is_made_again(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """What was written stays; what was not must not wait for an hour, although no machine is unsettled."""
+    plant_many(fleet, listed)
+    with pytest.raises(Killed):
+        run(listed, connection=killed(fleet, "before", "write_facts", 2))
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+    assert moved(fleet) == CHUNK
+    assert counted(run(listed)) == {"updated": MANY - CHUNK}
+    assert moved(fleet) == MANY
+
+
+def test_a_pass_that_runs_out_of_time_is_continued(fleet: Fleet, listed: Listed, run: Run, clock: ManualClock) -> None:
+    """It says so, and the next tick writes the rest."""
+    plant_many(fleet, listed)
+    connection = Watched(fleet)
+    connection.after = lambda name: clock.sleep(400 if name == "write_facts" else 0)
+    assert counted(run(listed, connection=connection, seconds=600)) == {"updated": 2 * CHUNK, "incomplete": 1}
+    assert listed_ago(fleet) is None
+    assert counted(run(listed)) == {"updated": MANY - 2 * CHUNK}
+    assert listed_ago(fleet) is not None
+
+
+def test_a_machine_that_is_gone_from_the_bmdb_is_passed_over(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Somebody released it while the provider was asked; the others are updated."""
+    gone, kept = plant(fleet, listed, 2)
+    listed.meanwhile = lambda: fleet.sql(
+        f"DELETE FROM machine_due WHERE machine_id = '{gone}'; DELETE FROM machine_provided WHERE machine_id = '{gone}'"
+    )
+    assert counted(run(listed)) == {"updated": 1, "unsettled": 2}
+    assert facts(fleet, kept) == UP
+
+
+def test_machines_of_any_kind_are_updated_alike(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """Also while somebody works on them: what is on record of them is no tag that decides what they need."""
+    machines: list[UUID] = [fleet.provided_machine(), fleet.started_machine(), fleet.silent_machine()]
+    for machine_id in machines:
+        listed.put(name_of(fleet, machine_id))
+    assert run(listed)[Metric.UPDATED] == 3

@@ -1,0 +1,776 @@
+"""The Equinix Metal adapter against the simulated API: listing, creation, our SSH key, actions."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+import requests
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    CapacityTaken,
+    ListingInvalid,
+    MachineNotFound,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    SecretMissing,
+    SecretUnavailable,
+    SessionExpired,
+    ShepherdError,
+    TimeLimitExceeded,
+)
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.providers.equinix.equinix_objects import FreeReservation
+from shepherd_core.settings.provider_config import EquinixSettings
+
+from simulator.environment.faults import (
+    Answer,
+    CreateLate,
+    Cut,
+    Drop,
+    EmptyPage,
+    RepeatPage,
+    Rule,
+    SameNext,
+    Shrink,
+    UnknownState,
+)
+from simulator.providers.equinix.equinix_api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.equinix_records import Reservation
+from tests.support.providers.equinix_script import said, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from http.server import BaseHTTPRequestHandler
+
+    from simulator.providers.equinix.equinix_records import SshKey
+    from tests.conftest import ManualClock
+
+PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
+KEY = "an-api-key"
+BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
+PUBLIC_KEY = f"ssh-ed25519 {BLOB} shepherd"
+OTHER_PUBLIC_KEY = f"ssh-ed25519 {BLOB[:-4]}AAAA somebody"
+TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
+OTHER_TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d22")
+
+DEVICES = "/projects/{id}/devices"
+RESERVATIONS = "/projects/{id}/hardware-reservations"
+KEYS = "/projects/{id}/ssh-keys"
+CREATE = ("POST", DEVICES)
+
+
+class World:
+    """A project at the simulated API, and providers for it."""
+
+    def __init__(self, api: EquinixApi, hardware: NoHardware, clock: ManualClock) -> None:
+        self.api = api
+        self.hardware = hardware
+        self.clock = clock
+        self.provider = self.another()
+
+    def another(self, public_key: Callable[[], str] = lambda: PUBLIC_KEY, **settings: Any) -> EquinixProvider:
+        """Return one more provider, which shares nothing with the first."""
+        return provider(self.api.url, self.clock, public_key, **settings)
+
+    @property
+    def reservation_id(self) -> str:
+        """Return the first reservation of all."""
+        return self.api.reservations()[0].id
+
+    @property
+    def keys(self) -> list[SshKey]:
+        """Return the SSH keys of the project."""
+        return self.api.keys()
+
+    @property
+    def capacity(self) -> Machine:
+        """Return the first reservation as capacity."""
+        return capacity(self.reservation_id)
+
+    def add_key(self, label: str, key: str) -> str:
+        """Put a key into the project, as a person would, and return its id."""
+        answer = requests.post(
+            f"{self.api.url}/projects/{PROJECT}/ssh-keys",
+            json={"label": label, "key": key},
+            headers={"X-Auth-Token": KEY},
+            timeout=10,
+        )
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was asked of the provider has happened."""
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.002)
+
+
+def provider(
+    url: str, clock: ManualClock, public_key: Callable[[], str] = lambda: PUBLIC_KEY, **settings: Any
+) -> EquinixProvider:
+    """Return a provider for the project."""
+    fields = {
+        "equinix_project_id": PROJECT,
+        "equinix_api_key_parameter": "/unused",
+        "equinix_device_prefix": "shepherd-",
+        "equinix_key_label": "shepherd-key",
+        "equinix_api_url": url,
+        **settings,
+    }
+    return EquinixProvider(EquinixSettings(**fields), lambda: KEY, public_key, clock)
+
+
+def capacity(reservation_id: str | None) -> Machine:
+    """Return a reservation as the listing would."""
+    return FreeReservation(
+        provider_id=INVALID,
+        availability=Availability.KNOWN_UNUSED,
+        reservation_id=reservation_id,
+        plan="c3.small.x86",
+        metro="da",
+    )
+
+
+def by_reservation(machines: list[Machine]) -> dict[str | None, Machine]:
+    """Return machines and capacity by their reservation."""
+    found = {machine.reservation_id: machine for machine in machines}
+    assert len(found) == len(machines)
+    return found
+
+
+@pytest.fixture
+def world(clock: ManualClock) -> Iterator[World]:
+    """Return a project with seven free reservations, shown three at a time."""
+    hardware = NoHardware()
+    with EquinixApi(
+        hardware, project_id=PROJECT, api_key=KEY, reservations=7, options=EquinixOptions(per_page_cap=3)
+    ) as api:
+        yield World(api, hardware, clock)
+        assert api.errors == []
+
+
+# The listing
+
+
+def test_the_listing_holds_our_devices_and_what_is_free(world: World, deadline: Deadline) -> None:
+    """And nothing else: devices of other people, their reservations, and hardware that cannot be used."""
+    ids = [reservation.id for reservation in world.api.reservations()]
+    ours = [world.api.add_device_by_hand(f"shepherd-{n}", reservation_id=ids[n]) for n in range(4)]
+    world.api.add_device_by_hand("my-shepherd-5", reservation_id=ids[4])
+    world.api.add_device_by_hand("web-server")
+    on_demand = world.api.add_device_by_hand("shepherd-on-demand")
+    listed = world.provider.list_machines(deadline)
+    used = {m.provider_id for m in listed if m.availability is Availability.KNOWN_USED}
+    assert used == {device.id for device in [*ours, on_demand]}
+    unused = [m for m in listed if m.availability is Availability.KNOWN_UNUSED]
+    assert {m.reservation_id for m in unused} == set(ids[5:])
+    assert all(m.provider_id == INVALID and m.location == "da" for m in unused)
+    assert len(listed) == 7
+
+
+def test_hardware_that_cannot_be_provisioned_is_no_capacity(clock: ManualClock, deadline: Deadline) -> None:
+    """Spares must be activated by somebody first; some hardware is being repaired."""
+    given = [Reservation(), Reservation(spare=True), Reservation(provisionable=False)]
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=KEY, reservations=given) as api:
+        listed = provider(api.url, clock).list_machines(deadline)
+        assert [machine.reservation_id for machine in listed] == [api.reservations()[0].id]
+
+
+def test_a_failed_device_is_listed_as_failed(world: World, deadline: Deadline) -> None:
+    """It holds its reservation, but is no discrepancy."""
+    device = world.api.add_device_by_hand("shepherd-1", reservation_id=world.reservation_id)
+    world.api.fail(device.id)
+    failed = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
+    assert failed.failed
+    assert failed.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT
+
+
+def test_a_state_nobody_heard_of_stops_nothing(world: World, deadline: Deadline) -> None:
+    """An API that is extended must not stop the fleet."""
+    world.api.add_device_by_hand("shepherd-1", reservation_id=world.reservation_id)
+    world.api.faults.add(UnknownState(path=DEVICES))
+    listed = by_reservation(world.provider.list_machines(deadline))
+    assert listed[world.reservation_id].status is ProviderStatus.UNKNOWN
+
+
+def test_an_empty_project_has_an_empty_listing(clock: ManualClock, deadline: Deadline) -> None:
+    """Nothing is a complete listing too."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=KEY, reservations=0) as api:
+        assert provider(api.url, clock).list_machines(deadline) == []
+
+
+SPOILED: list[Rule] = [
+    EmptyPage(path=RESERVATIONS, nth=2),
+    RepeatPage(path=RESERVATIONS, nth=2),
+    Shrink(path=RESERVATIONS, nth=2),
+    Shrink(path=RESERVATIONS, nth=1),
+    SameNext(path=RESERVATIONS, nth=2),
+    SameNext(path=RESERVATIONS, nth=3),
+    SameNext(path=RESERVATIONS, times=0),
+    Answer(path=RESERVATIONS, nth=2, status=200, body={"hardware_reservations": []}),
+    Answer(path=RESERVATIONS, nth=2, status=200, body={"meta": {"total": 7, "current_page": 2}}),
+    Answer(path=RESERVATIONS, nth=2, status=200, body=[]),
+    Answer(path=RESERVATIONS, nth=2, status=200, body="<html>"),
+    Answer(path=RESERVATIONS, nth=2, status=500),
+    Cut(path=RESERVATIONS, nth=2),
+    Drop(path=RESERVATIONS, nth=2),
+]
+
+
+@pytest.mark.parametrize("fault", SPOILED, ids=repr)
+def test_a_listing_that_can_be_made_good_is_made_good(fault: Rule, world: World, deadline: Deadline) -> None:
+    """Machines come and go while pages are turned; one that is missing would count as taken away."""
+    world.api.faults.add(fault)
+    listed = world.provider.list_machines(deadline)
+    assert {machine.reservation_id for machine in listed} == {r.id for r in world.api.reservations()}
+    assert len(listed) == 7
+
+
+@pytest.mark.parametrize("collection", [DEVICES, RESERVATIONS])
+@pytest.mark.parametrize("kind", [EmptyPage, RepeatPage], ids=lambda kind: kind.__name__)
+def test_a_listing_that_stays_spoiled_is_refused(
+    kind: Callable[..., Rule], collection: str, world: World, deadline: Deadline
+) -> None:
+    """Never a silent part: what is missing would be created again or given up."""
+    for number in range(4):
+        world.api.add_device_by_hand(f"shepherd-{number}")
+    world.api.faults.add(kind(path=collection, times=0))
+    with pytest.raises(ListingInvalid, match=f"{PROJECT}/{collection.rpartition('/')[2]}"):
+        world.provider.list_machines(deadline)
+
+
+@pytest.mark.parametrize(
+    ("ids", "page", "fault"),
+    [
+        ([None], 1, "id None"),
+        ([["x"]], 1, "id \\['x'\\]"),
+        (["a"], 7, "the answer is page 7 instead of page 1"),
+        (["a", "a", "b"], 1, "id 'a'"),
+        (["a", "b"], 1, "2 entries were listed"),
+    ],
+)
+def test_a_listing_that_contradicts_itself_is_refused(
+    ids: list[Any], page: int, fault: str, world: World, deadline: Deadline
+) -> None:
+    """It may look complete by one measure and not by another."""
+    total = len({str(one) for one in ids}) + ("2 entries" in fault)
+    body = {"devices": [{"id": one} for one in ids], "meta": {"total": total, "current_page": page}}
+    world.api.faults.add(Answer(path=DEVICES, times=0, status=200, body=body))
+    with pytest.raises(ListingInvalid, match=fault):
+        world.provider.list_machines(deadline)
+
+
+def test_both_listings_are_asked_for_at_the_same_time(clock: ManualClock, deadline: Deadline) -> None:
+    """The one of reservations is slow, and the session must not wait for their sum."""
+    together = threading.Barrier(2)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        together.wait(20)
+        name = "devices" if "/devices?" in handler.path else "hardware_reservations"
+        said(200, **{name: [], "meta": {"total": 0, "current_page": 1}}).send(handler)
+
+    with serving() as script:
+        script.replies = [answer]
+        assert provider(script.url, clock, equinix_max_calls=2).list_machines(deadline) == []
+
+
+def test_one_call_at_a_time_is_enough(world: World, deadline: Deadline) -> None:
+    """Whoever sets the limit to one must not lock himself out."""
+    assert len(world.another(equinix_max_calls=1).list_machines(deadline)) == 7
+
+
+def test_pages_are_asked_for_with_everything_that_the_first_was(clock: ManualClock, deadline: Deadline) -> None:
+    """The links between pages carry the page alone; without the rest, another listing would be continued."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        name = "devices" if "/devices?" in handler.path else "hardware_reservations"
+        page = int(re.findall(r"[?&]page=(\d+)", handler.path)[0])
+        meta = {"total": 2, "current_page": page, "next": {"href": "/x?page=2"} if page == 1 else None}
+        said(200, **{name: [{"id": f"{name}-{page}"}], "meta": meta}).send(handler)
+
+    with serving() as script:
+        script.replies = [answer]
+        provider(script.url, clock).list_machines(deadline)
+        paths = [path for _, path, _ in script.requests]
+    for collection in ("devices", "hardware-reservations"):
+        first, second = (path for path in paths if f"/{collection}?" in path)
+        assert re.sub(r"([?&]page=)\d+", r"\g<1>2", first) == second
+        assert "include=" in second
+        assert ("sort_by=hostname" in second) is (collection == "devices")
+        assert "per_page=100" in second
+
+
+# One machine
+
+
+def test_a_machine_is_got_without_listing_all(world: World, deadline: Deadline) -> None:
+    """A batch of ten machines would otherwise read the fleet ten times."""
+    device = world.api.add_device_by_hand(
+        "shepherd-1", [f"shepherd-token={TOKEN}"], reservation_id=world.reservation_id
+    )
+    before = world.api.calls
+    got = world.provider.get_machine(ProviderId(device.id), deadline)
+    assert world.api.calls - before == {("GET", "/devices/{id}"): 1}
+    assert got in world.provider.list_machines(deadline)
+    assert (got.token, got.reservation_id, got.status) == (TOKEN, world.reservation_id, ProviderStatus.RUNNING)
+
+
+def test_devices_of_others_are_never_acted_on(world: World, deadline: Deadline) -> None:
+    """Even if their id got into the BMDB by mistake."""
+    foreign = ProviderId(world.api.add_device_by_hand("web-server").id)
+    calls = (world.provider.get_machine, world.provider.reboot, world.provider.reinstall)
+    for call in calls:
+        with pytest.raises(MachineNotFound, match="web-server"):
+            call(foreign, deadline)
+    assert world.api.calls.keys() == {("GET", "/devices/{id}")}
+
+
+@pytest.mark.parametrize("form", ["{id}?x=1", "{id}#", "{id}/", "x/../{id}", "./{id}"])
+def test_an_id_is_not_part_of_a_path(form: str, world: World, deadline: Deadline) -> None:
+    """It is opaque text; read as more than that, it could name a machine that it does not."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    odd = ProviderId(form.format(id=device.id))
+    for call in (world.provider.get_machine, world.provider.reboot, world.provider.reinstall):
+        with pytest.raises(MachineNotFound):
+            call(odd, deadline)
+    assert world.api.devices()[0].actions_taken == []
+
+
+@pytest.mark.parametrize("provider_id", ["", ".", ".."])
+def test_an_id_that_no_path_can_hold_is_not_asked_for(provider_id: str, world: World, deadline: Deadline) -> None:
+    """The answer would be about something else."""
+    with pytest.raises(MachineNotFound):
+        world.provider.get_machine(ProviderId(provider_id), deadline)
+    assert world.api.calls.total() == 0
+
+
+# Creation
+
+
+def test_a_device_is_created_as_it_should_be(world: World, deadline: Deadline) -> None:
+    """On the given reservation, by our naming rule, with our key alone, and with the token to be found again."""
+    world.add_key("somebody", OTHER_PUBLIC_KEY)
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    (device,) = world.api.devices()
+    assert device.hostname == f"shepherd-{world.reservation_id[:18]}"
+    assert device.tags == [f"shepherd-token={TOKEN}"]
+    assert device.reservation_id == world.reservation_id
+    assert device.operating_system == "ubuntu_24_04"
+    assert [key.key for key in device.ssh_keys] == [PUBLIC_KEY]
+    assert created.provider_id == device.id
+    assert (created.token, created.reservation_id, created.location) == (TOKEN, world.reservation_id, "da")
+    assert created.status is ProviderStatus.PROVISIONING
+
+
+def test_the_request_names_metro_plan_and_one_key(clock: ManualClock, deadline: Deadline) -> None:
+    """The API fills in what is missing, and not as we would: without keys it lets in the whole organisation."""
+    asked: list[dict[str, Any]] = []
+    keys = {"ssh_keys": [{"id": "key-1", "label": "shepherd-key", "key": PUBLIC_KEY}]}
+    reservation = {
+        "id": "reservation-1",
+        "device": None,
+        "provisionable": True,
+        "plan": {"slug": "c3.large.x86"},
+        "facility": {"code": "fr2", "metro": {"code": "fr"}},
+    }
+    meta = {"total": 1, "current_page": 1}
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.command == "POST":
+            said(201, id="device-1", hostname="shepherd-reservation-1", state="queued").send(handler)
+        elif "/hardware-reservations?" in handler.path:
+            said(200, hardware_reservations=[reservation], meta=meta).send(handler)
+        elif "/ssh-keys" in handler.path:
+            said(200, **keys).send(handler)
+        else:
+            said(200, devices=[], meta={"total": 0, "current_page": 1}).send(handler)
+
+    with serving() as script:
+        script.replies = [answer]
+        world = provider(script.url, clock)
+        (offered,) = world.list_machines(deadline)
+        created = world.create_machine(offered, TOKEN, deadline)
+        asked = [json.loads(body) for body in script.bodies if body]
+    assert asked == [
+        {
+            "hostname": "shepherd-reservation-1",
+            "plan": "c3.large.x86",
+            "metro": "fr",
+            "operating_system": "ubuntu_24_04",
+            "hardware_reservation_id": "reservation-1",
+            "project_ssh_keys": ["key-1"],
+            "tags": [f"shepherd-token={TOKEN}"],
+        }
+    ]
+    # What the answer leaves out is what the listing said.
+    assert (created.reservation_id, created.location) == ("reservation-1", "fr")
+
+
+def test_a_creation_is_a_single_call(world: World, deadline: Deadline) -> None:
+    """The API refuses a reservation that is not free: to look first would cost a call more for each machine."""
+    offered = by_reservation(world.provider.list_machines(deadline))
+    world.provider.create_machine(offered[world.reservation_id], TOKEN, deadline)  # the key is looked for once
+    before = world.api.calls
+    second = world.api.reservations()[1].id
+    world.provider.create_machine(offered[second], OTHER_TOKEN, deadline)
+    assert world.api.calls - before == {CREATE: 1}
+
+
+def test_the_same_token_never_makes_a_second_machine(world: World, deadline: Deadline) -> None:
+    """Not from another process either."""
+    first = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    for again in (world.provider, world.another()):
+        assert again.create_machine(world.capacity, TOKEN, deadline).provider_id == first.provider_id
+    assert len(world.api.devices()) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Drop(method="POST", path=DEVICES, when="after"),
+        Cut(method="POST", path=DEVICES),
+        Answer(method="POST", path=DEVICES, status=504, when="after"),
+        Answer(method="POST", path=DEVICES, status=201, body={"hostname": "no id"}, when="after"),
+    ],
+    ids=repr,
+)
+def test_a_lost_answer_to_a_creation_is_found_again(fault: Rule, world: World, deadline: Deadline) -> None:
+    """The machine exists and is paid for, but nobody was told."""
+    world.api.faults.add(fault)
+    with pytest.raises(ProviderUnavailable):
+        world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert world.api.calls[CREATE] == 1
+    (device,) = world.api.devices()
+    assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == device.id
+    assert len(world.api.devices()) == 1
+
+
+def test_a_creation_that_never_happened_is_made_good(world: World, deadline: Deadline) -> None:
+    """The same call with the same token is all it takes."""
+    world.api.faults.add(Drop(method="POST", path=DEVICES))
+    with pytest.raises(ProviderUnavailable):
+        world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert world.api.devices() == []
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
+
+
+def test_a_creation_that_happens_late_makes_no_second_machine(world: World, deadline: Deadline) -> None:
+    """A gateway gave up on the request, the API behind it did not."""
+    world.api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
+    with pytest.raises(ProviderUnavailable, match="504"):
+        world.provider.create_machine(world.capacity, TOKEN, deadline)
+    world.wait_for(lambda: len(world.api.devices()) == 1)
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
+
+
+def test_a_refusal_because_we_were_faster_ourselves_is_none(world: World, deadline: Deadline) -> None:
+    """An earlier request was carried out in the end, and the reservation is used by our own machine."""
+    world.api.faults.add(Answer(method="POST", path=DEVICES, status=422, body={"error": "in use"}, when="after"))
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
+
+
+def test_a_reservation_that_is_said_to_be_free_is_asked_about_by_tag(world: World, deadline: Deadline) -> None:
+    """What the API says about a reservation is cached for minutes."""
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    stale = {"id": world.reservation_id, "device": None, "provisionable": True, "plan": {"slug": "c3.small.x86"}}
+    world.api.faults.add(Answer(method="GET", path="/hardware-reservations/*", times=0, status=200, body=stale))
+    assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
+    with pytest.raises(ProviderRefused, match="already in use"):
+        world.another().create_machine(world.capacity, OTHER_TOKEN, deadline)
+    assert len(world.api.devices()) == 1
+
+
+def test_a_device_that_the_listing_does_not_show_yet_is_found_on_its_reservation(
+    world: World, deadline: Deadline
+) -> None:
+    """Any one of the two places is enough."""
+    created = world.provider.create_machine(world.capacity, TOKEN, deadline)
+    body = {"devices": [], "meta": {"total": 0, "current_page": 1}}
+    world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
+
+
+def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline: Deadline) -> None:
+    """An API that ignores the question for a tag answers with all devices."""
+    world.api.snatch(world.reservation_id)
+    body = {"devices": [{"id": "d-1", "hostname": "shepherd-1"}], "meta": {"total": 1, "current_page": 1}}
+    world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    with pytest.raises(CapacityTaken, match=world.reservation_id):
+        world.provider.create_machine(world.capacity, TOKEN, deadline)
+
+
+def test_capacity_that_somebody_took_is_left_to_them(world: World, deadline: Deadline) -> None:
+    """Between the listing and a creation there is time for others; the API refuses, and shows who was faster."""
+    offered = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
+    world.api.snatch(world.reservation_id)
+    with pytest.raises(CapacityTaken, match=world.reservation_id):
+        world.provider.create_machine(offered, TOKEN, deadline)
+    assert [device.hostname for device in world.api.devices()] == ["somebody-else"]
+
+
+def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(world: World, deadline: Deadline) -> None:
+    """No look before a creation could promise that; the API's refusal does."""
+    together = threading.Barrier(4)
+
+    def create(number: int) -> Machine | None:
+        ours = world.another()
+        together.wait(20)
+        try:
+            return ours.create_machine(world.capacity, UUID(int=number), deadline)
+        except CapacityTaken:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        (created,) = filter(None, pool.map(create, range(4)))
+    assert [device.id for device in world.api.devices()] == [created.provider_id]
+
+
+def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadline: Deadline) -> None:
+    """The API has yet to notice; nobody has taken it."""
+    world.api.snatch(world.reservation_id)
+    world.api.faults.add(Answer(method="GET", path="/devices/*", status=404))
+    with pytest.raises(ProviderUnavailable, match="still names a device"):
+        world.provider.create_machine(world.capacity, TOKEN, deadline)
+
+
+def test_what_the_api_refuses_is_refused_in_its_words(world: World, deadline: Deadline) -> None:
+    """The operator must learn which setting is wrong."""
+    with pytest.raises(ProviderRefused, match=r"422: operating_system: 'no_such' is not a valid"):
+        world.another(equinix_os="no_such").create_machine(world.capacity, TOKEN, deadline)
+    assert world.api.devices() == []
+
+
+@pytest.mark.parametrize("reservation_id", [None, "no-such-reservation", "", "..", "a/b"])
+def test_capacity_that_does_not_exist_is_refused(reservation_id: str | None, world: World, deadline: Deadline) -> None:
+    """Nothing is created on demand instead: that would be paid for by the hour."""
+    with pytest.raises(ProviderRefused):
+        world.provider.create_machine(capacity(reservation_id), TOKEN, deadline)
+    assert world.api.devices() == []
+
+
+def test_capacity_that_no_listing_offered_is_refused(world: World, deadline: Deadline) -> None:
+    """Nothing is known of it that a creation needs; and nobody asks for it but by mistake."""
+    unlisted = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=world.reservation_id)
+    with pytest.raises(ProviderRefused, match="not a free reservation of the listing"):
+        world.provider.create_machine(unlisted, TOKEN, deadline)
+    assert world.api.calls[CREATE] == 0
+
+
+# Our SSH key
+
+
+def test_our_key_is_added_once(world: World, deadline: Deadline) -> None:
+    """And looked for once by each warm function."""
+    for number in range(3):
+        world.provider.create_machine(capacity(world.api.reservations()[number].id), UUID(int=number), deadline)
+    world.another().create_machine(capacity(world.api.reservations()[3].id), TOKEN, deadline)
+    assert [(key.label, key.key) for key in world.keys] == [("shepherd-key", PUBLIC_KEY)]
+    assert world.api.calls["POST", KEYS] == 1
+    assert world.api.calls["GET", KEYS] == 3  # before and after adding it, and by the other provider
+    assert all(len(device.ssh_keys) == 1 for device in world.api.devices())
+
+
+def test_a_key_differs_by_more_than_its_comment(world: World, deadline: Deadline) -> None:
+    """The API may keep another comment than ours."""
+    existing = world.add_key("shepherd-key", f"ssh-ed25519 {BLOB}")
+    world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [key.id for key in world.api.devices()[0].ssh_keys] == [existing]
+
+
+def test_another_key_under_our_label_is_not_touched(world: World, deadline: Deadline) -> None:
+    """Either the label or the key is not ours; machines with the wrong key would be lost to us."""
+    world.add_key("shepherd-key", OTHER_PUBLIC_KEY)
+    with pytest.raises(ProviderRefused, match="'shepherd-key'"):
+        world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [key.key for key in world.keys] == [OTHER_PUBLIC_KEY]
+    assert world.api.devices() == []
+
+
+def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
+    """Two functions that start at the same time both find no key and both add it."""
+    world.api.faults.add(Answer(method="POST", path=KEYS, status=422, body={"error": "taken"}, when="after"))
+    world.provider.create_machine(world.capacity, TOKEN, deadline)
+    assert [key.key for key in world.api.devices()[0].ssh_keys] == [PUBLIC_KEY]
+
+
+def test_a_key_that_is_refused_is_refused_in_the_words_of_the_api(world: World, deadline: Deadline) -> None:
+    """Nothing is created without it."""
+    with pytest.raises(ProviderRefused, match="not an SSH public key"):
+        world.another(public_key=lambda: "nonsense").create_machine(world.capacity, TOKEN, deadline)
+    assert world.api.devices() == []
+
+
+def test_a_key_that_somebody_removed_is_added_again(world: World, deadline: Deadline) -> None:
+    """A warm function remembers an id that means nothing any more."""
+    ids = [reservation.id for reservation in world.api.reservations()]
+    world.provider.create_machine(capacity(ids[0]), TOKEN, deadline)
+    (key,) = world.keys
+    requests.delete(f"{world.api.url}/ssh-keys/{key.id}", headers={"X-Auth-Token": KEY}, timeout=10)
+    with pytest.raises(ProviderRefused, match="project_ssh_keys"):
+        world.provider.create_machine(capacity(ids[1]), OTHER_TOKEN, deadline)
+    world.provider.create_machine(capacity(ids[1]), OTHER_TOKEN, deadline)
+    assert [one.key for one in world.keys] == [PUBLIC_KEY]
+
+
+def test_many_that_need_the_key_at_the_same_time_add_one(world: World, deadline: Deadline) -> None:
+    """Threads of one function, and functions beside each other."""
+    providers = [world.another(), world.another()]
+    ids = [reservation.id for reservation in world.api.reservations()]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: providers[n % 2].create_machine(capacity(ids[n]), UUID(int=n), deadline), range(6)))
+    (key,) = world.keys
+    assert [[one.id for one in device.ssh_keys] for device in world.api.devices()] == [[key.id]] * 6
+    assert world.api.calls["POST", KEYS] <= 2
+
+
+def test_of_two_equal_keys_under_our_label_the_oldest_is_used(clock: ManualClock, deadline: Deadline) -> None:
+    """So that all functions use the same one, should the API let both in."""
+    listed = [
+        ("key-3", "2026-01-03", PUBLIC_KEY),
+        ("key-1", "2026-01-01", OTHER_PUBLIC_KEY),
+        ("key-2", "2026-01-02", PUBLIC_KEY),
+    ]
+    keys = [{"id": name, "created_at": at, "key": key, "label": "shepherd-key"} for name, at, key in listed]
+    with serving() as script:
+        script.replies = [said(200, ssh_keys=keys)]
+        assert provider(script.url, clock)._key.ensure(deadline) == "key-2"
+
+
+def test_a_key_that_was_added_but_is_not_listed_is_waited_for(clock: ManualClock, deadline: Deadline) -> None:
+    """Without its id nothing may be created."""
+    with serving() as script:
+        script.replies = [said(200, ssh_keys=[]), said(201, id="key-1"), said(200, ssh_keys=[])]
+        with pytest.raises(ProviderUnavailable, match="'shepherd-key'"):
+            provider(script.url, clock)._key.ensure(deadline)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderRefused)],
+)
+def test_a_key_that_cannot_be_read_is_an_error_of_the_provider(
+    raised: ShepherdError, expected: type[ProviderError], world: World, deadline: Deadline
+) -> None:
+    """Callers handle the errors that a provider may raise, and no others."""
+
+    def ask() -> str:
+        raise raised
+
+    with pytest.raises(expected, match=str(raised)):
+        world.another(public_key=ask).create_machine(world.capacity, TOKEN, deadline)
+
+
+def test_whoever_waits_for_the_key_waits_until_its_deadline(world: World, deadline: Deadline) -> None:
+    """The thread that adds it may be stuck."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        asked.set()
+        assert answer.wait(20)
+        return PUBLIC_KEY
+
+    stuck = world.another(public_key=slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(stuck.create_machine, world.capacity, TOKEN, deadline)
+        assert asked.wait(20)
+        with pytest.raises(TimeLimitExceeded):
+            stuck._key.ensure(Deadline(SystemClock(), 0.1))
+        answer.set()
+        assert first.result().token == TOKEN
+    assert len(world.api.devices()) == 1
+
+
+# Actions
+
+
+def test_a_reboot_reaches_the_machine(world: World, deadline: Deadline) -> None:
+    """This is what recovery stands on."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    world.provider.reboot(ProviderId(device.id), deadline)
+    world.wait_for(lambda: ("reboot", device.id) in world.hardware.calls)
+
+
+def test_a_reinstall_gives_the_operating_system_of_the_settings(world: World, deadline: Deadline) -> None:
+    """A machine that was made with another one is brought in line."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    world.another(equinix_os="debian_12").reinstall(ProviderId(device.id), deadline)
+    assert world.api.devices()[0].operating_system == "debian_12"
+    world.wait_for(lambda: ("reinstall", device.id) in world.hardware.calls)
+
+
+def test_actions_are_asked_for_once(world: World, deadline: Deadline) -> None:
+    """Two reboots in a row could hit the machine while it boots."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    world.api.faults.add(Answer(method="POST", times=0, status=502, when="after"))
+    with pytest.raises(ProviderUnavailable, match="502"):
+        world.provider.reboot(ProviderId(device.id), deadline)
+    assert world.api.devices()[0].actions_taken == ["reboot"]
+
+
+def test_a_machine_that_goes_before_the_action_is_not_found(world: World, deadline: Deadline) -> None:
+    """The look before the action is no promise."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    world.api.faults.add(Answer(method="POST", status=404))
+    with pytest.raises(MachineNotFound):
+        world.provider.reboot(ProviderId(device.id), deadline)
+
+
+def test_an_action_that_does_not_fit_the_state_is_refused(world: World, deadline: Deadline) -> None:
+    """A device that is being reinstalled cannot be rebooted."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    world.api.fail(device.id)
+    with pytest.raises(ProviderRefused, match="422"):
+        world.provider.reboot(ProviderId(device.id), deadline)
+
+
+def test_nothing_is_rebooted_once_the_session_is_over(world: World, deadline: Deadline) -> None:
+    """Another may be at work on the same machine by then."""
+    device = world.api.add_device_by_hand("shepherd-1")
+    with pytest.raises(SessionExpired):
+        world.provider.reboot(ProviderId(device.id), Deadline(SystemClock(), 60, lambda: 0))
+    assert world.api.devices()[0].actions_taken == []
+
+
+# The API key
+
+
+def test_a_replaced_api_key_is_taken_up(world: World, deadline: Deadline) -> None:
+    """A warm function outlives the key that it began with."""
+    keys = iter(["the-key-of-yesterday"])
+    settings = EquinixSettings(
+        equinix_project_id=PROJECT,
+        equinix_api_key_parameter="/unused",
+        equinix_device_prefix="shepherd-",
+        equinix_key_label="shepherd-key",
+        equinix_api_url=world.api.url,
+    )
+    late = EquinixProvider(settings, lambda: next(keys, KEY), lambda: PUBLIC_KEY, world.clock)
+    assert len(late.list_machines(deadline)) == 7
+
+
+def test_a_wrong_api_key_is_refused(world: World, deadline: Deadline) -> None:
+    """Somebody must change it."""
+    world.api.faults.add(Answer(times=0, status=401, body={"error": "Invalid authentication token"}))
+    with pytest.raises(ProviderRefused, match="401: Invalid authentication token"):
+        world.provider.list_machines(deadline)
+
+
+def test_an_answer_that_is_no_device_is_a_passing_failure(world: World, deadline: Deadline) -> None:
+    """Whatever stood in for the API will go away."""
+    world.api.faults.add(Answer(times=0, status=200, body=["sorry"]))
+    with pytest.raises(ProviderUnavailable, match="device some-id was not understood"):
+        world.provider.get_machine(ProviderId("some-id"), deadline)

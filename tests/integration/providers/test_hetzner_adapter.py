@@ -1,0 +1,494 @@
+"""The adapter of Hetzner's dedicated servers against the simulated service: listing, resets, reinstalls, our key."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    ListingInvalid,
+    MachineNotFound,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    SecretMissing,
+    SecretUnavailable,
+    SessionExpired,
+    ShepherdError,
+    TimeLimitExceeded,
+)
+from shepherd_core.domain.machine import Availability, Machine, ProviderId
+from shepherd_core.providers.hetzner.hetzner import HetznerProvider
+from shepherd_core.settings.provider_config import HetznerSettings
+
+from simulator.environment.faults import Answer, Cut, Drop
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.hetzner.hetzner_robot import HetznerRobot, RobotOptions
+from simulator.providers.hetzner.hetzner_state import RobotServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import ManualClock
+
+USER = "#ws+made-up"
+PASSWORD = "a-password"
+BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
+PUBLIC_KEY = f"ssh-ed25519 {BLOB} shepherd"
+OTHER_PUBLIC_KEY = f"ssh-ed25519 {BLOB[:-4]}AAAA somebody"
+TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")
+
+A, B, FOREIGN = ProviderId("11"), ProviderId("12"), ProviderId("21")
+RESET = ("POST", "/reset/{number}")
+
+
+class World:
+    """An account at the simulated web service, and providers for it."""
+
+    def __init__(self, robot: HetznerRobot, hardware: NoHardware, clock: ManualClock) -> None:
+        self.robot = robot
+        self.hardware = hardware
+        self.clock = clock
+        self.provider = self.another()
+
+    def another(
+        self,
+        public_key: Callable[[], str] = lambda: PUBLIC_KEY,
+        credential: Callable[[], str] = lambda: f"{USER}:{PASSWORD}",
+        **settings: Any,
+    ) -> HetznerProvider:
+        """Return one more provider, which shares nothing with the first."""
+        fields = {
+            "hetzner_credential_parameter": "/unused",
+            "hetzner_name_prefix": "fleet-",
+            "hetzner_key_name": "shepherd-key",
+            "hetzner_api_url": self.robot.url,
+            **settings,
+        }
+        return HetznerProvider(HetznerSettings(**fields), credential, public_key, self.clock)
+
+    def server(self, provider_id: ProviderId = A) -> RobotServer:
+        """Return a server after everything that was accepted has happened."""
+        end = time.monotonic() + 20
+        while not self.robot.settled():
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.002)
+        return self.robot.server(int(provider_id))
+
+    def set(self, **fields: Any) -> None:
+        """Change the first server."""
+        self.robot.change(int(A), **fields)
+
+
+@pytest.fixture
+def world(clock: ManualClock) -> Iterator[World]:
+    """Return an account with two servers of ours and one for something else; its hours are the test's."""
+    hardware = NoHardware()
+    names = {A: "fleet-a", B: "fleet-b", FOREIGN: "database"}
+    servers = [RobotServer(number=int(number), name=name) for number, name in names.items()]
+    options = RobotOptions(clock=clock.monotonic)
+    with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers, options=options) as robot:
+        yield World(robot, hardware, clock)
+        assert robot.errors == []
+
+
+# The listing, and single servers
+
+
+def test_servers_with_other_names_are_not_ours(world: World, deadline: Deadline) -> None:
+    """An account holds more than one fleet; a wrong reset could hit a database."""
+    assert {machine.provider_id for machine in world.provider.list_machines(deadline)} == {A, B}
+    act: Callable[[ProviderId, Deadline], object]
+    for act in (
+        world.provider.get_machine,
+        world.provider.reboot,
+        world.provider.power_cycle,
+        world.provider.reinstall,
+    ):
+        with pytest.raises(MachineNotFound, match="'database' does not begin with 'fleet-'"):
+            act(FOREIGN, deadline)
+    assert world.robot.calls[RESET] == 0
+
+
+def test_one_server_is_one_request(world: World, deadline: Deadline) -> None:
+    """Listing and asking for one use up the same two hundred requests an hour."""
+    world.provider.list_machines(deadline)
+    world.provider.get_machine(A, deadline)
+    assert dict(world.robot.calls) == {("GET", "/server"): 1, ("GET", "/server/{number}"): 1}
+
+
+@pytest.mark.parametrize("odd", ["011", "+11", "1_1", "\u0661\u0661", "11 ", "198.18.0.1", "11\n"])
+def test_what_is_no_number_is_not_asked_for(odd: str, world: World, deadline: Deadline) -> None:
+    """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
+    with pytest.raises(MachineNotFound):
+        world.provider.reboot(ProviderId(odd), deadline)
+    assert world.robot.calls.total() == 0
+
+
+def test_an_answer_about_another_server_is_not_believed(world: World, deadline: Deadline) -> None:
+    """Whatever mixed them up, the wrong one would be reset."""
+    body = {"server": {"server_number": 12, "server_name": "fleet-b"}}
+    world.robot.faults.add(Answer(path="/server/11", times=0, status=200, body=body))
+    with pytest.raises(ProviderUnavailable, match="server 12 instead of 11"):
+        world.provider.reboot(A, deadline)
+
+
+def test_an_account_without_servers_is_empty(world: World, deadline: Deadline) -> None:
+    """Robot has been seen to say it in two ways."""
+    fault = {"error": {"status": 404, "code": "SERVER_NOT_FOUND", "message": "No server found"}}
+    for status, body in ((404, fault), (200, [])):
+        world.robot.faults.add(Answer(path="/server", status=status, body=body))
+        assert world.provider.list_machines(deadline) == []
+
+
+def test_a_wrong_url_is_no_empty_account(world: World, deadline: Deadline) -> None:
+    """A fleet that seems to be gone is another matter than a setting that is wrong."""
+    world.robot.faults.add(Answer(times=0, status=404, body="<html>"))
+    with pytest.raises(ProviderRefused, match="404"):
+        world.provider.list_machines(deadline)
+    with pytest.raises(ProviderRefused, match="404"):
+        world.provider.get_machine(A, deadline)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"server": []},
+        [{"server": {"server_name": "fleet-a"}}],
+        [{"server": None}],
+        ["fleet-a"],
+        [{"server": {"server_number": 21, "server_name": "database"}}] * 2,
+    ],
+)
+def test_a_listing_that_is_not_understood_is_none(body: object, world: World, deadline: Deadline) -> None:
+    """Half a listing would make the other half look like machines that are gone."""
+    world.robot.faults.add(Answer(path="/server", status=200, body=body))
+    with pytest.raises(ListingInvalid):
+        world.provider.list_machines(deadline)
+
+
+@pytest.mark.parametrize("fault", [Cut(times=0), Drop(times=0), Answer(times=0, status=200, body="<html>")])
+def test_half_an_answer_is_no_listing(fault: Cut | Drop | Answer, world: World, deadline: Deadline) -> None:
+    """The connection broke, or something else answered; it may be better later."""
+    world.robot.faults.add(fault)
+    with pytest.raises(ProviderUnavailable):
+        world.provider.list_machines(deadline)
+
+
+# Taking a server
+
+
+def test_taking_a_server_changes_nothing(world: World, deadline: Deadline) -> None:
+    """It may run something already that the operator wants to keep until the agent takes over."""
+    listed = next(machine for machine in world.provider.list_machines(deadline) if machine.provider_id == A)
+    taken = world.provider.create_machine(listed, TOKEN, deadline)
+    assert taken.availability is Availability.KNOWN_USED
+    assert {method for method, _ in world.robot.calls} == {"GET"}
+
+
+@pytest.mark.parametrize(("provider_id", "fields"), [(A, {"cancelled": True}), (FOREIGN, {})])
+def test_a_server_that_goes_or_is_not_ours_is_not_taken(
+    provider_id: ProviderId, fields: dict[str, Any], world: World, deadline: Deadline
+) -> None:
+    """It was listed a moment ago, and things changed."""
+    world.set(**fields)
+    capacity = Machine(provider_id=provider_id, availability=Availability.POSSIBLY_USED)
+    with pytest.raises(ProviderRefused, match=str(TOKEN)):
+        world.provider.create_machine(capacity, TOKEN, deadline)
+
+
+# Resets
+
+
+@pytest.mark.parametrize(
+    ("setting", "offered", "done"),
+    [
+        ("software", ("sw", "hw", "man"), ("sw", "hw")),
+        ("software", ("power", "power_long", "hw", "man"), ("hw", "hw")),
+        ("hardware", ("sw", "hw", "man"), ("hw", "hw")),
+        ("software", ("sw", "man"), ("sw", None)),
+        ("hardware", ("sw", "man"), (None, None)),
+        ("software", ("man",), (None, None)),
+        ("software", ("power", "power_long"), (None, None)),
+        ("software", (), (None, None)),
+    ],
+)
+def test_a_server_is_reset_as_the_settings_say_and_robot_can(
+    setting: str, offered: tuple[str, ...], done: tuple[str | None, str | None], world: World, deadline: Deadline
+) -> None:
+    """No technician is ever sent for, no running server switched off; what a server cannot, a ladder skips."""
+    provider = world.another(hetzner_reboot=setting)
+    world.set(resets=offered)
+    for act, expected in zip((provider.reboot, provider.power_cycle), done, strict=True):
+        world.set(resets_done=[])
+        if expected is None:
+            with pytest.raises(NotSupported):
+                act(A, deadline)
+        else:
+            act(A, deadline)
+        assert world.server().resets_done == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize("act", ["reboot", "power_cycle"])
+def test_a_server_that_is_off_is_switched_on(act: str, world: World, deadline: Deadline) -> None:
+    """The reset button does nothing to it; the power button would switch a running one off."""
+    world.set(resets=("power", "power_long", "hw", "man"), off=True)
+    getattr(world.provider, act)(A, deadline)
+    assert world.server().resets_done == ["power"]
+    assert not world.server().off
+    assert world.hardware.calls[-1] == ("power_on", A)
+
+
+def test_a_server_that_hangs_needs_more_than_a_reboot(world: World, deadline: Deadline) -> None:
+    """This is why there is a power cycle."""
+    world.set(hung=True)
+    world.provider.reboot(A, deadline)
+    assert world.server().hung
+    world.provider.power_cycle(A, deadline)
+    assert not world.server().hung
+    assert world.hardware.calls.count(("reboot", A)) == 1
+
+
+def test_a_reset_is_asked_for_once(world: World, deadline: Deadline) -> None:
+    """Two in a row could hit the machine while it boots."""
+    world.robot.faults.add(Drop(method="POST", path="/reset/*", times=0, when="after"))
+    with pytest.raises(ProviderUnavailable):
+        world.provider.reboot(A, deadline)
+    assert world.server().resets_done == ["sw"]
+
+
+def test_a_technician_at_work_is_waited_for(world: World, deadline: Deadline) -> None:
+    """Somebody asked for a reset by hand; until it is done, Robot does none."""
+    world.set(technician=True)
+    with pytest.raises(ProviderUnavailable, match="RESET_MANUAL_ACTIVE"):
+        world.provider.power_cycle(A, deadline)
+
+
+# Reinstalls
+
+
+@pytest.mark.parametrize(
+    ("settings", "booted"),
+    [
+        ({}, "linux Debian 12 base"),
+        ({"hetzner_dist": "Ubuntu 24.04 LTS base"}, "linux Ubuntu 24.04 LTS base"),
+        ({"hetzner_reinstall": "rescue"}, "rescue linux"),
+    ],
+)
+def test_a_reinstall_boots_what_the_settings_say(
+    settings: dict[str, Any], booted: str, world: World, deadline: Deadline
+) -> None:
+    """Once: the boot after it is an ordinary one."""
+    world.another(**settings).reinstall(A, deadline)
+    assert world.server().boots_done == [booted]
+    assert world.server().resets_done == ["hw"]
+    assert world.hardware.calls[-1] == ("reinstall", A)
+    world.provider.reboot(A, deadline)
+    assert world.server().boots_done == [booted, "disk"]
+
+
+def test_a_reinstalled_server_lets_our_key_in(world: World, deadline: Deadline) -> None:
+    """And nobody with a password; without our key it would be lost to us."""
+    world.robot.faults.add(Answer(method="POST", path="/reset/*", status=500))
+    world.robot.faults.add(Answer(method="DELETE", times=0, status=500))
+    with pytest.raises(ProviderUnavailable):
+        world.provider.reinstall(A, deadline)
+    armed = world.server().armed
+    assert armed is not None
+    assert armed.keys == tuple(key.fingerprint for key in world.robot.ssh_keys())
+    assert [(key.name, key.line) for key in world.robot.ssh_keys()] == [("shepherd-key", f"ssh-ed25519 {BLOB}")]
+
+
+@pytest.mark.parametrize("act", ["reboot", "power_cycle"])
+@pytest.mark.parametrize(("kind", "choice"), [("linux", "Debian 12 base"), ("rescue", "linux")])
+def test_a_reboot_is_no_reinstall(kind: str, choice: str, act: str, world: World, deadline: Deadline) -> None:
+    """Somebody died between arming and resetting; days later an innocent reboot would erase the machine."""
+    key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
+    world.robot.arm(11, kind, choice, (key.fingerprint,))
+    getattr(world.provider, act)(A, deadline)
+    assert world.server().boots_done == ["disk"]
+
+
+@pytest.mark.parametrize("armed", [("linux", "Debian 12 base", 0), ("rescue", "linux", 1), ("vnc", "", 0)])
+@pytest.mark.parametrize("act", ["reboot", "power_cycle", "reinstall"])
+def test_what_somebody_else_armed_is_neither_started_nor_undone(
+    act: str, armed: tuple[str, str, int], world: World, deadline: Deadline
+) -> None:
+    """They are at work on the machine, or forgot it; a reset would erase it in their name."""
+    kind, choice, keys = armed
+    other = world.robot.add_key("somebody", OTHER_PUBLIC_KEY)
+    world.robot.arm(11, kind, choice, (other.fingerprint,) * keys)
+    with pytest.raises(ProviderRefused, match=f"{kind!r}, not by Shepherd"):
+        getattr(world.provider, act)(A, deadline)
+    assert world.server().armed is not None
+    assert world.server().resets_done == []
+
+
+def test_a_session_that_ends_in_between_leaves_nothing_to_a_reboot(world: World, deadline: Deadline) -> None:
+    """Disarming is a change too, and not ours to make any more; whoever reboots the machine next does it."""
+    world.provider._key.ensure(deadline)
+    left = iter([1, 0, 0])
+    with pytest.raises(SessionExpired):
+        world.provider.reinstall(A, Deadline(SystemClock(), 60, lambda: next(left)))
+    assert world.server().armed is not None
+    assert world.server().resets_done == []
+    world.another().reboot(A, deadline)
+    assert world.server().boots_done == ["disk"]
+
+
+@pytest.mark.parametrize("fault", [{"status": 500}, {"status": 409, "body": {"error": {"code": "CONFLICT"}}}])
+def test_a_reset_that_fails_disarms(fault: dict[str, Any], world: World, deadline: Deadline) -> None:
+    """Until somebody tries again, a machine that reboots by itself must come back as it was."""
+    world.robot.faults.add(Answer(method="POST", path="/reset/*", **fault))
+    with pytest.raises(ProviderError):
+        world.provider.reinstall(A, deadline)
+    assert world.server().armed is None
+    world.provider.reinstall(A, deadline)
+    assert world.server().boots_done == ["linux Debian 12 base"]
+
+
+def test_arming_with_an_unknown_outcome_is_undone(world: World, deadline: Deadline) -> None:
+    """The answer was lost, not the request."""
+    world.robot.faults.add(Drop(method="POST", path="/boot/**", when="after"))
+    with pytest.raises(ProviderUnavailable):
+        world.provider.reinstall(A, deadline)
+    assert world.server().armed is None
+    assert world.server().resets_done == []
+
+
+def test_nothing_is_armed_without_time_to_reset(world: World, clock: ManualClock) -> None:
+    """It would be left behind."""
+    with pytest.raises(TimeLimitExceeded, match="was not armed"):
+        world.provider.reinstall(A, Deadline(clock, 9))
+    assert world.server().armed is None
+
+
+def test_what_an_earlier_call_armed_is_replaced(world: World, deadline: Deadline) -> None:
+    """With the distribution of today's settings."""
+    key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
+    world.robot.arm(11, "rescue", "linux", (key.fingerprint,))
+    world.provider.reinstall(A, deadline)
+    assert world.server().boots_done == ["linux Debian 12 base"]
+
+
+def test_what_robot_did_not_show_is_replaced_too(world: World, deadline: Deadline) -> None:
+    """Its view was stale, or a twin was faster."""
+    key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
+    world.robot.arm(11, "linux", "Rocky Linux 9 base", (key.fingerprint,))
+    world.robot.faults.add(Answer(method="GET", path="/boot/*", status=200, body={"boot": {"linux": None}}))
+    world.provider.reinstall(A, deadline)
+    assert world.server().boots_done == ["linux Debian 12 base"]
+
+
+def test_who_is_always_slower_gives_way(world: World, deadline: Deadline) -> None:
+    """What the other one armed is theirs to start."""
+    body = {"error": {"status": 409, "code": "BOOT_ALREADY_ENABLED", "message": "again"}}
+    world.robot.faults.add(Answer(method="POST", path="/boot/**", times=2, status=409, body=body))
+    with pytest.raises(ProviderUnavailable, match="is being armed by another client"):
+        world.provider.reinstall(A, deadline)
+    assert world.robot.calls["DELETE", "/boot/{number}/linux"] == 0
+    assert world.server().resets_done == []
+
+
+def test_a_distribution_that_robot_does_not_have_is_refused_by_name(world: World, deadline: Deadline) -> None:
+    """The operator must learn which setting is wrong; the machine stays as it is."""
+    with pytest.raises(ProviderRefused, match="INVALID_INPUT: invalid_input: invalid dist"):
+        world.another(hetzner_dist="Slackware").reinstall(A, deadline)
+    assert world.server().resets_done == []
+
+
+@pytest.mark.parametrize("boots", [(), ("rescue",)])
+def test_a_server_that_cannot_be_installed_is_skipped(boots: tuple[str, ...], world: World, deadline: Deadline) -> None:
+    """It can be rebooted all the same."""
+    world.set(boots=boots)
+    with pytest.raises(NotSupported, match="BOOT_NOT_AVAILABLE"):
+        world.provider.reinstall(A, deadline)
+    assert world.server().resets_done == []
+    world.provider.reboot(A, deadline)
+    assert world.server().boots_done == ["disk"]
+
+
+def test_a_server_that_cannot_be_reset_is_not_armed(world: World, deadline: Deadline) -> None:
+    """Nobody knows when it would boot."""
+    world.set(resets=("man",))
+    with pytest.raises(NotSupported):
+        world.provider.reinstall(A, deadline)
+    assert world.server().armed is None
+
+
+# Our SSH key
+
+
+def test_our_key_is_added_once(world: World, deadline: Deadline) -> None:
+    """And looked for once by each warm function."""
+    world.provider.reinstall(A, deadline)
+    world.provider.reinstall(B, deadline)
+    world.another().reinstall(A, deadline)
+    assert len(world.robot.ssh_keys()) == 1
+    assert world.robot.calls["POST", "/key"] == 1
+    assert world.robot.calls["GET", "/key"] == 3  # before and after adding it, and by the other provider
+
+
+def test_our_key_under_another_name_is_used(world: World, deadline: Deadline) -> None:
+    """Robot takes no key twice; the operator chose the name when the servers were ordered."""
+    world.robot.add_key("chosen-by-hand", PUBLIC_KEY)
+    world.provider.reinstall(A, deadline)
+    assert [key.name for key in world.robot.ssh_keys()] == ["chosen-by-hand"]
+    assert world.robot.calls["POST", "/key"] == 0
+
+
+def test_another_key_under_our_name_is_not_touched(world: World, deadline: Deadline) -> None:
+    """Either the name or the key is not ours; machines with the wrong key would be lost to us."""
+    world.robot.add_key("shepherd-key", OTHER_PUBLIC_KEY)
+    with pytest.raises(ProviderRefused, match="'shepherd-key'"):
+        world.provider.reinstall(A, deadline)
+    assert len(world.robot.ssh_keys()) == 1
+    assert world.server().armed is None
+
+
+def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
+    """Two functions that start at the same time both find no key and both add it."""
+    body = {"error": {"status": 409, "code": "KEY_ALREADY_EXISTS", "message": "exists"}}
+    world.robot.faults.add(Answer(method="POST", path="/key", status=409, body=body, when="after"))
+    world.provider.reinstall(A, deadline)
+    assert world.server().boots_done == ["linux Debian 12 base"]
+
+
+def test_many_that_need_the_key_at_the_same_time_add_one(world: World, deadline: Deadline) -> None:
+    """Threads of one function, and functions beside each other."""
+    providers = [world.another(), world.another()]
+    with ThreadPoolExecutor(6) as pool:
+        found = set(pool.map(lambda n: providers[n % 2]._key.ensure(deadline), range(6)))
+    assert found == {key.fingerprint for key in world.robot.ssh_keys()}
+    assert len(found) == 1
+
+
+def test_a_key_that_somebody_removed_is_added_again(world: World, deadline: Deadline) -> None:
+    """A warm function remembers a fingerprint that means nothing any more."""
+    world.provider.reinstall(A, deadline)
+    world.robot.remove_keys()
+    with pytest.raises(ProviderRefused, match="invalid authorized_key"):
+        world.provider.reinstall(A, deadline)
+    world.provider.reinstall(A, deadline)
+    assert len(world.robot.ssh_keys()) == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderRefused)],
+)
+def test_a_key_that_cannot_be_read_is_an_error_of_the_provider(
+    raised: ShepherdError, expected: type[ProviderError], world: World, deadline: Deadline
+) -> None:
+    """Callers handle the errors that a provider may raise, and no others."""
+
+    def ask() -> str:
+        raise raised
+
+    with pytest.raises(expected, match=str(raised)):
+        world.another(public_key=ask).reinstall(A, deadline)

@@ -1,0 +1,386 @@
+"""What the redfish adapter does with the power of machines, and with what they boot from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.machine import Capability, ProviderId, ProviderStatus
+
+from simulator.environment.faults import Answer, Delay, Drop
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.redfish.redfish_bmcs import RedfishRack
+from tests.support.providers.redfish_rack import provider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.providers.redfish.redfish import RedfishProvider
+
+    from simulator.providers.redfish.redfish_front import Bmc
+    from tests.conftest import ManualClock
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
+
+NAME = ProviderId("rack-001")
+RESET = "/**/Actions/ComputerSystem.Reset"
+INSERT = "/**/Actions/VirtualMedia.InsertMedia"
+
+
+@dataclass
+class Site:
+    """Two machines with BMCs, of which tests look at the first."""
+
+    park: NoHardware
+    rack: RedfishRack
+    clock: ManualClock
+    deadline: Deadline
+    """Comes nearer only by sleeping."""
+
+    @property
+    def bmc(self) -> Bmc:
+        """Return the BMC of the first machine."""
+        return self.rack.bmcs[NAME]
+
+    @property
+    def done(self) -> list[str]:
+        """Return what happened to the first machine since it was racked."""
+        return [method for method, name in self.park.calls if name == NAME][1:]
+
+    @property
+    def inserted(self) -> bool:
+        """Return whether something is in the virtual drive."""
+        return b'"Inserted": true' in self.bmc._forwarded("GET", f"{self.bmc.system}/VirtualMedia/Cd", None).body
+
+    def provider(self, **settings: Any) -> RedfishProvider:
+        """Return the adapter."""
+        return provider(self.rack, self.clock, **settings)
+
+    def source(self, *, media: bool) -> str:
+        """Return a boot source."""
+        return self.rack.image_url if media else "pxe"
+
+    def switch_off(self) -> None:
+        """Switch the machine off, without anybody knowing."""
+        self.bmc._forwarded("POST", f"{self.bmc.system}/Actions/ComputerSystem.Reset", {"ResetType": "ForceOff"})
+        self.rack.settle()
+        assert self.rack.power(NAME) == "Off"
+
+    def override(self, enabled: str) -> None:
+        """Let somebody have set a boot override."""
+        self.bmc._set_boot({"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": enabled})
+
+
+@pytest.fixture
+def site(clock: ManualClock) -> Iterator[Site]:
+    """Return a rack of two machines that only remember what was done to them."""
+    park = NoHardware()
+    with RedfishRack(park, machines=2) as rack:
+        yield Site(park, rack, clock, Deadline(clock, 120))
+        assert rack.errors == []
+
+
+# Restarts
+
+ALL = ("On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "PowerCycle", "Nmi", "ForceOn")
+
+
+@pytest.mark.parametrize("action_info", [False, True])
+@pytest.mark.parametrize(
+    ("offered", "graceful", "sent"),
+    [
+        (ALL, False, ["ForceRestart"]),
+        (ALL, True, ["GracefulRestart"]),
+        (("On", "ForceOff", "ForceRestart"), True, ["ForceRestart"]),
+        (("On", "ForceOff", "GracefulRestart", "PowerCycle"), False, ["PowerCycle"]),
+        (("On", "ForceOff", "GracefulRestart"), False, ["ForceOff", "On"]),
+        (("ForceOn", "ForceOff"), False, ["ForceOff", "ForceOn"]),
+    ],
+)
+def test_a_reboot_is_what_the_bmc_offers(
+    site: Site, *, offered: tuple[str, ...], graceful: bool, sent: list[str], action_info: bool
+) -> None:
+    """BMCs differ in what they can, and say so in one of two places; force is what cures a machine that hangs."""
+    site.bmc.reset_types, site.bmc.action_info = offered, action_info
+    site.provider(graceful=graceful).reboot(NAME, site.deadline)
+    site.rack.settle()
+    assert site.bmc.resets == sent
+    assert site.rack.power(NAME) == "On"
+    assert site.rack.starts(NAME) == 1
+
+
+def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site) -> None:
+    """To take it for one that says nothing, and so offers all, would be to send what it may not have."""
+    site.bmc.reset_types, site.bmc.action_info = ("On", "ForceOff"), True
+    site.bmc.faults.add(Answer(method="GET", path=f"{site.bmc.system}/ResetActionInfo", times=0, status=503))
+    with pytest.raises(ProviderUnavailable):
+        site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.resets == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "sent"), [(ALL, ["PowerCycle"]), (("On", "ForceOff", "ForceRestart"), ["ForceOff", "On"])]
+)
+def test_a_power_cycle_cuts_the_power(site: Site, offered: tuple[str, ...], sent: list[str]) -> None:
+    """A restart does not reset what only loses its mind without power."""
+    site.bmc.reset_types = offered
+    site.provider().power_cycle(NAME, site.deadline)
+    site.rack.settle()
+    assert site.bmc.resets == sent
+    assert site.rack.starts(NAME) == 1
+
+
+@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
+@pytest.mark.parametrize("offered", [("Nmi",), ("ForceOff", "Nmi"), ("On", "Nmi")])
+def test_a_machine_that_cannot_be_restarted_is_left_as_it_is(site: Site, action: str, offered: tuple[str, ...]) -> None:
+    """To switch off what cannot be switched on again would be the end of it."""
+    site.bmc.reset_types = offered
+    site.override("Once")
+    with pytest.raises(NotSupported, match=r"offers no .*, only .*Nmi"):
+        getattr(site.provider(), action)(NAME, site.deadline)
+    assert (site.bmc.resets, site.bmc.override) == ([], "Once")
+
+
+@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
+def test_a_machine_that_is_off_is_switched_on(site: Site, action: str) -> None:
+    """Many BMCs refuse to restart what is off, and what was wanted is a machine that runs."""
+    site.switch_off()
+    getattr(site.provider(), action)(NAME, site.deadline)
+    site.rack.settle()
+    assert site.bmc.resets == ["On"]
+    assert site.rack.power(NAME) == "On"
+
+
+@pytest.mark.parametrize(
+    "state", ["PoweringOff", "PoweringOn", "Paused", None, "Off-ish", "off", "", 0, False, ["Off"]]
+)
+def test_unknown_is_not_off(site: Site, state: object) -> None:
+    """To switch on what runs does nothing: a machine that hangs would hang on."""
+    site.bmc.power = state
+    adapter = site.provider()
+    assert adapter.get_machine(NAME, site.deadline).status is ProviderStatus.UNKNOWN
+    assert adapter.list_machines(site.deadline)[0].status is ProviderStatus.UNKNOWN
+    adapter.reboot(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceRestart"]
+
+
+@pytest.mark.parametrize("state", ["On", "PoweringOff", None])
+def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: object) -> None:
+    """Sent too early, On does nothing, and a machine that goes off late stays off."""
+    site.bmc.power = state
+    with pytest.raises(ProviderUnavailable, match="not reported to be off"):
+        site.provider(timeout_seconds=5).power_cycle(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceOff"]
+    assert sum(site.clock.slept) <= 5
+
+
+def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
+    """Given up half-way, the machine would be off until somebody comes by again."""
+    site.bmc.faults.add(Answer(method="GET", path=site.bmc.system, nth=2, times=4, status=503))
+    site.provider().power_cycle(NAME, site.deadline)
+    assert site.bmc.resets == ["ForceOff", "On"]
+
+
+@pytest.mark.parametrize("again", ["reboot", "power_cycle"])
+def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: Site, again: str) -> None:
+    """The machine is off then, and nothing else would switch it on."""
+    # The session ends with the first effect, as if the function had died there.
+    dying = Deadline(site.clock, 120, session_left=lambda: 0.0 if site.bmc.resets else 1.0)
+    adapter = site.provider()
+    with pytest.raises(SessionExpired):
+        adapter.power_cycle(NAME, dying)
+    assert site.bmc.resets == ["ForceOff"]
+    assert site.rack.power(NAME) == "Off"
+    getattr(adapter, again)(NAME, site.deadline)
+    site.rack.settle()
+    assert site.bmc.resets == ["ForceOff", "On"]
+    assert site.rack.power(NAME) == "On"
+
+
+# What it boots from
+
+
+@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
+@pytest.mark.parametrize("source", [None, "pxe"])
+def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str | None) -> None:
+    """An override that somebody set and never used would wipe the machine at a reboot that means to keep it."""
+    site.override("Once")
+    getattr(site.provider(boot_source=source), action)(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "power_on"]
+    assert site.bmc.override == "Disabled"
+
+
+@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
+def test_an_override_that_waits_for_the_next_reset_is_taken_back(site: Site, action: str) -> None:
+    """Some BMCs show what was asked for elsewhere until it holds, and then it is too late."""
+    site.bmc.pending = {"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once"}
+    getattr(site.provider(), action)(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "power_on"]
+
+
+def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) -> None:
+    """It holds when the machine is switched on, and for no boot after that."""
+    site.bmc.pending = {"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
+    adapter = site.provider(boot_source="pxe")
+    adapter.reinstall(NAME, site.deadline)
+    adapter.reboot(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
+
+
+def test_a_lasting_override_is_somebody_s_will(site: Site) -> None:
+    """Whoever lets all machines boot over the network decides there what they boot."""
+    site.override("Continuous")
+    site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.override == "Continuous"
+    assert not [call for call in site.bmc.calls if call.startswith("PATCH")]
+
+
+def test_an_override_that_cannot_be_taken_back_stops_the_restart(site: Site) -> None:
+    """A machine that hangs is better than one that is wiped."""
+    site.override("Once")
+    site.bmc.faults.add(Answer(method="PATCH", times=0, status=400))
+    with pytest.raises(ProviderRefused):
+        site.provider().reboot(NAME, site.deadline)
+    assert site.bmc.resets == []
+
+
+@pytest.mark.parametrize("media", [False, True])
+def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool) -> None:
+    """The boot after it must find what was installed."""
+    adapter = site.provider(boot_source=site.source(media=media))
+    adapter.reinstall(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "reinstall"]
+    assert site.inserted == media
+    adapter.reboot(NAME, site.deadline)
+    site.rack.settle()
+    assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
+    assert not site.inserted
+
+
+def test_another_image_in_the_drive_gives_way_and_is_otherwise_left_alone(site: Site) -> None:
+    """Somebody may have put it there to rescue the machine."""
+    other = f"{site.rack.image_url}?rescue"
+    site.bmc._forwarded("POST", f"{site.bmc.system}/VirtualMedia/Cd/Actions/VirtualMedia.InsertMedia", {"Image": other})
+    adapter = site.provider(boot_source=site.rack.image_url)
+    adapter.reboot(NAME, site.deadline)
+    assert site.inserted
+    adapter.reinstall(NAME, site.deadline)
+    assert site.inserted
+    assert site.bmc.resets == ["ForceRestart", "ForceOff", "On"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("media", "method", "path", "nth"),
+    [
+        (media, *request)
+        for media in (False, True)
+        for request in [("POST", RESET, 1), ("POST", INSERT, 1), ("PATCH", "**", 1), ("POST", RESET, 2)]
+        if media or INSERT not in request  # PXE inserts nothing
+    ],
+)
+def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
+    site: Site, *, media: bool, when: Any, method: Any, path: str, nth: int
+) -> None:
+    """Wherever it died: it happens at once, with nothing run in between, or not at all."""
+    site.bmc.faults.add(Drop(method=method, path=path, nth=nth, when=when))
+    adapter = site.provider(boot_source=site.source(media=media))
+    with pytest.raises(ProviderUnavailable):
+        adapter.reinstall(NAME, site.deadline)
+    site.rack.settle()
+    happened = site.done
+    assert happened in ([], ["power_off"], ["power_off", "reinstall"])
+    if site.rack.power(NAME) == "On":
+        assert site.bmc.override == "Disabled"  # nothing waits for a machine that runs
+    adapter.reboot(NAME, site.deadline)
+    site.rack.settle()
+    assert "reinstall" not in site.done[len(happened) :]
+    assert site.rack.power(NAME) == "On"
+    assert not site.inserted
+
+
+def test_what_cannot_be_reinstalled_is_not_switched_off_for_it(site: Site) -> None:
+    """What the BMC lacks can be seen before anything is done."""
+    site.bmc.faults.add(Answer(path="/**/VirtualMedia", times=0, status=404))
+    with pytest.raises(NotSupported, match="no virtual CD"):
+        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+    site.bmc.reset_types = ("ForceOff", "ForceRestart")
+    with pytest.raises(NotSupported, match="offers no On"):
+        site.provider(boot_source="pxe").reinstall(NAME, site.deadline)
+    assert site.bmc.resets == []
+
+
+def test_it_reinstalls_only_if_told_from_what(site: Site) -> None:
+    """A restart in place of an installation would look like one."""
+    without = site.provider()
+    assert without.capabilities == {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
+    with pytest.raises(NotSupported, match="redfish cannot reinstall"):
+        without.reinstall(NAME, site.deadline)
+    assert Capability.REINSTALL in site.provider(boot_source="pxe").capabilities
+
+
+# The listing
+
+
+def test_a_listing_tells_what_is_on_and_what_is_off(site: Site) -> None:
+    """It is what an operator sees of machines that do not answer."""
+    site.switch_off()
+    listing = site.provider().list_machines(site.deadline)
+    assert [machine.status for machine in listing] == [ProviderStatus.STOPPED, ProviderStatus.RUNNING]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Answer(times=0, status=503),
+        Answer(times=0, status=403),
+        Answer(times=0, status=200, body="<html>"),
+        Drop(times=0),
+        Delay(times=0, seconds=3600),
+    ],
+)
+def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
+    site: Site, deadline: Deadline, fault: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine whose BMC hangs is not gone, nor off; and the others are told of as if nothing were."""
+    site.bmc.faults.add(fault)
+    patience = 3 if isinstance(fault, Delay) else 30
+    listing = site.provider(timeout_seconds=patience).list_machines(deadline)
+    assert [(machine.provider_id, machine.status) for machine in listing] == [
+        (NAME, ProviderStatus.UNKNOWN),
+        ("rack-002", ProviderStatus.RUNNING),
+    ]
+    assert NAME in capsys.readouterr().out  # why it is unknown
+
+
+def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
+    """Whoever asked for it has something to do with it."""
+    site.rack.faults.add(Delay(times=0, seconds=3600))
+    short = Deadline(SystemClock(), 1)
+    listing = site.provider(max_calls=1).list_machines(short)
+    assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
+    short.check()
+
+
+def test_a_listing_without_power_asks_no_bmc(site: Site) -> None:
+    """Where a thousand BMCs are slow, nobody needs to wait for them every minute."""
+    listing = site.provider(list_power=False).list_machines(site.deadline)
+    assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
+    assert site.rack.calls == 0
+
+
+def test_a_machine_is_taken_without_its_bmc(site: Site) -> None:
+    """To take it changes nothing at the BMC, and one that is broken keeps nobody from using the machine."""
+    adapter = site.provider()
+    capacity = adapter.list_machines(site.deadline)[0]
+    site.bmc.faults.add(Drop(times=0))
+    created = adapter.create_machine(capacity, uuid4(), site.deadline)
+    assert (created.provider_id, created.status) == (NAME, ProviderStatus.RUNNING)

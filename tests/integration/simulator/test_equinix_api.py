@@ -1,0 +1,641 @@
+"""The simulated Equinix API answers as the published description of the real one says."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from simulator.providers.equinix.equinix_api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.equinix_records import Reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROJECT = "5d4f3c2b-0000-4000-8000-000000000001"
+OTHER_PROJECT = "5d4f3c2b-0000-4000-8000-000000000002"
+NOBODY = "5d4f3c2b-0000-4000-8000-00000000ffff"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ7bXmpC5wLbvYJ1Pc3lkdKsjC2bYvF7CwL2mTLYYZ4t"
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK8bXmpC5wLbvYJ1Pc3lkdKsjC2bYvF7CwL2mTLYYZ4u"
+LONG = 600.0  # seconds that no test lives to see
+
+
+class World:
+    """An API with its hardware, and a client of it."""
+
+    def __init__(self, stack: ExitStack, **settings: Any) -> None:
+        self.hardware = settings.pop("hardware", None) or NoHardware()
+        account = {"reservations": settings.pop("reservations", 1), "seed": settings.pop("seed", 0)}
+        options = EquinixOptions(other_projects=[OTHER_PROJECT], **settings)
+        self.api = stack.enter_context(
+            EquinixApi(self.hardware, project_id=PROJECT, api_key="key", options=options, **account)
+        )
+        self._session = stack.enter_context(requests.Session())
+        self._session.headers["X-Auth-Token"] = "key"
+
+    def call(self, method: str, path: str, **more: Any) -> requests.Response:
+        """Send a request."""
+        return self._session.request(method, self.api.url + path, timeout=10, **more)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return the body of a good answer."""
+        response = self.call("GET", path, params=query)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def create(self, reservation: int | None = 0, **more: Any) -> requests.Response:
+        """Ask for a device on the reservation with this index; None: on demand."""
+        body = {"plan": "c3.small.x86", "operating_system": "ubuntu_24_04", "metro": "da", "hostname": "shepherd-1"}
+        if reservation is not None:
+            body["hardware_reservation_id"] = self.api.reservations()[reservation].id
+        return self.call("POST", f"/projects/{PROJECT}/devices", json=body | more)
+
+    def active(self, **more: Any) -> str:
+        """Return the id of a new device that is active."""
+        response = self.create(**more)
+        assert response.status_code == 201, response.text
+        device_id: str = response.json()["id"]
+        self.until(device_id, "active")
+        return device_id
+
+    def until(self, device_id: str, state: str) -> Any:
+        """Return the device as soon as it is in *state*."""
+        return eventually(lambda: (device := self.get(f"/devices/{device_id}"))["state"] == state and device)
+
+    def act(self, device_id: str, **body: Any) -> int:
+        """Ask for an action; return the status."""
+        return self.call("POST", f"/devices/{device_id}/actions", json=body).status_code
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    """Return what *condition* returns as soon as that is true."""
+    end = time.monotonic() + 10
+    while not (result := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
+    return result
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., World]]:
+    """Make worlds that end with the test, none of them with a fault of its own."""
+    worlds: list[World] = []
+    with ExitStack() as stack:
+
+        def world(**settings: Any) -> World:
+            worlds.append(World(stack, **settings))
+            return worlds[-1]
+
+        yield world
+        for made in worlds:
+            assert isinstance(made.hardware, BrokenHardware) or made.api.errors == []
+
+
+class BrokenHardware(NoHardware):
+    """Machines that cannot be racked."""
+
+    def rack(self, name: str, authorized_key: str, provision_seconds: float) -> str:
+        """Fail."""
+        raise OSError("no more racks")
+
+
+@pytest.mark.parametrize("headers", [{"X-Auth-Token": None}, {"X-Auth-Token": "wrong"}])
+def test_a_call_without_the_api_key_is_refused(make: Callable[..., World], headers: dict[str, str | None]) -> None:
+    """An adapter that forgets the header must not pass."""
+    response = make().call("GET", f"/projects/{PROJECT}/devices", headers=headers)
+    assert response.status_code == 401
+    assert response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"/projects/{NOBODY}/devices"),
+        ("POST", f"/projects/{NOBODY}/devices"),
+        ("GET", f"/projects/{NOBODY}/hardware-reservations"),
+        ("GET", f"/projects/{NOBODY}/ssh-keys"),
+        ("GET", f"/devices/{NOBODY}"),
+        ("PUT", f"/devices/{NOBODY}"),
+        ("DELETE", f"/devices/{NOBODY}"),
+        ("POST", f"/devices/{NOBODY}/actions"),
+        ("GET", f"/hardware-reservations/{NOBODY}"),
+        ("POST", f"/hardware-reservations/{NOBODY}/move"),
+        ("DELETE", f"/ssh-keys/{NOBODY}"),
+        ("GET", "/no-such-thing"),
+    ],
+)
+def test_what_does_not_exist_is_not_found(make: Callable[..., World], method: str, path: str) -> None:
+    """The adapter tells a machine that is gone by this status alone."""
+    response = make().call(method, path, json={})
+    assert response.status_code == 404
+    assert response.json()["errors"]
+
+
+def test_a_page_has_ten_entries_unless_asked_otherwise(make: Callable[..., World]) -> None:
+    """A client that does not page sees ten machines of a fleet."""
+    body = make(reservations=11).get(f"/projects/{PROJECT}/hardware-reservations")
+    assert len(body["hardware_reservations"]) == 10
+    assert (body["meta"]["total"], body["meta"]["current_page"], body["meta"]["last_page"]) == (11, 1, 2)
+
+
+def test_more_than_the_cap_is_never_given(make: Callable[..., World]) -> None:
+    """A client that trusts its own per_page misses what the cap cut off."""
+    body = make(reservations=5, per_page_cap=3).get(f"/projects/{PROJECT}/hardware-reservations", per_page=1000)
+    assert len(body["hardware_reservations"]) == 3
+    assert body["meta"]["last_page"] == 2
+
+
+def test_the_pages_together_are_the_whole_listing(make: Callable[..., World]) -> None:
+    """Every entry stands on exactly one page, and the last page names no next one."""
+    world = make(reservations=7)
+    seen: list[str] = []
+    for number in (1, 2, 3):
+        body = world.get(f"/projects/{PROJECT}/hardware-reservations", page=number, per_page=3)
+        seen += [reservation["id"] for reservation in body["hardware_reservations"]]
+        assert (body["meta"]["next"] is None) is (number == 3)
+        assert (body["meta"]["previous"] is None) is (number == 1)
+    assert seen == [reservation.id for reservation in world.api.reservations()]
+
+
+def test_the_next_page_is_named_without_the_other_parameters(make: Callable[..., World]) -> None:
+    """A client must send its parameters again with every page, as the vendor's own did."""
+    body = make(reservations=11).get(f"/projects/{PROJECT}/hardware-reservations", include="facility")
+    assert body["meta"]["next"]["href"] == f"/metal/v1/projects/{PROJECT}/hardware-reservations?page=2"
+
+
+def test_a_page_behind_the_last_is_empty(make: Callable[..., World]) -> None:
+    """A listing that shrinks while it is read ends so."""
+    body = make(reservations=3).get(f"/projects/{PROJECT}/hardware-reservations", page=2)
+    assert body["hardware_reservations"] == []
+    assert body["meta"]["next"] is None
+
+
+@pytest.mark.parametrize("query", [{"page": "0"}, {"page": "x"}, {"per_page": "1001"}, {"page": "100001"}])
+def test_a_page_out_of_range_is_refused(make: Callable[..., World], query: dict[str, str]) -> None:
+    """The description limits both."""
+    assert make().call("GET", f"/projects/{PROJECT}/devices", params=query).status_code == 422
+
+
+def test_rate_headers_count_down_until_calls_are_refused(make: Callable[..., World]) -> None:
+    """A client that honours them never sees the refusal."""
+    world = make(calls_per_minute=2)
+    responses = [world.call("GET", "/ssh-keys") for _ in range(3)]
+    assert [response.headers["X-RateLimit-Remaining"] for response in responses] == ["1", "0", "0"]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert 0 < int(responses[2].headers["Retry-After"]) <= 60
+    assert int(responses[0].headers["X-RateLimit-Reset"]) > time.time() - 1
+
+
+def test_nested_objects_are_links_until_they_are_included(make: Callable[..., World]) -> None:
+    """An adapter that forgets an include finds no facility and no device."""
+    world = make()
+    device_id = world.active()
+    reservation_id = world.api.reservations()[0].id
+    path = f"/hardware-reservations/{reservation_id}"
+    plain = world.get(path)
+    assert set(plain["facility"]) == set(plain["device"]) == {"href"}
+    assert plain["plan"]["slug"] == "c3.small.x86"
+    included = world.get(path, include="facility,device")
+    assert included["facility"]["code"] == "da11"
+    assert included["device"]["id"] == device_id
+    assert set(included["device"]["facility"]) == {"href"}
+    deep = world.get(path, include="device.facility.metro")
+    assert deep["device"]["facility"]["metro"]["code"] == "da"
+
+
+def test_excluded_objects_are_links_and_excluded_fields_are_missing(make: Callable[..., World]) -> None:
+    """What the predecessor excluded to save time must not be relied on."""
+    world = make()
+    device_id = world.active(tags=["a"])
+    device = world.get(f"/devices/{device_id}", exclude="plan,tags,ip_addresses,provisioning_events")
+    assert set(device["plan"]) == {"href"}
+    assert all(set(address) == {"href"} for address in device["ip_addresses"])
+    assert "tags" not in device
+    assert "provisioning_events" not in device
+
+
+def test_a_device_is_queued_without_addresses(make: Callable[..., World]) -> None:
+    """A machine that was just created cannot be reached, and its listing must still be understood."""
+    world = make(provision_seconds=LONG)
+    created = world.create(tags=["token"])
+    assert created.status_code == 201
+    device = world.get(f"/devices/{created.json()['id']}")
+    assert (device["state"], device["ip_addresses"], device["tags"]) == ("queued", [], ["token"])
+    assert device["provisioning_percentage"] < 100
+    assert world.hardware.calls == []
+
+
+def test_addresses_are_assigned_when_provisioning_begins(make: Callable[..., World]) -> None:
+    """They are known minutes before SSH answers."""
+    world = make(provision_seconds=LONG, queue_seconds=0)
+    device_id = world.create().json()["id"]
+    device = eventually(lambda: (seen := world.get(f"/devices/{device_id}"))["ip_addresses"] and seen)
+    assert device["state"] == "provisioning"
+    public, private = device["ip_addresses"]
+    assert (public["address"], public["public"], public["address_family"]) == ("198.18.0.1", True, 4)
+    assert (private["public"], private["address"][:3]) == (False, "10.")
+    assert world.hardware.calls == [("rack", device_id)]
+
+
+def test_a_device_becomes_active_and_its_reservation_is_taken(make: Callable[..., World]) -> None:
+    """The end of provisioning, as both listings show it."""
+    world = make()
+    device_id = world.active()
+    device = world.get(f"/devices/{device_id}", include="hardware_reservation")
+    assert "provisioning_percentage" not in device
+    assert device["hardware_reservation"]["id"] == world.api.reservations()[0].id
+    [reservation] = world.get(f"/projects/{PROJECT}/hardware-reservations")["hardware_reservations"]
+    assert reservation["device"]["href"].endswith(device_id)
+    assert reservation["provisionable"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"metro": None}, "metro"),
+        ({"metro": "sv"}, "metro"),
+        ({"plan": None}, "plan"),
+        ({"plan": "m3.large.x86"}, "plan"),
+        ({"operating_system": "multics"}, "operating_system"),
+        ({"hostname": "not a name"}, "hostname"),
+        ({"hostname": 7}, "hostname"),
+        ({"tags": "one"}, "tags"),
+        ({"no_ssh_keys": "true"}, "no_ssh_keys"),
+        ({"billing_cycle": "never"}, "billing_cycle"),
+        ({"project_ssh_keys": [NOBODY]}, "project_ssh_keys"),
+        ({"ssh_keys": [{"label": "x", "key": "rubbish"}]}, "key"),
+        ({"hardware_reservation_id": NOBODY}, "hardware_reservation_id"),
+    ],
+)
+def test_a_device_that_makes_no_sense_is_refused(make: Callable[..., World], change: dict[str, Any], word: str) -> None:
+    """The refusal names the field, and nothing is created."""
+    world = make()
+    response = world.create(**change)
+    assert response.status_code == 422
+    assert any(word in message for message in response.json()["errors"])
+    assert world.api.devices() == []
+    assert world.api.keys() == []
+
+
+def test_a_body_that_is_not_json_is_refused(make: Callable[..., World]) -> None:
+    """It is the client's fault, not a fault of the server."""
+    response = make().call("POST", f"/projects/{PROJECT}/devices", data=b"{")
+    assert response.status_code == 422
+
+
+@pytest.mark.parametrize("place", [{"metro": "any"}, {"metro": ["sv", "da"]}, {"metro": None, "facility": "da11"}])
+def test_the_place_may_be_given_in_several_ways(make: Callable[..., World], place: dict[str, Any]) -> None:
+    """All of them are in the description."""
+    assert make().create(**place).status_code == 201
+
+
+def test_a_reservation_in_use_is_refused(make: Callable[..., World]) -> None:
+    """The adapter learns so that somebody else was faster."""
+    world = make()
+    assert world.create().status_code == 201
+    response = world.create()
+    assert response.status_code == 422
+    assert "already in use" in response.json()["errors"][0]
+    assert len(world.api.devices()) == 1
+
+
+@pytest.mark.parametrize("blocked", [{"provisionable": False}, {"spare": True}])
+def test_a_reservation_that_is_not_provisionable_is_refused(make: Callable[..., World], blocked: Any) -> None:
+    """A spare must be activated first."""
+    response = make(reservations=[Reservation(**blocked)]).create()
+    assert response.status_code == 422
+    assert "not provisionable" in response.json()["errors"][0]
+
+
+def test_the_next_available_reservation_is_chosen_by_plan_and_place(make: Callable[..., World]) -> None:
+    """The special word of the description."""
+    world = make(reservations=[Reservation(facility="sv15"), Reservation(plan="m3.large.x86"), Reservation()])
+    assert world.create(hardware_reservation_id="next-available").status_code == 201
+    assert [device.reservation_id for device in world.api.devices()] == [world.api.reservations()[2].id]
+    assert world.create(hardware_reservation_id="next-available").status_code == 422
+
+
+def test_a_device_can_be_created_on_demand(make: Callable[..., World]) -> None:
+    """A project may hold devices without a reservation."""
+    device = make().create(None, metro="sv").json()
+    assert "hardware_reservation" not in device
+    assert device["metro"]["code"] == "sv"
+
+
+def test_without_named_keys_every_key_lands_on_the_device(make: Callable[..., World]) -> None:
+    """The key trap: people who once uploaded a key could log in to every machine."""
+    world = make(reservations=3)
+    ours = world.call("POST", f"/projects/{PROJECT}/ssh-keys", json={"label": "ours", "key": KEY}).json()
+    world.call("POST", "/ssh-keys", json={"label": "somebody's", "key": OTHER_KEY})
+    trapped = world.active(reservation=0)
+    chosen = world.active(reservation=1, project_ssh_keys=[ours["id"]])
+    none = world.active(reservation=2, no_ssh_keys=True)
+    on_device = {device.id: [key.label for key in device.ssh_keys] for device in world.api.devices()}
+    assert on_device == {trapped: ["ours", "somebody's"], chosen: ["ours"], none: []}
+    assert world.hardware.authorized_keys[trapped] == f"{KEY}\n{OTHER_KEY}"
+    assert world.hardware.authorized_keys[chosen] == KEY
+    assert [key["href"] for key in world.get(f"/devices/{chosen}")["ssh_keys"]] == [f"/metal/v1/ssh-keys/{ours['id']}"]
+
+
+def test_keys_can_be_given_with_the_device(make: Callable[..., World]) -> None:
+    """Such a key is then a key of the project."""
+    world = make()
+    world.active(ssh_keys=[{"label": "inline", "key": KEY}])
+    assert [key["label"] for key in world.get(f"/projects/{PROJECT}/ssh-keys")["ssh_keys"]] == ["inline"]
+    assert [key.key for key in world.api.devices()[0].ssh_keys] == [KEY]
+
+
+def test_a_reboot_is_accepted_at_once_and_done_later(make: Callable[..., World]) -> None:
+    """The API is asynchronous: accepted does not mean rebooted."""
+    slow = make(action_seconds=LONG)
+    device_id = slow.active()
+    assert slow.act(device_id, type="reboot") == 202
+    assert ("reboot", device_id) not in slow.hardware.calls
+    quick = make()
+    device_id = quick.active()
+    assert quick.act(device_id, type="reboot") == 202
+    eventually(lambda: ("reboot", device_id) in quick.hardware.calls)
+    assert quick.get(f"/devices/{device_id}")["state"] == "active"
+
+
+def test_power_goes_off_and_on_through_its_states(make: Callable[..., World]) -> None:
+    """A device that is off answers no reboot."""
+    world = make()
+    device_id = world.active()
+    assert world.act(device_id, type="power_on") == 422
+    assert world.act(device_id, type="power_off") == 202
+    world.until(device_id, "inactive")
+    assert world.act(device_id, type="reboot") == 422
+    assert world.act(device_id, type="power_on") == 202
+    device = world.until(device_id, "active")
+    assert world.hardware.calls[1:] == [("power_off", device_id), ("power_on", device_id)]
+    states = [event["type"].removeprefix("device.") for event in device["provisioning_events"]]
+    assert states[-4:] == ["powering_off", "inactive", "powering_on", "active"]
+
+
+def test_an_action_on_its_way_blocks_others(make: Callable[..., World]) -> None:
+    """A device that is powering off can be neither rebooted nor switched on."""
+    world = make(action_seconds=LONG)
+    device_id = world.active()
+    assert world.act(device_id, type="power_off") == 202
+    assert world.get(f"/devices/{device_id}")["state"] == "powering_off"
+    assert world.act(device_id, type="reboot") == world.act(device_id, type="power_on") == 422
+
+
+def test_a_reinstall_takes_as_long_as_provisioning(make: Callable[..., World]) -> None:
+    """The operating system is another one, the machine the same."""
+    slow = make(provision_seconds=LONG)
+    device_id = slow.api.add_device_by_hand("shepherd-1").id
+    assert slow.act(device_id, type="reinstall", operating_system="debian_12") == 202
+    eventually(lambda: ("reinstall", device_id) in slow.hardware.calls)
+    device = slow.get(f"/devices/{device_id}")
+    assert (device["state"], device["operating_system"]["slug"]) == ("reinstalling", "debian_12")
+    quick = make()
+    device_id = quick.active()
+    assert quick.act(device_id, type="reinstall") == 202
+    quick.until(device_id, "active")
+    assert quick.hardware.calls == [("rack", device_id), ("reinstall", device_id)]
+
+
+@pytest.mark.parametrize("body", [{}, {"type": "explode"}, {"type": "reinstall", "operating_system": "multics"}, None])
+def test_an_unknown_action_is_refused(make: Callable[..., World], body: Any) -> None:
+    """Nothing happens to the machine."""
+    world = make()
+    device_id = world.active()
+    assert world.call("POST", f"/devices/{device_id}/actions", json=body).status_code == 422
+    assert world.get(f"/devices/{device_id}")["state"] == "active"
+
+
+def test_a_device_being_made_is_neither_rebooted_nor_deleted(make: Callable[..., World]) -> None:
+    """The API refuses both while it provisions."""
+    world = make(provision_seconds=LONG)
+    device_id = world.create().json()["id"]
+    assert world.act(device_id, type="reboot") == 422
+    response = world.call("DELETE", f"/devices/{device_id}")
+    assert response.status_code == 422
+    assert response.json()["errors"] == ["Cannot delete a device while it is provisioning"]
+
+
+def test_a_deleted_device_occupies_its_reservation_until_it_is_gone(make: Callable[..., World]) -> None:
+    """Creating on it at once fails, and the deletion cannot be repeated."""
+    world = make(deprovision_seconds=LONG)
+    device_id = world.active()
+    assert world.call("DELETE", f"/devices/{device_id}").status_code == 204
+    assert world.get(f"/devices/{device_id}")["state"] == "deprovisioning"
+    assert world.call("DELETE", f"/devices/{device_id}").status_code == 422
+    assert world.create().status_code == 422
+    eventually(lambda: ("remove", device_id) in world.hardware.calls)
+
+
+def test_a_deleted_device_is_gone_and_its_reservation_free(make: Callable[..., World]) -> None:
+    """The capacity can be used again."""
+    world = make()
+    device_id = world.active()
+    assert world.call("DELETE", f"/devices/{device_id}").status_code == 204
+    eventually(lambda: world.call("GET", f"/devices/{device_id}").status_code == 404)
+    [reservation] = world.get(f"/projects/{PROJECT}/hardware-reservations", provisionable="only")[
+        "hardware_reservations"
+    ]
+    assert (reservation["device"], reservation["provisionable"]) == (None, True)
+    assert world.create().status_code == 201
+
+
+def test_a_device_can_be_changed(make: Callable[..., World]) -> None:
+    """What is not given stays, what is unknown is ignored."""
+    world = make()
+    path = f"/devices/{world.active(tags=['a'])}"
+    changed = world.call("PUT", path, json={"tags": ["b"], "description": "ours", "unheard": 1, "locked": True})
+    assert changed.status_code == 200
+    device = world.get(path)
+    assert (device["tags"], device["hostname"], device["description"]) == (["b"], "shepherd-1", "ours")
+    assert "unheard" not in device
+    assert world.call("PUT", path, json={"tags": [1]}).status_code == 422
+    assert world.call("DELETE", path).status_code == 422, "it is locked"
+
+
+def test_devices_can_be_filtered_and_sorted(make: Callable[..., World]) -> None:
+    """The newest comes first unless sorted; every filter narrows the total too."""
+    world = make(reservations=2)
+    world.active(hostname="shepherd-b", tags=["token", "x"])
+    world.active(reservation=1, hostname="shepherd-a")
+    world.active(reservation=None, hostname="other", metro="sv")
+
+    def hostnames(**query: str) -> list[str]:
+        body = world.get(f"/projects/{PROJECT}/devices", **query)
+        assert body["meta"]["total"] == len(body["devices"])
+        return [device["hostname"] for device in body["devices"]]
+
+    assert hostnames() == ["other", "shepherd-a", "shepherd-b"]
+    assert hostnames(sort_by="hostname", sort_direction="desc") == ["shepherd-b", "shepherd-a", "other"]
+    assert hostnames(sort_by="hostname", hostname="SHEPHERD-") == ["shepherd-a", "shepherd-b"]
+    assert hostnames(tag="token") == ["shepherd-b"]
+    assert hostnames(tag="tok") == []
+    assert hostnames(search="tok") == ["shepherd-b"]
+    assert hostnames(reserved="false") == hostnames(metro="sv") == hostnames(facility="sv1") == ["other"]
+    assert world.call("GET", f"/projects/{PROJECT}/devices", params={"sort_by": "mood"}).status_code == 422
+
+
+def test_reservations_can_be_filtered(make: Callable[..., World]) -> None:
+    """By state, by use and by text."""
+    world = make(
+        reservations=[Reservation(plan="used"), Reservation(plan="free"), Reservation(plan="spare", spare=True)]
+    )
+    world.create(plan="used", hostname="shepherd-1")
+
+    def plans(**query: str) -> list[str]:
+        body = world.get(f"/projects/{PROJECT}/hardware-reservations", **query)
+        return [reservation["plan"]["slug"] for reservation in body["hardware_reservations"]]
+
+    assert plans() == ["used", "free", "spare"]
+    assert plans(provisionable="only") == ["free"]
+    assert plans(state="spare") == ["spare"]
+    assert plans(state="active") == ["used", "free"]
+    assert plans(query="Shepherd") == ["used"]
+
+
+def test_a_spare_is_activated_before_use(make: Callable[..., World]) -> None:
+    """Once; a reservation that is no spare cannot be activated."""
+    world = make(reservations=[Reservation(spare=True)])
+    path = f"/hardware-reservations/{world.api.reservations()[0].id}/activate"
+    assert world.call("POST", path, json={}).json()["provisionable"] is True
+    assert world.create().status_code == 201
+    assert world.call("POST", path, json={}).status_code == 422
+
+
+def test_a_free_reservation_moves_to_another_project(make: Callable[..., World]) -> None:
+    """The device on it must be deleted first."""
+    world = make(reservations=2)
+    world.active()
+    used, free = (reservation.id for reservation in world.api.reservations())
+    move = {"json": {"project_id": OTHER_PROJECT}}
+    assert world.call("POST", f"/hardware-reservations/{used}/move", **move).status_code == 422
+    assert world.call("POST", f"/hardware-reservations/{free}/move", json={"project_id": NOBODY}).status_code == 404
+    assert world.call("POST", f"/hardware-reservations/{free}/move", **move).status_code == 201
+    [moved] = world.get(f"/projects/{OTHER_PROJECT}/hardware-reservations")["hardware_reservations"]
+    assert moved["id"] == free
+    assert world.get(f"/projects/{PROJECT}/hardware-reservations")["meta"]["total"] == 1
+    assert world.create(1).status_code == 422, "it is not the project's any more"
+
+
+def test_keys_of_project_and_user_are_kept_apart_and_not_paged(make: Callable[..., World]) -> None:
+    """Each listing shows its own, complete and without meta."""
+    world = make()
+    world.call("POST", f"/projects/{PROJECT}/ssh-keys", json={"label": "ours", "key": KEY})
+    world.call("POST", "/ssh-keys", json={"label": "mine", "key": KEY})
+    for path, label in ((f"/projects/{PROJECT}/ssh-keys", "ours"), ("/ssh-keys", "mine")):
+        body = world.get(path)
+        assert list(body) == ["ssh_keys"]
+        assert [key["label"] for key in body["ssh_keys"]] == [label]
+    assert len(body["ssh_keys"][0]["fingerprint"].split(":")) == 16
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_a_key_can_be_changed_and_deleted(make: Callable[..., World], method: str) -> None:
+    """Devices keep the key that they were created with."""
+    world = make()
+    key_id = world.call("POST", f"/projects/{PROJECT}/ssh-keys", json={"label": "ours", "key": KEY}).json()["id"]
+    changed = world.call(method, f"/ssh-keys/{key_id}", json={"key": OTHER_KEY})
+    assert (changed.status_code, changed.json()["label"], changed.json()["key"]) == (200, "ours", OTHER_KEY)
+    assert world.call(method, f"/ssh-keys/{key_id}", json={"key": "rubbish"}).status_code == 422
+    assert world.call("DELETE", f"/ssh-keys/{key_id}").status_code == 204
+    assert world.api.keys() == []
+
+
+@pytest.mark.parametrize("body", [{"label": "x", "key": "ssh-ed25519 AAAA"}, {"label": "", "key": KEY}, {"key": KEY}])
+def test_a_key_that_is_none_is_refused(make: Callable[..., World], body: dict[str, str]) -> None:
+    """So is one without a label."""
+    assert make().call("POST", f"/projects/{PROJECT}/ssh-keys", json=body).status_code == 422
+
+
+def test_the_same_key_is_not_taken_twice(make: Callable[..., World]) -> None:
+    """A client must look first; the same label is no hindrance."""
+    world = make()
+    path = f"/projects/{PROJECT}/ssh-keys"
+    statuses = [
+        world.call("POST", path, json={"label": "ours", "key": key}).status_code
+        for key in (KEY, KEY + " me", OTHER_KEY)
+    ]
+    assert statuses == [201, 422, 201]
+
+
+def test_a_device_made_by_hand_is_listed_like_any_other(make: Callable[..., World]) -> None:
+    """It stands for machines that Shepherd did not make."""
+    world = make()
+    made = world.api.add_device_by_hand("shepherd-x", ["theirs"])
+    [device] = world.get(f"/projects/{PROJECT}/devices")["devices"]
+    assert (device["id"], device["hostname"], device["tags"], device["state"]) == (
+        *(made.id, "shepherd-x", ["theirs"]),
+        "active",
+    )
+    assert world.hardware.calls == [("rack", made.id)]
+
+
+def test_a_snatched_reservation_belongs_to_somebody_else(make: Callable[..., World]) -> None:
+    """Nothing of ours is behind it, and we cannot use it."""
+    world = make()
+    reservation_id = world.api.reservations()[0].id
+    world.api.snatch(reservation_id)
+    device = world.get(f"/hardware-reservations/{reservation_id}", include="device")["device"]
+    assert (device["hostname"], device["tags"]) == ("somebody-else", [])
+    assert world.create().status_code == 422
+    assert world.hardware.calls == []
+    with pytest.raises(ValueError, match="in use"):
+        world.api.snatch(reservation_id)
+
+
+def test_a_forgotten_device_vanishes_with_its_machine(make: Callable[..., World]) -> None:
+    """Its reservation is free again."""
+    world = make()
+    device_id = world.active()
+    world.api.forget(device_id)
+    assert world.call("GET", f"/devices/{device_id}").status_code == 404
+    assert world.create().status_code == 201
+    eventually(lambda: ("remove", device_id) in world.hardware.calls)
+
+
+def test_a_failed_device_stays_and_goes_dark(make: Callable[..., World]) -> None:
+    """It is not provisioned any further, occupies its reservation and can be deleted."""
+    world = make(provision_seconds=LONG, queue_seconds=0)
+    device_id = world.create().json()["id"]
+    eventually(lambda: world.get(f"/devices/{device_id}")["ip_addresses"])
+    world.api.fail(device_id)
+    eventually(lambda: ("power_off", device_id) in world.hardware.calls)
+    assert world.get(f"/devices/{device_id}")["state"] == "failed"
+    assert world.create().status_code == 422
+    assert world.call("DELETE", f"/devices/{device_id}").status_code == 204
+    eventually(lambda: world.api.devices() == [])
+
+
+def test_a_device_whose_hardware_fails_is_failed_and_the_error_kept(make: Callable[..., World]) -> None:
+    """A world must notice that its own machines do not work."""
+    world = make(hardware=BrokenHardware())
+    device_id = world.create().json()["id"]
+    world.until(device_id, "failed")
+    eventually(lambda: [str(error) for error in world.api.errors] == ["no more racks"])
+
+
+def test_the_same_seed_makes_the_same_ids(make: Callable[..., World]) -> None:
+    """A world that went wrong can be run again."""
+    first, again, other = (
+        [reservation.id for reservation in make(reservations=2, seed=seed).api.reservations()] for seed in (7, 7, 8)
+    )
+    assert first == again != other
+
+
+def test_calls_are_counted_by_method_and_template(make: Callable[..., World]) -> None:
+    """Tests ask so how often the adapter called."""
+    world = make()
+    device_id = world.active()
+    before = world.api.calls
+    world.get(f"/devices/{device_id}")
+    world.act(device_id, type="reboot")
+    world.call("GET", "/nowhere")
+    assert world.api.calls - before == {
+        ("GET", "/devices/{id}"): 1,
+        ("POST", "/devices/{id}/actions"): 1,
+        ("GET", "/nowhere"): 1,
+    }

@@ -1,0 +1,194 @@
+"""The simulated Robot web service keeps to its description, and holds its clients to it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from shepherd_core.adapters import ssh_key
+
+from simulator.machines.machines import MachinePark, MachineState
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.hetzner.hetzner_description import OPERATIONS, Violation, check, find
+from simulator.providers.hetzner.hetzner_robot import HetznerRobot, RobotOptions
+from simulator.providers.hetzner.hetzner_state import RobotServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import ManualClock
+
+RIGHT = ("user", "password")
+WRONG = ("user", "guess")
+
+
+@pytest.fixture
+def robot(clock: ManualClock) -> Iterator[HetznerRobot]:
+    """Return an account with two servers, one of them without IPv4."""
+    servers = [RobotServer(number=1, name="one"), RobotServer(number=2, name="two", ip=None, boots=("rescue", "linux"))]
+    with HetznerRobot(
+        NoHardware(),
+        user="user",
+        password="password",
+        servers=servers,
+        options=RobotOptions(clock=clock.monotonic),
+    ) as service:
+        yield service
+
+
+def ask(robot: HetznerRobot, method: str, path: str, **more: Any) -> tuple[int, Any]:
+    """Return status and body of an answer."""
+    answer = requests.request(method, robot.url + path, auth=more.pop("auth", RIGHT), timeout=10, **more)
+    return answer.status_code, answer.json() if answer.content else None
+
+
+def code(robot: HetznerRobot, method: str, path: str, **more: Any) -> tuple[int, str]:
+    """Return status and code of an error."""
+    status, body = ask(robot, method, path, **more)
+    return status, body["error"]["code"]
+
+
+def test_every_answer_fits_the_description(robot: HetznerRobot) -> None:
+    """What the adapter is tested against is worth as much as its likeness to the real one."""
+    key = {"name": "key", "data": ssh_key.public_line(ssh_key.generate())}
+    assert code(robot, "GET", "/key") == (404, "NOT_FOUND")
+    status, added = ask(robot, "POST", "/key", data=key)
+    assert status == 201
+    armed = {"authorized_key": added["key"]["fingerprint"]}
+    for number in (1, 2):
+        for method, path, form in (
+            ("GET", "/server", None),
+            ("GET", f"/server/{number}", None),
+            ("GET", f"/reset/{number}", None),
+            ("GET", f"/boot/{number}", None),
+            ("POST", f"/boot/{number}/linux", {"dist": "Debian 12 base", "lang": "en", **armed}),
+            ("GET", f"/boot/{number}", None),
+            ("DELETE", f"/boot/{number}/linux", None),
+            ("POST", f"/boot/{number}/rescue", {"os": "linux", **armed}),
+            ("DELETE", f"/boot/{number}/rescue", None),
+            ("POST", f"/reset/{number}", {"type": "hw"}),
+            ("GET", "/key", None),
+        ):
+            assert ask(robot, method, path, data=form)[0] == 200
+    assert {(operation.method, operation.path) for operation in OPERATIONS} == set(robot.calls)
+    assert robot.errors == []
+
+
+def test_every_refusal_fits_the_description(robot: HetznerRobot) -> None:
+    """A client goes by the codes."""
+    robot.change(2, resets=(), boots=())
+    linux = {"dist": "Debian 12 base", "lang": "en"}
+    assert code(robot, "GET", "/server/3") == (404, "SERVER_NOT_FOUND")
+    assert code(robot, "GET", "/reset/2") == (404, "RESET_NOT_AVAILABLE")
+    assert code(robot, "GET", "/boot/2") == (404, "BOOT_NOT_AVAILABLE")
+    assert code(robot, "POST", "/reset/1", data={"type": "power"}) == (400, "INVALID_INPUT")
+    assert code(robot, "POST", "/reset/1", data={}) == (400, "INVALID_INPUT")
+    assert code(robot, "POST", "/boot/1/linux", data={**linux, "authorized_key": "00:11"}) == (400, "INVALID_INPUT")
+    assert ask(robot, "POST", "/boot/1/linux", data=linux)[0] == 200
+    assert code(robot, "POST", "/boot/1/linux", data=linux) == (409, "BOOT_ALREADY_ENABLED")
+    assert code(robot, "POST", "/key", data={"name": "key", "data": "nonsense"}) == (400, "INVALID_INPUT")
+    robot.change(1, technician=True)
+    assert code(robot, "POST", "/reset/1", data={"type": "hw"}) == (409, "RESET_MANUAL_ACTIVE")
+    assert code(robot, "GET", "/server", auth=WRONG) == (401, "UNAUTHORIZED")
+    assert robot.errors == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "more"),
+    [
+        ("DELETE", "/server/1", {}),
+        ("POST", "/server/1/cancellation", {"data": {"cancellation_date": "now"}}),
+        ("GET", "/servers", {}),
+        ("GET", "/server", {"params": {"page": 2}}),
+        ("GET", "/server/192.0.2.1", {}),
+        ("POST", "/reset/1", {"json": {"type": "hw"}}),
+        ("POST", "/reset/1", {"data": {"type": "hw", "force": "1"}}),
+        ("POST", "/reset/1", {"data": [("type", "hw"), ("type", "sw")]}),
+    ],
+)
+def test_what_the_description_does_not_know_is_an_error_of_the_simulation(
+    method: str, path: str, more: dict[str, Any], robot: HetznerRobot
+) -> None:
+    """The real one might ignore it, refuse it, or do something else."""
+    ask(robot, method, path, **more)
+    assert [type(error) for error in robot.errors] == [Violation]
+    assert robot.server(1).resets_done == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("GET", "/server", 200, {"server": []}),
+        ("GET", "/key", 200, [{"key": {"name": "key"}}]),
+        ("GET", "/reset/1", 200, [{}]),
+        ("GET", "/reset/1", 404, {"error": {"status": 404, "code": "BOOT_NOT_AVAILABLE", "message": "no"}}),
+        ("GET", "/reset/1", 409, {"error": {"status": 404, "code": "SERVER_NOT_FOUND", "message": "no"}}),
+        ("GET", "/reset/1", 404, "not found"),
+        ("GET", "/reset/1", 404, {"error": {"status": 404, "code": "SERVER_NOT_FOUND", "message": "no", "why": "?"}}),
+    ],
+)
+def test_an_answer_that_the_description_does_not_know_is_noticed(
+    method: str, path: str, status: int, body: object
+) -> None:
+    """The checks of the simulated answers can fail."""
+    found = find(method, path)
+    assert found is not None
+    with pytest.raises(Violation):
+        check(found[0], status, body)
+
+
+def test_the_third_wrong_login_locks_the_address_out(robot: HetznerRobot, clock: ManualClock) -> None:
+    """For ten minutes nobody behind it gets in, whatever they know."""
+    for _ in range(2):
+        ask(robot, "GET", "/server", auth=WRONG)
+    assert ask(robot, "GET", "/server")[0] == 200
+    ask(robot, "GET", "/server", auth=WRONG)
+    clock.now += 599
+    assert code(robot, "GET", "/server") == (401, "UNAUTHORIZED")
+    clock.now += 1
+    assert ask(robot, "GET", "/server")[0] == 200
+
+
+def test_limits_are_those_of_the_description(robot: HetznerRobot, clock: ManualClock) -> None:
+    """Fifty resets fit into an hour."""
+    for _ in range(50):
+        assert ask(robot, "POST", "/reset/1", data={"type": "hw"})[0] == 200
+    status, body = ask(robot, "POST", "/reset/1", data={"type": "hw"})
+    assert (status, body["error"]["max_request"], body["error"]["interval"]) == (403, 50, 3_600)
+    clock.now += 3_600
+    assert ask(robot, "POST", "/reset/1", data={"type": "hw"})[0] == 200
+    assert robot.errors == []
+
+
+def test_a_reset_reaches_a_simulated_machine(tmp_path: Path) -> None:
+    """The same service stands in front of machines that really hang, reboot and are installed."""
+
+    def state(number: int, *wanted: MachineState) -> MachineState:
+        end = time.monotonic() + 20
+        while not robot.settled() or (wanted and park.state(str(number)) not in wanted):
+            assert time.monotonic() < end, "it did not happen"
+            time.sleep(0.002)
+        return park.state(str(number))
+
+    with MachinePark(tmp_path, 0, boot_seconds=0) as park:
+        server = RobotServer(number=1, name="one", hung=True, resets=("sw", "hw", "power", "power_long"))
+        line = ssh_key.public_line(ssh_key.generate())
+        with HetznerRobot(park, user="user", password="password", servers=[server], authorized_key=line) as robot:
+            state(1, MachineState.UP)
+            park.wedge("1")
+            ask(robot, "POST", "/reset/1", data={"type": "sw"})
+            assert state(1) is not MachineState.UP
+            assert park.reboots("1") == 0
+            ask(robot, "POST", "/reset/1", data={"type": "hw"})
+            state(1, MachineState.UP)
+            assert park.reboots("1") == 1
+            ask(robot, "POST", "/reset/1", data={"type": "power_long"})
+            assert state(1) is MachineState.OFF
+            ask(robot, "POST", "/boot/1/rescue", data={"os": "linux"})
+            ask(robot, "POST", "/reset/1", data={"type": "power"})
+            state(1, MachineState.UP)
+            assert robot.server(1).boots_done == ["disk", "rescue linux"]
+            assert robot.errors == []

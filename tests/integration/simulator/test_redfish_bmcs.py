@@ -1,0 +1,69 @@
+"""The simulated rack: what the emulator says of the power is what happens to the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.domain.machine import ProviderId
+
+from simulator.machines.machines import MachinePark, MachineState
+from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.redfish.redfish_bmcs import RedfishRack
+from tests.support.agents.machine_client import Client, eventually
+from tests.support.providers.redfish_rack import provider
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shepherd_core.domain.clock import Deadline
+
+    from tests.conftest import ManualClock
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
+
+
+def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
+    tmp_path: Path, clock: ManualClock, deadline: Deadline
+) -> None:
+    """A reset at the BMC really stops and starts the machine that answers SSH, and a boot from PXE wipes it."""
+    with MachinePark(tmp_path / "park", 0, boot_seconds=0.02) as park:
+        client = Client(park)
+        with RedfishRack(park, machines=1, authorized_key=client.authorized_key, action_seconds=0.05) as rack:
+            adapter = provider(rack, clock, boot_source="pxe")
+            name = rack.names[0]
+            client.wait_until_up(name)
+            key = client.host_key(name)
+            client.upload(name, "/root/kept", b"#!/bin/sh\n")
+            park.wedge(name)
+            adapter.power_cycle(ProviderId(name), deadline)
+            rack.settle()
+            client.wait_until_up(name)
+            assert client.host_key(name) == key
+            assert client.run(name, "/root/kept").status == 0
+            adapter.reinstall(ProviderId(name), deadline)
+            rack.settle()
+            client.wait_until_up(name)
+            assert client.host_key(name) != key
+            assert rack.errors == []
+
+
+def test_a_restart_ends_by_itself(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> None:
+    """The emulator switches a machine on again only when somebody looks, and in the demo nobody does."""
+    with (
+        MachinePark(tmp_path / "park", 0, boot_seconds=0.02) as park,
+        RedfishRack(park, machines=1, authorized_key=Client(park).authorized_key, action_seconds=0.1) as rack,
+    ):
+        name = rack.names[0]
+        eventually(lambda: park.state(name) is MachineState.UP)
+        provider(rack, clock).reboot(ProviderId(name), deadline)
+        eventually(lambda: rack.starts(name) == 1 and park.state(name) is MachineState.UP)
+
+
+def test_a_process_has_one_rack_at_a_time() -> None:
+    """The emulator keeps everything in its module: two would be one, and switch each other's machines."""
+    first, second = RedfishRack(NoHardware(), machines=1), RedfishRack(NoHardware(), machines=1)
+    with first, pytest.raises(RuntimeError, match="another rack"), second:
+        pass
+    with RedfishRack(NoHardware(), machines=2) as rack:
+        assert rack.power(rack.names[1]) == "On"

@@ -1,0 +1,94 @@
+"""What supplies a simulated world with machines: the adapters find in it what the functions are told of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, get_args
+from uuid import uuid4
+
+import pytest
+from shepherd_core import edges
+from shepherd_core.adapters import ssh_key
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.providers.hetzner.hetzner import HetznerProvider
+from shepherd_core.providers.redfish.redfish import RedfishProvider
+from shepherd_core.settings import config
+from shepherd_core.settings.provider_config import HetznerSettings, RedfishSettings
+
+from shepherdctl.commands.worlds import ProviderName
+from simulator.environment.supply import SUPPLIES, Order
+from simulator.machines.machines import MachinePark, MachineState
+from tests.support.providers.redfish_rack import Secrets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shepherd_core.domain.provider import Provider
+
+    from simulator.environment.supply import Supply
+
+MACHINES = 3
+
+
+def provider_of(supply: Supply) -> Provider:
+    """Return the adapter, built from what the functions are told and what an operator has stored."""
+    secrets = Secrets(dict(supply.secrets))
+    if supply.environment["SHEPHERD_PROVIDER"] == "hetzner":
+        (settings,) = config.load(HetznerSettings)
+        key = ssh_key.public_line(supply.secrets["/shepherd/ssh-key"])
+        credential = settings.hetzner_credential_parameter
+        return HetznerProvider(settings, lambda: secrets.read(credential), lambda: key, SystemClock())
+    (rack,) = config.load(RedfishSettings)
+    return RedfishProvider(
+        rack,
+        lambda: edges.read(rack.redfish_list),
+        SystemClock(),
+        read_secret=secrets.read,
+        forget_secret=secrets.forget,
+        read_ca=lambda: edges.read(rack.redfish_ca_source or ""),
+    )
+
+
+@pytest.mark.parametrize("name", ["redfish", "hetzner"])
+def test_a_wedged_machine_that_was_there_before_is_brought_back(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo tells nothing true if what it is told to reboot is not what hangs."""
+    told: list[tuple[str, str]] = []
+    with (
+        MachinePark(tmp_path, 0, boot_seconds=0, told=lambda machine, what: told.append((machine, what))) as park,
+        SUPPLIES[name](
+            Order(park=park, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0)
+        ) as supply,
+    ):
+        for variable, value in supply.environment.items():
+            monkeypatch.setenv(variable, value)
+        provider, deadline = provider_of(supply), Deadline(SystemClock(), 30)
+
+        def wait_until_up(machine: str) -> None:
+            while park.state(machine) is not MachineState.UP:
+                deadline.check()
+                time.sleep(0.005)
+
+        found = {machine.provider_id: machine for machine in provider.list_machines(deadline)}
+        assert set(found) == set(supply.names()) == set(park.names())
+        assert {str(machine.address) for machine in found.values()} == {park.address(each) for each in park.names()}
+        victim = ProviderId(park.names()[1])
+        taken = provider.create_machine(found[victim], uuid4(), deadline)
+        assert (taken.provider_id, park.reboots(victim), told) == (victim, 0, [])
+        wait_until_up(victim)
+        park.wedge(victim)
+        provider.reboot(taken.provider_id, deadline)
+        while not park.reboots(victim):
+            deadline.check()
+            time.sleep(0.005)
+        wait_until_up(victim)
+        assert {machine for machine, _ in told} == {victim}
+        assert supply.calls > 0
+        assert supply.errors == []
+
+
+def test_the_command_line_offers_every_supply() -> None:
+    """Making a world takes seconds to import, so the command line says by itself what there is."""
+    assert get_args(ProviderName) == tuple(SUPPLIES)

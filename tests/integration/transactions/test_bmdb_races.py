@@ -1,0 +1,218 @@
+"""Workers beside each other: every machine is one worker's, in whatever order the moments fall."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import WorkConflict
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+WORKERS, ROUNDS = 6, 15
+
+# A claim looks at pauses first, when its snapshot is taken and before it locks anything. In the database of one test
+# this makes a chosen connection wait there, while others change what it has in view.
+GATE = """
+ALTER TABLE pauses RENAME TO ungated_pauses;
+CREATE VIEW pauses AS
+    SELECT * FROM ungated_pauses
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    WHERE CASE current_setting('application_name') WHEN 'gated' THEN pg_advisory_lock_shared(1)::text END = 'open'
+"""
+
+
+@contextmanager
+def gated_claim(fleet: Fleet, process: Process, limit: int = 10) -> Iterator[Future[work.Claim]]:
+    """Start a claim in a session of its own; inside the block it has its snapshot and waits, after it it goes on."""
+    fleet.sql(GATE)
+    session = fleet.open_session(connection=fleet.connect())
+    session.connection.script("SET application_name = 'gated'")
+    fleet.sql("SELECT pg_advisory_lock(1)")
+    with ThreadPoolExecutor(1) as pool:
+        claim = pool.submit(work.claim, session, process, PROVIDER, limit)
+        try:
+            fleet.wait_until_blocked()
+            yield claim
+        finally:
+            fleet.sql("SELECT pg_advisory_unlock(1)")
+
+
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Process) -> None:
+    """The history is the witness: on each machine, every start is followed by the end of that same work."""
+    machines = [fleet.provided_machine() if process is START else fleet.silent_machine() for _ in range(3)]
+
+    def worker(number: int) -> int:
+        session = fleet.open_session(connection=fleet.connect())
+        worked = 0
+        for round_ in range(ROUNDS):
+            for held in work.claim(session, process, PROVIDER, 1 + number % 2).work:
+                end = work.finish if round_ % 2 else work.cancel
+                assert end(session, [held]) == {held.machine_id}
+                worked += 1
+        session.close()
+        return worked
+
+    fleet.connection.run("now")
+    with ThreadPoolExecutor(WORKERS) as pool:
+        worked = sum(pool.map(worker, range(WORKERS)))
+
+    assert worked >= len(machines)
+    for machine_id in machines:
+        rows = fleet.sql(
+            "SELECT event, session_id FROM work_history WHERE machine_id = :id ORDER BY timestamp", id=machine_id
+        )
+        for (start, starter), (end, ender) in zip(rows[::2], rows[1::2], strict=True):
+            assert start == "Started"
+            assert end in ("Finished", "Canceled")
+            assert starter == ender
+    assert len(fleet.sql("SELECT 1 FROM work_history")) == 2 * worked
+
+
+def test_twins_claim_disjoint_sets_without_waiting(fleet: Fleet) -> None:
+    """The second takes what the first is not just taking, in the very same moment."""
+    machines = {fleet.provided_machine() for _ in range(5)}
+    first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
+
+    def unit() -> list[UUID]:
+        mine = ids(work.claim(first, START, PROVIDER, 2).work)
+        theirs = ids(work.claim(second, START, PROVIDER, 5).work)  # mine are not committed yet
+        assert len(mine) == 2
+        assert set(mine) | set(theirs) == machines
+        assert not set(mine) & set(theirs)
+        return mine
+
+    fleet.connection.transact(unit)
+    assert claimed(second, START) == []
+
+
+def test_a_machine_that_was_claimed_meanwhile_is_not_handed_out_again(own_fleet: Fleet) -> None:
+    """
+    Claimed and committed after the second claim took its snapshot.
+
+    The row lock is free again then, and the work row is not in the snapshot. Only that the due row changed tells.
+    """
+    machine_id = own_fleet.provided_machine()
+    with gated_claim(own_fleet, START) as late:
+        assert ids(claimed(own_fleet.open_session(), START)) == [machine_id]
+    assert late.result(timeout=20).work == ()
+    assert own_fleet.events(machine_id) == ["Started"]
+
+
+def test_a_machine_that_another_process_took_meanwhile_is_not_handed_out(own_fleet: Fleet) -> None:
+    """Not even the unique key would notice: it is of one process."""
+    machine_id = own_fleet.provided_machine()
+    with gated_claim(own_fleet, START) as late:
+        work.start_work(own_fleet.open_session(), Process.ACCESS, machine_id)
+    assert late.result(timeout=20).work == ()
+    assert len(own_fleet.holders(machine_id)) == 1
+
+
+def test_a_machine_whose_tags_changed_meanwhile_is_judged_again(own_fleet: Fleet) -> None:
+    """What the claim judged by was true a moment ago; it must neither take the machine nor put it off."""
+    machine_id = own_fleet.provided_machine()
+    with gated_claim(own_fleet, START) as late:
+        own_fleet.change(
+            machine_id,
+            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', "
+            "decode(repeat('5e', 32), 'hex'))",
+        )
+    assert late.result(timeout=20) == work.Claim((), 0)
+    assert ids(claimed(own_fleet.open_session(), RECOVER)) == [machine_id]
+
+
+def test_a_machine_that_was_released_meanwhile_is_not_put_off(own_fleet: Fleet) -> None:
+    """The late claim saw it in work, and would make it wait for a session that has given it back."""
+    machine_id = own_fleet.provided_machine()
+    session = own_fleet.open_session()
+    (held,) = claimed(session, START)
+    own_fleet.change(machine_id)
+    with gated_claim(own_fleet, START) as late:
+        work.cancel(session, [held])
+    assert late.result(timeout=20) == work.Claim((), 0)
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+@pytest.mark.parametrize(("first", "second"), [(Process.ACCESS, START), (Process.ACCESS, RECOVER)])
+def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Process, second: Process) -> None:
+    """While the first is still committing the claim passes the machine over, and afterwards it is locked."""
+    machine_id = fleet.provided_machine() if second is START else fleet.silent_machine()
+    other = fleet.open_session(connection=fleet.connect())
+    session = fleet.open_session()
+
+    def unit() -> work.Work:
+        held = work.start_work(session, first, machine_id)
+        assert work.claim(other, second, PROVIDER, 1) == work.Claim((), 0)
+        return held
+
+    held = fleet.connection.transact(unit)
+    assert claimed(other, second) == []
+    assert work.finish(session, [held]) == {machine_id}
+    assert ids(claimed(other, second)) == [machine_id]
+
+
+@pytest.mark.parametrize("second", [Process.ACCESS, START])
+def test_a_machine_in_work_is_not_taken_by_name_for_another_process(fleet: Fleet, second: Process) -> None:
+    """Not even the unique key would notice: it is of one process."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    held = work.start_work(session, Process.ACCESS if second is START else START, machine_id)
+    with pytest.raises(WorkConflict, match=str(machine_id)):
+        work.start_work(fleet.open_session(), second, machine_id)
+    assert fleet.holders(machine_id) == [session.session_id]
+    assert work.finish(session, [held]) == {machine_id}
+    assert work.start_work(session, second, machine_id).machine_id == machine_id
+
+
+def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet) -> None:
+    """The claim commits while the other waits for the due row; its work is not in the view that the other has."""
+    machine_id = fleet.provided_machine()
+    session, other = fleet.open_session(), fleet.open_session(connection=fleet.connect())
+    with ThreadPoolExecutor(1) as pool:
+
+        def unit() -> Future[work.Work]:
+            assert ids(work.claim(session, START, PROVIDER, 1).work) == [machine_id]
+            late = pool.submit(work.start_work, other, Process.ACCESS, machine_id)
+            fleet.wait_until_blocked()
+            return late
+
+        late = fleet.connection.transact(unit)
+        with pytest.raises(WorkConflict, match=str(machine_id)):
+            late.result(timeout=20)
+    assert fleet.holders(machine_id) == [session.session_id]
+
+
+def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
+    """The loser waits for the winner's commit and is told."""
+    machine_id = fleet.bare_machine()
+    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(2)]
+
+    def start(number: int) -> Callable[[], work.Work]:
+        return lambda: work.start_work(sessions[number], Process.UNIT_TEST_1, machine_id)
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def unit() -> Future[work.Work]:
+            start(0)()
+            late = pool.submit(start(1))
+            fleet.wait_until_blocked()
+            return late
+
+        late = sessions[0].connection.transact(unit)
+        with pytest.raises(WorkConflict):
+            late.result(timeout=20)
+    assert fleet.holders(machine_id) == [sessions[0].session_id]

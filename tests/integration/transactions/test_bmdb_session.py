@@ -1,0 +1,257 @@
+"""Sessions: alive until their deadline, and what becomes of their work when they die."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.session import Backlog
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.bmdb.session import Session
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+START = Process.AGENT_START
+
+
+def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
+    """The BMDB's deadline counts from now, and ours from before the request: never later than the BMDB's."""
+    session = fleet.open_session(seconds=60)
+    clock.now += 50
+    fleet.pass_time(50)
+    assert session.left() == 10
+    session.poke()
+    assert session.left() == 60
+    left = "SELECT extract(epoch FROM deadline - clock_timestamp()) FROM sessions"
+    assert 59 < float(fleet.sql(left)[0][0]) <= 60
+
+
+def test_a_session_is_poked_well_before_its_deadline(fleet: Fleet) -> None:
+    """Two signs of life may be lost before work is."""
+    assert fleet.open_session(seconds=60).poke_interval == 20
+
+
+@pytest.mark.parametrize("call", ["poke", "claim", "start_work"])
+def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
+    """No later call of it can succeed, also when nobody has swept it up yet."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    fleet.pass_time(3600)
+    calls: dict[str, Callable[[], object]] = {
+        "poke": session.poke,
+        "claim": lambda: work.claim(session, START, PROVIDER, 1),
+        "start_work": lambda: work.start_work(session, Process.ACCESS, machine_id),
+    }
+    for _ in range(2):
+        with pytest.raises(SessionExpired):
+            calls[call]()
+    assert fleet.events(machine_id) == []
+    assert ids(claimed(fleet.open_session(), START)) == [machine_id]
+
+
+def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
+    """Return a session whose deadline passed while it held a machine."""
+    fleet.provided_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, START)
+    fleet.pass_time(3600)
+    return session, held
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_dead_session_can_end_nothing(fleet: Fleet, swept: bool) -> None:
+    """Its machines may be another's already: nothing is returned, nothing is written."""
+    session, held = dead_session_with_work(fleet)
+    if swept:
+        fleet.open_session()
+    before = fleet.events(held.machine_id)
+    for ended in (
+        work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), "host key")}),
+        work.finish(session, [held]),
+        work.fail(session, {held: Failure("no luck", 60, "host key")}),
+        work.cancel(session, [held]),
+    ):
+        assert ended == set()
+    assert fleet.events(held.machine_id) == before
+    assert fleet.tags(held.machine_id) == set()
+    assert fleet.sql("SELECT 1 FROM work_backoff") == []
+
+
+def test_a_dead_session_can_end_no_recovery(fleet: Fleet) -> None:
+    """The tags that a finished recovery drops may be the new agent's."""
+    machine_id = fleet.silent_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, Process.RECOVERY)
+    fleet.pass_time(3600)
+    assert work.finish_recovery(session, [held], 60) == set()
+    assert fleet.tags(machine_id) == {"agent_started", "agent_heartbeat"}
+
+
+def test_the_next_session_that_opens_takes_over_what_a_dead_one_held(fleet: Fleet) -> None:
+    """A dead session's work locked its machines for ever in the predecessor."""
+    session, held = dead_session_with_work(fleet)
+    assert fleet.holders(held.machine_id) == [session.session_id]
+    heir = fleet.open_session()
+    assert fleet.events(held.machine_id) == ["Started", "Expired"]
+    assert fleet.holders(held.machine_id) == []
+    assert ids(claimed(heir, START)) == [held.machine_id]
+    (event,) = fleet.sql("SELECT session_id FROM work_history WHERE event = 'Expired'")
+    assert event == [session.session_id], "history must name the session that died"
+
+
+def test_a_machine_of_a_dead_session_waits_for_no_more_than_a_moment(fleet: Fleet) -> None:
+    """A claim that looks at it before it was swept up must not put it off for long."""
+    open_before = fleet.open_session(seconds=3 * 3600)
+    _, held = dead_session_with_work(fleet)
+    assert claimed(open_before, START) == []
+    fleet.open_session()
+    fleet.pass_time(5)
+    assert ids(claimed(open_before, START)) == [held.machine_id]
+
+
+def test_sweeping_up_is_bounded_and_goes_on(fleet: Fleet) -> None:
+    """After a bad hour, opening a session must stay short; nothing may be forgotten all the same."""
+    machines = [fleet.provided_machine() for _ in range(25)]
+    for machine_id in machines:
+        work.start_work(fleet.open_session(), START, machine_id)
+    fleet.pass_time(3600)
+    swept = []
+    for _ in range(3):
+        session = fleet.open_session()
+        swept.append(25 - len(fleet.sql("SELECT 1 FROM work")))
+    assert swept == [20, 25, 25]
+    fleet.pass_time(5)
+    assert set(ids(claimed(session, START))) == set(machines)
+
+
+def test_sessions_that_died_empty_handed_are_cleared_away(fleet: Fleet) -> None:
+    """Every crashed invocation leaves a row; one that holds work is left for who sweeps that up, with history."""
+    closing, living = fleet.open_session(seconds=3 * 3600), fleet.open_session(seconds=3 * 3600)
+    for _ in range(3):
+        fleet.open_session()
+    dead, held = dead_session_with_work(fleet)
+    fleet.pass_time(60)
+    closing.close()
+    left = {row[0] for row in fleet.sql("SELECT session_id FROM sessions")}
+    assert left == {living.session_id, dead.session_id}
+    assert fleet.holders(held.machine_id) == [dead.session_id]
+
+
+def test_a_session_that_died_just_now_is_not_cleared_away_yet(fleet: Fleet) -> None:
+    """A claim of it may still be committing; without its session, that work would vanish from history."""
+    dead = fleet.open_session(seconds=60)
+    for ago, left in ((110, [[dead.session_id]]), (10, [])):
+        fleet.pass_time(ago)
+        fleet.open_session().close()
+        assert fleet.sql("SELECT session_id FROM sessions") == left
+
+
+def test_closing_gives_back_what_was_left(fleet: Fleet) -> None:
+    """An invocation that fails in the middle must not keep its machines until its deadline."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    claimed(session, START)
+    session.close()
+    assert fleet.events(machine_id) == ["Started", "Canceled"]
+    assert fleet.sql("SELECT 1 FROM sessions") == []
+    assert ids(claimed(fleet.open_session(), START)) == [machine_id]
+
+
+def test_a_session_may_be_closed_twice_and_after_its_death(fleet: Fleet) -> None:
+    """Cleaning up must never be what fails; work that was given back is not given back again."""
+    session, held = dead_session_with_work(fleet)
+    session.close()
+    session.close()
+    assert fleet.events(held.machine_id) == ["Started", "Canceled"]
+
+
+def test_no_time_is_left_in_a_closed_session(fleet: Fleet) -> None:
+    """A slow thread must find the fence down."""
+    session = fleet.open_session()
+    session.close()
+    assert session.left() <= 0
+
+
+def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> None:
+    """Twins overlap all the time."""
+    machines = {fleet.provided_machine(), fleet.provided_machine()}
+    first, second = fleet.open_session(), fleet.open_session()
+    (held,) = work.claim(first, START, PROVIDER, 1).work
+    (other,) = work.claim(second, START, PROVIDER, 1).work
+    assert {held.machine_id, other.machine_id} == machines
+    first.close()
+    assert fleet.holders(other.machine_id) == [second.session_id]
+    assert work.finish(second, [other]) == {other.machine_id}
+
+
+def test_a_closing_session_tells_what_is_still_due_and_since_when(fleet: Fleet) -> None:
+    """The alarm for a fleet that falls behind stands on these two numbers."""
+    for waited in (10, 500, 30):
+        machine_id = fleet.provided_machine()
+        fleet.sql(
+            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' WHERE machine_id = :id",
+            s=waited,
+            id=machine_id,
+        )
+    fleet.provided_machine("equinix")
+    fleet.started_machine()
+    backlog = fleet.open_session().close(START, PROVIDER)
+    assert backlog.count == 3
+    assert 500 <= backlog.oldest_wait_seconds < 510
+    assert fleet.open_session().close() == Backlog(0, 0.0)
+    claimed(fleet.open_session(), START)
+    assert fleet.open_session().close(START, PROVIDER) == Backlog(0, 0.0)
+
+
+def test_the_backlog_is_counted_to_a_thousand_at_most(fleet: Fleet) -> None:
+    """Closing costs the same in any fleet."""
+    fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 1100)")
+    fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
+    fleet.sql(
+        "INSERT INTO machine_due SELECT machine_id, 'static', 'ShepherdAgentStart', machine_created_at FROM machines"
+    )
+    assert fleet.open_session().close(START, PROVIDER).count == 1000
+
+
+def test_a_session_is_kept_alive_while_something_slow_goes_on(fleet: Fleet, clock: ManualClock) -> None:
+    """A listing of the provider may take longer than a session lives."""
+    session = fleet.open_session(seconds=3)
+    clock.now += 2
+
+    def slow() -> str:
+        fleet.wait_until("(SELECT deadline - created_at > interval '3.1 seconds' FROM sessions)")
+        return "listing"
+
+    assert session.keep_alive(slow) == "listing"
+    assert session.left() == 3
+
+
+def test_what_goes_wrong_meanwhile_is_raised(fleet: Fleet) -> None:
+    """Not in the thread, where nobody would hear of it."""
+
+    def fails() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fleet.open_session().keep_alive(fails)
+
+
+def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
+    """What is awaited can be of no use any more."""
+    session = fleet.open_session(seconds=0.3)
+    fleet.pass_time(10)
+    never = Event()
+    with pytest.raises(SessionExpired):
+        session.keep_alive(lambda: never.wait(timeout=20))
+    never.set()

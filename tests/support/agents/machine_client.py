@@ -1,0 +1,102 @@
+"""A client of simulated machines, as independent of Shepherd's own as can be: plain paramiko."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import paramiko
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from simulator.machines.machines import MachinePark
+
+SECONDS = 20
+"""How long a test waits for what must happen at last."""
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    output: bytes
+    errors: bytes
+
+
+class Client:
+    """One SSH key and the machines of one park."""
+
+    def __init__(self, park: MachinePark) -> None:
+        self.park = park
+        self.key = paramiko.ECDSAKey.generate()
+        self.authorized_key = f"{self.key.get_name()} {self.key.get_base64()}"
+
+    def rack(self, name: str, provision_seconds: float = 0) -> str:
+        """Add a machine and wait until it is up; return its name."""
+        self.park.rack(name, self.authorized_key, provision_seconds)
+        self.wait_until_up(name)
+        return name
+
+    def wait_until_up(self, name: str) -> None:
+        """Wait until the machine answers."""
+        eventually(lambda: self.park.state(name) == "Up")
+
+    @contextmanager
+    def login(
+        self, name: str, *, user: str = "root", key: paramiko.PKey | None = None, timeout: float = SECONDS
+    ) -> Iterator[paramiko.SSHClient]:
+        """Log in to the machine; *timeout* seconds for each step."""
+        with paramiko.SSHClient() as ssh:
+            ssh.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+            ssh.connect(
+                self.park.address(name),
+                self.park.port,
+                user,
+                pkey=key or self.key,
+                timeout=timeout,
+                banner_timeout=timeout,
+                auth_timeout=timeout,
+                allow_agent=False,
+                look_for_keys=False,
+            )
+            yield ssh
+
+    def host_key(self, name: str) -> bytes:
+        """Return the host key that the machine shows."""
+        with self.login(name) as ssh:
+            transport = ssh.get_transport()
+            assert transport is not None
+            return transport.get_remote_server_key().asbytes()
+
+    def upload(self, name: str, path: str, content: bytes) -> None:
+        """Write an executable file."""
+        with self.login(name) as ssh, ssh.open_sftp() as sftp:
+            with sftp.open(path, "wb") as file:
+                file.write(content)
+            sftp.chmod(path, 0o755)
+
+    def run(self, name: str, command: str, stdin: bytes = b"") -> Result:
+        """Run a command until its session has ended."""
+        with self.login(name) as ssh:
+            return run(ssh, command, stdin)
+
+
+def run(ssh: paramiko.SSHClient, command: str, stdin: bytes = b"", timeout: float = SECONDS) -> Result:
+    """Run a command until its session has ended; *timeout* seconds without a sign of it raise TimeoutError."""
+    feed, output, errors = ssh.exec_command(command, timeout=timeout)
+    with feed, output, errors:
+        feed.write(stdin)
+        feed.channel.shutdown_write()
+        written, complained = output.read(), errors.read()
+        assert output.channel.status_event.wait(timeout), "the session does not end"
+        return Result(output.channel.recv_exit_status(), written, complained)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until *condition* holds."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)

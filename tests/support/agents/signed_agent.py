@@ -1,0 +1,90 @@
+"""An agent in a test's hand: it signs what the test says, with code that is neither the agent's nor the endpoint's."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from shepherd_core.agent.agent_api import AgentApi, Request
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationReport
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.support.bmdb.fleet import Fleet
+
+RECEIVED_AT = 12_345
+"""What the requests say about their arrival; no database's time is like it."""
+MAX_BODY_BYTES = 4096
+
+
+def endpoint(connection: Connection) -> AgentApi:
+    """Return an endpoint as a process of its own would have it."""
+    return AgentApi(connection, max_body_bytes=MAX_BODY_BYTES, stale_seconds=300)
+
+
+def database_time(fleet: Fleet) -> int:
+    """Return the database's time in milliseconds."""
+    found: int = fleet.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
+    return found
+
+
+class SignedAgent:
+    """The agent of a machine, whose key is on record unless the test changes that."""
+
+    def __init__(self, fleet: Fleet, machine_id: UUID | None = None) -> None:
+        """Plant a machine that this agent was just started on; or be started on *machine_id*, with a new key."""
+        self._fleet = fleet
+        self._key = Ed25519PrivateKey.generate()
+        self._signed_at = 0
+        self.machine_id = machine_id or fleet.started_machine()
+        fleet.change(
+            self.machine_id,
+            f"INSERT INTO machine_agent_started VALUES ('{self.machine_id}', clock_timestamp(), '\\x{self.key.hex()}') "
+            "ON CONFLICT (machine_id) DO UPDATE "
+            "SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key",
+            f"DELETE FROM machine_agent_heartbeat WHERE machine_id = '{self.machine_id}'",
+        )
+
+    @property
+    def key(self) -> bytes:
+        """Return the public key."""
+        return self._key.public_key().public_bytes_raw()
+
+    def request(
+        self,
+        message: HeartbeatRequest | bytes | None = None,
+        *,
+        at: int | str | None = None,
+        path: str = "/heartbeat",
+        domain: bytes = b"shepherd-agent-v1",
+    ) -> Request:
+        """
+        Return a signed request; without *message* a plain heartbeat.
+
+        *at* is what it says about its time: without it, later than the one before.
+        """
+        if at is None:
+            self._signed_at = at = max(self._signed_at + 1, database_time(self._fleet))
+        message = HeartbeatRequest() if message is None else message
+        if isinstance(message, HeartbeatRequest):
+            message = HeartbeatRequest(
+                machine_id=str(self.machine_id),
+                hardware_report=message.hardware_report if message.HasField("hardware_report") else None,
+                installation_report=message.installation_report if message.HasField("installation_report") else None,
+            ).SerializeToString()
+        signed = b"\n".join((domain, b"POST", path.encode(), str(at).encode(), message))
+        headers = {"shepherd-time": str(at), "shepherd-signature": b64encode(self._key.sign(signed)).decode()}
+        return Request("POST", path, headers, message, RECEIVED_AT)
+
+    def outcome(self, generation: int, error: str | None = None) -> Request:
+        """Return a request that reports how an installation went."""
+        report = OSInstallationReport(generation=generation)
+        if error is None:
+            report.success.SetInParent()
+        else:
+            report.error.error = error
+        return self.request(HeartbeatRequest(installation_report=report))

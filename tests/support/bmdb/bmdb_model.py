@@ -1,0 +1,345 @@
+"""
+What sessions, work and the due index mean, as plain Python: no database, no concurrency, no index.
+
+Machines and sessions are small numbers, time is whole seconds that pass when
+somebody says so. Every statement of the product is one step here; whatever it
+does in the BMDB, it must come to the same as this.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass, field
+
+from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.machine import Process, WorkEvent
+
+LOOPS = (Process.AGENT_START, Process.RECOVERY)
+SHEPHERD = (*LOOPS, Process.ACCESS)
+
+UNIT = 600
+"""Seconds. Everything lasts whole units, so that nothing is just about to happen while a step takes its time."""
+FIRST_HEARTBEAT_SECONDS = 30 * UNIT
+SILENCE_SECONDS = 10 * UNIT
+GRACE_SECONDS = 5 * UNIT
+
+
+@dataclass
+class Machine:
+    """One machine, by its tags. It counts as made so long ago that it is due at once."""
+
+    location: str | None = None
+    started_at: int | None = None
+    """When the present agent was started."""
+    heartbeat_at: int | None = None
+    settled_at: int = 0
+    """When it should be up after its last reboot."""
+    awaited_since: int | None = None
+    """When it was told to come back, by a recovery or an operator; None: it did, or was not."""
+    quarantined: bool = False
+    departed: bool = False
+    backoffs: dict[Process, tuple[int, int]] = field(default_factory=dict)
+    """For each process: until when, and how many seconds that were."""
+    history: list[tuple[Process, WorkEvent, int]] = field(default_factory=list)
+    """Process, event, and whose it was."""
+
+    @property
+    def needs(self) -> Process | None:
+        """Return the loop that the machine waits for; None: it is in no loop's care."""
+        if self.quarantined or self.departed:
+            return None
+        return Process.AGENT_START if self.started_at is None else Process.RECOVERY
+
+    @property
+    def reported(self) -> bool:
+        """Return whether the present agent was ever heard."""
+        return self.heartbeat_at is not None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What somebody put on hold; None: all of them."""
+
+    machine: int | None = None
+    process: Process | None = None
+    until: int | None = None
+
+
+@dataclass
+class Session:
+    """Alive until its deadline, or until it is closed."""
+
+    seconds: int
+    deadline: int
+
+
+@dataclass
+class Model:
+    """The BMDB of one provider."""
+
+    now: int = 0
+    machines: list[Machine] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+    work: dict[tuple[int, Process], int] = field(default_factory=dict)
+    """Who works on which machine for which process."""
+    pauses: list[Pause] = field(default_factory=list)
+    holds: dict[str, int | None] = field(default_factory=dict)
+    """Where recovery was held back, and when that ended; '' is everywhere."""
+    looked_at: int | None = None
+    """When the Recoverer looked last."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """From when to when it did not look for long."""
+
+    # Sessions.
+
+    def open(self, seconds: int) -> int:
+        """Open a session, which ends the work of those that died; return its number."""
+        for (machine, process), session in list(self.work.items()):
+            if not self.alive(session):
+                self._end(machine, process, WorkEvent.EXPIRED)
+        self.sessions.append(Session(seconds, self.now + seconds))
+        return len(self.sessions) - 1
+
+    def alive(self, session: int) -> bool:
+        """Return whether the deadline lies ahead."""
+        return self.sessions[session].deadline > self.now
+
+    def poke(self, session: int) -> None:
+        """Move the deadline ahead, unless it has passed."""
+        self._require(session)
+        self.sessions[session].deadline = self.now + self.sessions[session].seconds
+
+    def close(self, session: int) -> None:
+        """Cancel what the session holds, dead or alive, and end it."""
+        for (machine, process), holder in list(self.work.items()):
+            if holder == session:
+                self._end(machine, process, WorkEvent.CANCELED)
+        self.die(session)
+
+    def die(self, session: int) -> None:
+        """Let the deadline be this moment, if it is not past."""
+        self.sessions[session].deadline = min(self.sessions[session].deadline, self.now)
+
+    # Work.
+
+    def claimable(self, process: Process) -> set[int]:
+        """Return the machines that a claim may hand out, if it hands out all."""
+        return {number for number in range(len(self.machines)) if not self.obstacle(number, process)}
+
+    def obstacle(self, number: int, process: Process) -> str | None:
+        """Return the promise that a claim of this machine would break; None: it may be claimed."""
+        machine = self.machines[number]
+        backoff_until, _ = machine.backoffs.get(process, (0, 0))
+        not_back = (
+            process is Process.RECOVERY
+            and machine.needs is Process.AGENT_START
+            and machine.awaited_since is not None
+            and Process.AGENT_START in machine.backoffs  # somebody has looked whether it is back
+        )
+        if machine.needs is not process and not not_back:
+            return "a_due_row_leads_to_what_is_needed"
+        if any((number, other) in self.work for other in SHEPHERD):
+            return "nobody_works_twice_on_a_machine"
+        if any(self._in_force(pause, number, process) for pause in self.pauses):
+            return "a_paused_machine_is_not_touched"
+        if backoff_until > self.now or (self._given_time(machine) if not_back else machine.settled_at > self.now):
+            return "a_machine_is_left_alone_as_long_as_was_said"
+        if process is machine.needs is Process.RECOVERY and self._heard(machine):
+            return "no_healthy_machine_is_rebooted"
+        return None
+
+    def claim(self, session: int, process: Process, machines: set[int]) -> None:
+        """Hand these out."""
+        self._require(session)
+        for machine in machines:
+            self._start(session, process, machine)
+
+    def start(self, session: int, process: Process, machine: int) -> None:
+        """Hand out one machine, due or not."""
+        self._require(session)
+        if any((machine, other) in self.work for other in SHEPHERD):
+            raise WorkConflict
+        self._start(session, process, machine)
+
+    def end(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
+        """End work if it is still this session's to end, and return that."""
+        if not self.alive(session) or self.work.get((machine, process)) != session:
+            return False
+        self._end(machine, process, event)
+        if event in (WorkEvent.FINISHED, WorkEvent.RECOVERED):
+            self.machines[machine].backoffs.pop(process, None)
+        return True
+
+    def may_strike(self, session: int, machine: int) -> bool:
+        """Return whether a machine that was handed out for recovery may be interrupted this moment."""
+        self._require(session)
+        return (
+            self.work.get((machine, Process.RECOVERY)) == session
+            and self.machines[machine].needs is Process.RECOVERY
+            and not self._heard(self.machines[machine])
+            and not any(self._in_force(pause, machine, Process.RECOVERY) for pause in self.pauses)
+        )
+
+    def ended_last(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
+        """Return whether the last that the session did to the machine for the process was *event*."""
+        own = [each for each in self.machines[machine].history if each[0] is process and each[2] == session]
+        return bool(own) and own[-1][1] is event
+
+    def fail(self, session: int, process: Process, machine: int, seconds: int) -> bool:
+        """End work as failed."""
+        ended = self.end(session, process, machine, WorkEvent.FAILED)
+        if ended:
+            self.machines[machine].backoffs[process] = (self.now + seconds, seconds)
+        return ended
+
+    def agent_started(self, session: int, machine: int) -> bool:
+        """End an agent start as done."""
+        ended = self.end(session, Process.AGENT_START, machine, WorkEvent.FINISHED)
+        if ended:
+            found = self.machines[machine]
+            found.started_at, found.heartbeat_at, found.awaited_since = self.now, None, None
+        return ended
+
+    def recovered(self, session: int, machine: int, settle_seconds: int) -> bool:
+        """End a recovery as done."""
+        ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
+        if ended:
+            self.machines[machine].settled_at = self.now + settle_seconds
+            self._called_back(self.machines[machine])
+        return ended
+
+    def given_up(self, session: int, machine: int) -> bool:
+        """End a recovery by quarantine."""
+        ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
+        if ended:
+            self.machines[machine].quarantined = True
+            self.machines[machine].backoffs.clear()
+        return ended
+
+    # Operators.
+
+    def unquarantine(self, machine: int) -> bool:
+        """Give a machine back to the loops, and return whether it was kept from them."""
+        found = self.machines[machine]
+        was, found.quarantined = found.quarantined, False
+        if was:
+            self._called_back(found)
+        return was
+
+    def retry(self, machine: int) -> bool:
+        """End the backoffs in force, and return whether there were any."""
+        backoffs = self.machines[machine].backoffs
+        ended = [process for process, (until, _) in backoffs.items() if until > self.now]
+        for process in ended:
+            del backoffs[process]
+        return bool(ended)
+
+    def resume(self, pause: Pause) -> bool:
+        """End a pause, and return whether there was one."""
+        there = pause in self.pauses
+        if there:
+            self.pauses.remove(pause)
+        return there
+
+    def forget(self, machine: int, fresh_seconds: int) -> bool:
+        """Take a machine out of our care, unless somebody works on it or its agent reports; return whether it is."""
+        found = self.machines[machine]
+        worked = any(number == machine and self.alive(session) for (number, _), session in self.work.items())
+        fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
+        if not found.departed and not worked and not fresh:
+            found.departed = True
+            found.started_at = found.heartbeat_at = found.awaited_since = None
+            found.quarantined = False
+            found.backoffs.clear()
+            self.pauses = [pause for pause in self.pauses if pause.machine != machine]
+        return found.departed
+
+    # What happens besides.
+
+    def appear(self, location: str | None) -> None:
+        """Let there be one machine more."""
+        self.machines.append(Machine(location))
+
+    def heartbeat(self, machine: int) -> None:
+        """Let the agent be heard, if there is one."""
+        if self.machines[machine].started_at is not None:
+            self.machines[machine].heartbeat_at = self.now
+
+    def hold(self, session: int, where: set[str]) -> None:
+        """Hold recovery back there, and nowhere else any more."""
+        self._require(session)
+        for location, ended_at in self.holds.items():
+            if ended_at is None and location not in where:
+                self.holds[location] = self.now
+        self.holds |= dict.fromkeys(where)
+
+    def look(self, session: int) -> None:
+        """Look at the machines, which ends a time in which nobody did."""
+        self._require(session)
+        if self.looked_at is not None:
+            self.gaps.append((self.looked_at, self.now))
+        self.looked_at = self.now
+
+    def swept(self) -> Model:
+        """Return what would be if somebody opened a session now."""
+        other = copy.deepcopy(self)
+        other.open(1)
+        return other
+
+    def unended(self) -> Counter[Process]:
+        """Return how much work was started and not ended, by the history alone."""
+        found: Counter[Process] = Counter()
+        for machine in self.machines:
+            for process, event, _ in machine.history:
+                found[process] += 1 if event is WorkEvent.STARTED else -1
+        return found
+
+    def _require(self, session: int) -> None:
+        if not self.alive(session):
+            raise SessionExpired
+
+    def _start(self, session: int, process: Process, machine: int) -> None:
+        self.work[machine, process] = session
+        self.machines[machine].history.append((process, WorkEvent.STARTED, session))
+
+    def _end(self, machine: int, process: Process, event: WorkEvent) -> None:
+        session = self.work.pop((machine, process))
+        self.machines[machine].history.append((process, event, session))
+
+    def _in_force(self, pause: Pause, machine: int, process: Process) -> bool:
+        return (
+            pause.machine in (None, machine)
+            and pause.process in (None, process)
+            and (pause.until is None or pause.until > self.now)
+        )
+
+    def _called_back(self, machine: Machine) -> None:
+        machine.started_at, machine.heartbeat_at, machine.awaited_since = None, None, self.now
+        machine.backoffs.clear()
+
+    def _given_time(self, machine: Machine) -> bool:
+        """Return whether a machine may yet come back: while recovery is held back, and for as long again afterwards."""
+        since = machine.awaited_since or 0
+        for location in {"", machine.location or ""} & self.holds.keys():
+            ended_at = self.holds[location]
+            since = max(since, self.now if ended_at is None else ended_at)
+        return since + GRACE_SECONDS > self.now
+
+    def _heard(self, machine: Machine) -> bool:
+        """Return whether the agent was heard, or could not be heard, lately; or is still expected to begin."""
+        patience = SILENCE_SECONDS if machine.reported else FIRST_HEARTBEAT_SECONDS
+        last = max(machine.started_at or 0, machine.heartbeat_at or 0)
+        for location in {"", machine.location or ""} & self.holds.keys():
+            ended_at = self.holds[location]
+            last = max(last, self.now if ended_at is None else ended_at)
+        return last + patience > self.now or self._unseen(last, patience)
+
+    def _unseen(self, last: int, patience: int) -> bool:
+        """Return whether silence since *last* says little, because nobody looked for long after or about then."""
+        gaps = self.gaps if self.looked_at is None else [*self.gaps, (self.looked_at, self.now)]
+        for began, ended in gaps:
+            doubt = min(patience, 0.6 * (ended - began) + 0.15 * patience)
+            if ended - began + doubt > patience and ended + doubt > self.now and last > began - doubt:
+                return True
+        return False

@@ -1,0 +1,264 @@
+"""A server's socket through which connections break when a test says so, and commits that come late."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+import pg8000.native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import BinaryIO
+
+    from shepherd_core.settings.config import BmdbSettings
+
+_BIND = b"B"
+_QUERY = b"Q"
+_SYNC = b"S"
+_READY = b"Z"
+_ROW = b"D"
+_IDLE = b"I"
+_PAUSE_SECONDS = 0.002
+_LONGEST_SECONDS = 60
+
+Lost = Literal["request", "answer", "late"]
+"""
+What is lost: the request, so that the server does nothing; the answer, when the server has done it; or, late, the
+answer while the server is still at it: it holds the locks and commits when somebody waits for them (``LateCommit``).
+"""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """What is to be lost."""
+
+    lost: Lost | None
+    """None: the server still waits for a lock."""
+    of: bytes
+    """How the request begins."""
+    meanwhile: Callable[[], object]
+    silent: bool = False
+    stubborn: bool = False
+
+
+class BreakingConnection:
+    """
+    Forwards connections to a server, and breaks the one over which an armed request comes.
+
+    It reads the messages of PostgreSQL's protocol, so that it breaks exactly
+    there: before the request is forwarded, or after the server has answered it.
+    """
+
+    def __init__(self, settings: BmdbSettings) -> None:
+        self._server = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+        # Not in pytest's folder: the path of a Unix socket must be short.
+        self._folder = tempfile.mkdtemp(prefix="break-")
+        self.settings = settings.model_copy(update={"bmdb_host": self._folder})
+        self._armed: list[_Loss] = []
+        self._late: list[LateCommit] = []
+        self.requests = 0
+        """How often a client asked something and waited for the answer."""
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(Path(self._folder) / f".s.PGSQL.{settings.bmdb_port}"))
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.let_go()
+        for thread in self._threads:
+            thread.join(timeout=10)
+        shutil.rmtree(self._folder)
+
+    def lose(
+        self,
+        lost: Lost,
+        *,
+        commit: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
+        silent: bool = False,
+        stubborn: bool = False,
+    ) -> None:
+        """
+        Lose the next statement, or with *commit* the next COMMIT; several calls lose several, one after another.
+
+        *meanwhile* runs after that and before the client notices. Of what comes
+        late: if *silent*, the connection stays, and nobody says a word on it; if
+        *stubborn*, it is committed by ``let_go`` alone.
+        """
+        of = _QUERY + b"COMMIT" if commit else _BIND
+        self._armed.append(_Loss(lost, of, meanwhile, silent, stubborn))
+
+    def leave(self, once: Callable[[], object]) -> None:
+        """Break the connection while the next statement waits for a lock: when *once*, which waits for it, returns."""
+        self._armed.append(_Loss(None, _BIND, once))
+
+    def let_go(self) -> None:
+        """Let commits that are late happen, and wait for that."""
+        for late in self._late:
+            late.let_go()
+
+    @property
+    def armed(self) -> int:
+        """Return how many of the losses that were asked for have not happened."""
+        return len(self._armed)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(client,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        # The client may be gone before us.
+        with suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(self._server)
+            requests, answers = client.makefile("rb"), server.makefile("rb")
+            with requests, answers:
+                server.sendall(_startup(requests))
+                state = _answer(answers, client)
+                while request := _request(requests):
+                    self.requests += 1
+                    if self._armed and self._is_armed(request):
+                        loss = self._armed.pop(0)
+                        if loss.lost == "late" and (state == _IDLE or request.startswith(_QUERY)):
+                            late = LateCommit(self._server, server, answers, request)
+                            self._late.append(late)
+                            loss.meanwhile()
+                            if not loss.silent:
+                                client.shutdown(socket.SHUT_RDWR)
+                            late.wait(stubborn=loss.stubborn)
+                            return
+                        if loss.lost != "request":
+                            server.sendall(request)
+                        if loss.lost in ("answer", "late"):
+                            _answer(answers, None)
+                        loss.meanwhile()
+                        if loss.lost is None:  # the server does not hear that its client is gone
+                            client.shutdown(socket.SHUT_RDWR)
+                            _answer(answers, None)
+                        return
+                    server.sendall(request)
+                    state = _answer(answers, client)
+                    if not state:
+                        return
+
+    def _is_armed(self, request: bytes) -> bool:
+        what = self._armed[0].of
+        if what == _BIND:
+            return request.startswith(_BIND)
+        return request.startswith(_QUERY) and request[5:].startswith(what[1:])
+
+
+class LateCommit:
+    """
+    A request that the server carries out for a client that is gone, and commits when somebody waits for its locks.
+
+    What others see of a commit that hangs at the server: the locks are held,
+    the change is not there, and in the end it comes. *request* is a statement
+    outside of a transaction, or a COMMIT.
+    """
+
+    def __init__(self, path: str, server: socket.socket, answers: BinaryIO, request: bytes) -> None:
+        """*path* leads to the server anew, *server* and *answers* are the connection on which *request* came."""
+        self._path, self._server, self._answers = path, server, answers
+        self._let_go, self._over = threading.Event(), threading.Event()
+        self._commit = request
+        if not request.startswith(_QUERY):
+            self._commit = _query("COMMIT")
+            self._ask(_query("BEGIN"))
+            self._ask(request)
+        self._ask(_query("SET idle_in_transaction_session_timeout = 0"))  # a commit that hangs is not idle
+        self._process = int(self._ask(_query("SELECT pg_backend_pid()")))
+
+    def let_go(self) -> None:
+        """Commit now, if that has not happened, and return when it has."""
+        self._let_go.set()
+        assert self._over.wait(_LONGEST_SECONDS)
+
+    def wait(self, *, stubborn: bool = False) -> None:
+        """Commit when somebody waits for the locks, unless *stubborn*, or ``let_go`` is called."""
+        end = time.monotonic() + _LONGEST_SECONDS
+        try:
+            with pg8000.native.Connection(
+                "postgres", database="postgres", unix_sock=self._path, ssl_context=False
+            ) as look:
+                while not self._let_go.is_set() and time.monotonic() < end:
+                    if not stubborn and self._is_waited_for(look):
+                        break
+                    time.sleep(_PAUSE_SECONDS)
+            self._ask(self._commit)
+        finally:
+            self._over.set()
+
+    def _is_waited_for(self, look: pg8000.native.Connection) -> bool:
+        waiting = "wait_event_type = 'Lock' AND :process = ANY(pg_blocking_pids(pid))"
+        rows = look.run(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}", process=self._process)
+        return bool(rows and rows[0][0])
+
+    def _ask(self, request: bytes) -> bytes:
+        """Carry out a request, and return the last column of its last row, if it has any."""
+        self._server.sendall(request)
+        found = b""
+        while message := _message(self._answers):
+            if message[:1] == _ROW:
+                found = message[11:]
+            if message[:1] == _READY:
+                return found
+        return found
+
+
+def _query(text: str) -> bytes:
+    return _QUERY + struct.pack("!i", len(text) + 5) + text.encode() + b"\0"
+
+
+def _startup(requests: BinaryIO) -> bytes:
+    """Return the first message, which has no type."""
+    length = requests.read(4)
+    return length + requests.read(struct.unpack("!i", length)[0] - 4)
+
+
+def _message(stream: BinaryIO) -> bytes:
+    head = stream.read(5)
+    return head + stream.read(struct.unpack("!i", head[1:])[0] - 4) if len(head) == 5 else b""
+
+
+def _request(requests: BinaryIO) -> bytes:
+    """Return everything up to what asks for an answer; nothing if the client is gone."""
+    request = b""
+    while message := _message(requests):
+        request += message
+        if message[:1] in (_SYNC, _QUERY):
+            return request
+    return b""
+
+
+def _answer(answers: BinaryIO, client: socket.socket | None) -> bytes:
+    """Pass on everything up to where the server is ready again; return its state then, and nothing if it is gone."""
+    while message := _message(answers):
+        if client is not None:
+            client.sendall(message)
+        if message[:1] == _READY:
+            return message[5:]
+    return b""

@@ -1,0 +1,55 @@
+"""Every way to end work, for the rules that hold for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.machine import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+KEY = bytes(range(32))
+
+
+@dataclass(frozen=True)
+class End:
+    """One way to end work."""
+
+    process: Process
+    event: str
+    """What history says."""
+    end: Callable[[Session, Sequence[work.Work]], set[UUID]]
+
+    def due_machine(self, fleet: Fleet) -> UUID:
+        """Plant a machine that is due for the process."""
+        return fleet.silent_machine() if self.process is Process.RECOVERY else fleet.provided_machine()
+
+
+def _finish_agent_start(session: Session, held: Sequence[work.Work]) -> set[UUID]:
+    return work.finish_agent_start(session, {each: AgentStarted(KEY, "host key") for each in held})
+
+
+def _finish_recovery(session: Session, held: Sequence[work.Work]) -> set[UUID]:
+    return work.finish_recovery(session, held, 60)
+
+
+def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
+    return work.fail(session, {each: Failure("no luck", 60, "host key") for each in held})
+
+
+ENDS = {
+    "finish_agent_start": End(Process.AGENT_START, "Finished", _finish_agent_start),
+    "finish_recovery": End(Process.RECOVERY, "Finished", _finish_recovery),
+    "finish": End(Process.AGENT_START, "Finished", work.finish),
+    "fail": End(Process.AGENT_START, "Failed", _fail),
+    "cancel": End(Process.AGENT_START, "Canceled", work.cancel),
+}

@@ -1,0 +1,273 @@
+"""A BMDB with machines in every state, and time that passes when a test says so."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pg8000.native
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import due
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.machine import Process
+    from shepherd_core.settings.config import BmdbSettings
+
+PROVIDER = "static"
+HOUR = 3600
+WAIT_SECONDS = 20
+
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+_TIMES = f"""
+SELECT table_name, column_name
+FROM information_schema.columns
+WHERE table_schema = 'public' AND data_type = 'timestamp with time zone' AND table_name IN ({_TABLES})
+"""
+
+
+def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
+    """Return a connection that may do everything to a database."""
+    socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
+    # To a Unix socket, where the driver would ask for encryption and first read all authorities of the system.
+    return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
+
+
+class Fleet:
+    """
+    One database, and what a test needs to plant in it.
+
+    Rows are backdated with SQL; the database's own clock is never faked.
+    """
+
+    def __init__(self, settings: BmdbSettings, clock: Clock, admin: pg8000.native.Connection | None = None) -> None:
+        """*admin* is given back as it was: a server process that knows the database saves twenty milliseconds."""
+        self.settings = settings
+        self._clock = clock
+        self._connections: list[Connection] = []
+        self._machines = 0
+        self._keeps_admin = admin is not None
+        self._admin = admin or administrator(settings)
+        self.connection = self.connect()
+
+    def disconnect(self) -> None:
+        """Close the product's connections."""
+        for connection in self._connections:
+            connection.close()
+
+    def close(self) -> None:
+        """Close every connection, and leave the database as empty as it was."""
+        self.disconnect()
+        self.empty()
+        if self._keeps_admin:
+            self._admin.run("DISCARD ALL")  # which fails in a transaction that somebody left open
+        else:
+            self._admin.close()
+
+    def empty(self) -> None:
+        """Remove everything but the schema."""
+        tables = [row[0] for row in self.sql(_TABLES)]
+        # What others refer to goes last.
+        tables.sort(key=lambda table: table in {"machines", "sessions"})
+        self.sql("; ".join(f"DELETE FROM {table}" for table in tables if not table.startswith("schema_")))
+
+    def connect(self, settings: BmdbSettings | None = None) -> Connection:
+        """Return a connection of its own, for a twin; *settings* lead it elsewhere."""
+        connection = Connection(settings or self.settings, None, self._clock)
+        self._connections.append(connection)
+        return connection
+
+    def sql(self, text: str, **parameters: Any) -> list[list[Any]]:
+        """Run a statement past the product's code, in a transaction of its own, and return the rows."""
+        return self._admin.run(text, **parameters) or []
+
+    def open_session(self, seconds: float = HOUR, connection: Connection | None = None) -> Session:
+        """Open a session of the product."""
+        return Session.open(connection or self.connection, self._clock, "test", "a test", seconds)
+
+    # Machines; each kind is made from the one before it.
+
+    def bare_machine(self) -> UUID:
+        """Return a machine of which nothing is known."""
+        found: UUID = self.sql("INSERT INTO machines (machine_created_at) VALUES (now()) RETURNING machine_id")[0][0]
+        return found
+
+    def provided_machine(self, provider: str = PROVIDER) -> UUID:
+        """Return a machine that a provider has."""
+        machine_id = self.bare_machine()
+        self._machines += 1
+        provider_id = f"machine-{self._machines}"
+        self.change(machine_id, f"INSERT INTO machine_provided VALUES ('{machine_id}', '{provider}', '{provider_id}')")
+        return machine_id
+
+    def started_machine(self, started_ago: float = 0, provider: str = PROVIDER) -> UUID:
+        """Return a provided machine whose agent was started so many seconds ago."""
+        machine_id = self.provided_machine(provider)
+        self.change(
+            machine_id,
+            f"INSERT INTO machine_agent_started VALUES "
+            f"('{machine_id}', clock_timestamp() - interval '{started_ago} seconds', decode(repeat('5e', 32), 'hex'))",
+        )
+        return machine_id
+
+    def silent_machine(self, silent_for: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
+        """Return a machine whose agent sent its last heartbeat so many seconds ago."""
+        machine_id = self.started_machine(started_ago)
+        self.sql(
+            "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - :s * interval '1 second')",
+            id=machine_id,
+            s=silent_for,
+        )
+        return machine_id
+
+    # What happens to machines.
+
+    def locate(self, machine_id: UUID, location: str | None) -> UUID:
+        """Let a machine be at a location, and return it."""
+        self.sql(
+            "UPDATE machine_provided SET provider_location = :at WHERE machine_id = :id", at=location, id=machine_id
+        )
+        return machine_id
+
+    def change(self, machine_id: UUID, *statements: str) -> None:
+        """Change tags of a machine as the product must: due row locked first, brought up to date last."""
+
+        def unit() -> None:
+            self.connection.run("lock_due", machine_ids=[machine_id])
+            for statement in statements:
+                self.connection.script(statement)
+            self.connection.run("rearm", machine_ids=[machine_id])
+
+        self.connection.transact(unit)
+
+    def request_installation(self, machine_id: UUID, generation: int) -> None:
+        """Let an operating system of this generation be wanted."""
+        self.change(
+            machine_id,
+            f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '') "
+            "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation",
+        )
+
+    def report_installation(self, machine_id: UUID, generation: int, result: str = "Success") -> None:
+        """Let the agent have reported on this generation."""
+        self.change(
+            machine_id,
+            f"INSERT INTO machine_os_installation_report VALUES ('{machine_id}', {generation}, '{result}', '') "
+            "ON CONFLICT (machine_id) DO UPDATE "
+            "SET generation = excluded.generation, os_installation_result = excluded.os_installation_result",
+        )
+
+    def expire(self, session: Session) -> None:
+        """Let the deadline of a session have passed, and with it that of the machines that it holds."""
+        self.sql(
+            "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second', "
+            "recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() - interval '1 second' END "
+            "WHERE machine_id IN (SELECT machine_id FROM work WHERE session_id = :id)",
+            id=session.session_id,
+        )
+        self.sql(
+            "UPDATE sessions SET deadline = clock_timestamp() - interval '1 second' WHERE session_id = :id",
+            id=session.session_id,
+        )
+
+    def pass_time(self, seconds: float, script: Callable[[str], None] | None = None) -> None:
+        """Let time pass: everything that is on record is so many seconds longer ago. *script* runs the SQL."""
+        columns: dict[str, list[str]] = {}
+        for table, column in self.sql(_TIMES):
+            columns.setdefault(table, []).append(f"{column} = {column} - interval '{seconds} seconds'")
+        (script or self.sql)("; ".join(f"UPDATE {table} SET {', '.join(moved)}" for table, moved in columns.items()))
+
+    # What can be seen.
+
+    def events(self, machine_id: UUID) -> list[str]:
+        """Return the history of a machine, oldest first."""
+        rows = self.sql("SELECT event FROM work_history WHERE machine_id = :id ORDER BY timestamp", id=machine_id)
+        return [row[0] for row in rows]
+
+    def holders(self, machine_id: UUID) -> list[UUID]:
+        """Return the sessions that have work on a machine."""
+        return [row[0] for row in self.sql("SELECT session_id FROM work WHERE machine_id = :id", id=machine_id)]
+
+    def content(self) -> dict[str, list[list[Any]]]:
+        """Return everything that is on record."""
+        return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for (table,) in self.sql(_TABLES)}
+
+    def tags(self, machine_id: UUID) -> set[str]:
+        """Return the tags that the loops write and that hold for a machine."""
+        tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
+        return {
+            table.removeprefix("machine_")
+            for table in tables
+            if self.sql(f"SELECT 1 FROM {table} WHERE machine_id = :id", id=machine_id)
+        }
+
+    def wait_until(self, condition: str, **parameters: Any) -> None:
+        """Wait until an SQL expression holds, but not for ever."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not self.sql(f"SELECT {condition}", **parameters)[0][0]:
+            assert time.monotonic() < end, f"waited in vain for: {condition}"
+            time.sleep(0.002)
+
+    def wait_until_blocked(self, statements: int = 1) -> None:
+        """Wait until so many statements wait for locks that others hold."""
+        self.wait_until(
+            "(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+            " >= :n",
+            n=statements,
+        )
+
+    def wait_until_idle(self) -> None:
+        """Wait until no statement of the product is under way, not even one of a client that is gone."""
+        self.wait_until(
+            "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+            " AND application_name = 'shepherd')"
+        )
+
+    def wait_until_dead(self, session: Session) -> None:
+        """Wait until the deadline of a session that was opened for a moment has really passed."""
+        self.wait_until(
+            "clock_timestamp() > (SELECT deadline FROM sessions WHERE session_id = :id)", id=session.session_id
+        )
+
+    def leaks(self) -> list[str]:
+        """Return what must never be left behind: rows that do not match, and due rows that disagree with the facts."""
+        checks = {
+            "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
+            "due, but not provided": "TABLE due EXCEPT TABLE provided",
+            "provided, but never due": "TABLE provided EXCEPT TABLE due",
+            "provided and still intended": "TABLE intended INTERSECT TABLE provided",
+            "departed, but not wholly": "SELECT machine_id FROM machine_departed INTERSECT TABLE kept",
+        }
+        names = (
+            "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
+            "intended AS (SELECT machine_id FROM machine_creation_intent), "
+            "kept AS (TABLE due UNION TABLE provided UNION SELECT machine_id FROM machine_agent_started "
+            "UNION SELECT machine_id FROM machine_agent_heartbeat) "
+        )
+        found = [f"{what}: {row[0]}" for what, query in checks.items() for row in self.sql(names + query)]
+        for (provider,) in self.sql("SELECT DISTINCT provider FROM machine_provided"):
+            wrong = due.disagreements(self.connect(), provider)
+            # Tests move the deadlines of sessions by hand, and with them what is too late.
+            found += [f"{machine}: {what}" for machine, what in wrong.items() if not what.endswith("too late")]
+        return found
+
+
+def claimed(
+    session: Session, process: Process, limit: int = 100, provider: str = PROVIDER, silence: Silence | None = None
+) -> list[work.Work]:
+    """Claim until there is nothing to look at, as a loop does that has the time, and return all that was handed out."""
+    found: list[work.Work] = []
+    while (claim := work.claim(session, process, provider, limit, silence=silence)).examined:
+        found += claim.work
+    return found
+
+
+def ids(works: Iterable[work.Work]) -> list[UUID]:
+    """Return the machines of works, in their order."""
+    return [found.machine_id for found in works]

@@ -1,0 +1,174 @@
+"""
+Which machines need what, by the words of the domain alone.
+
+Written apart from the product: no due index, no views, nothing but the tags.
+What claims hand out is held against this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.domain.machine import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+# Provided by this provider. Not installed: only a successful report on the wanted generation counts. Nobody at work
+# on it, no live backoff, nothing paused.
+_BOTH = """
+SELECT p.machine_id
+FROM machine_provided p
+WHERE p.provider = :provider
+    AND NOT EXISTS (
+        SELECT 1
+        FROM machine_os_installation_request q, machine_os_installation_report r
+        WHERE q.machine_id = p.machine_id
+            AND r.machine_id = p.machine_id
+            AND r.generation = q.generation
+            AND r.os_installation_result = 'Success'
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM work w
+        WHERE w.machine_id = p.machine_id
+            AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM work_backoff b
+        WHERE b.machine_id = p.machine_id AND b.process = :process AND b.until > clock_timestamp()
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM pauses x
+        WHERE coalesce(x.machine_id, p.machine_id) = p.machine_id
+            AND coalesce(x.process, :process) = :process
+            AND coalesce(x.provider, p.provider) = p.provider
+            AND coalesce(x.expires_at, 'infinity') > clock_timestamp()
+    )
+    AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
+"""
+
+# No agent, and time enough to boot if it was told to reboot.
+_AGENT_START = """
+    AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
+    AND NOT EXISTS (SELECT 1 FROM machine_rebooted m WHERE m.machine_id = p.machine_id
+                    AND m.settled_at > clock_timestamp())
+"""
+
+
+def _in_doubt(minutes: int, unless: str) -> str:
+    """
+    Return that no long gap between looks, which is in doubt still, speaks for a machine.
+
+    Where *minutes* are patience, a gap is in doubt for so long before it began and
+    after it ended as an agent may be late that could not report in it. *unless*
+    says what must not have been; g is the gap, and g.doubt that time.
+    """
+    return f"""
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM (
+                        SELECT y.provider, y.began_at, y.ended_at, least(
+                            interval '{minutes} minutes',
+                            0.6 * (y.ended_at - y.began_at) + 0.15 * interval '{minutes} minutes'
+                        ) AS doubt
+                        FROM (
+                            SELECT provider, began_at, ended_at FROM recovery_gaps
+                            UNION ALL
+                            SELECT provider, looked_at, clock_timestamp() FROM recovery_looks
+                        ) AS y
+                    ) AS g
+                    WHERE g.provider = p.provider
+                        AND g.ended_at - g.began_at + g.doubt > interval '{minutes} minutes'
+                        AND g.ended_at + g.doubt > clock_timestamp()
+                        AND ({unless})
+                )"""
+
+
+_HELD_SINCE = """EXISTS (
+    SELECT 1 FROM recovery_holds x
+    WHERE x.provider = p.provider
+        AND (x.location = '' OR x.location = p.provider_location)
+        AND coalesce(x.ended_at, 'infinity') > g.began_at - g.doubt
+)"""
+_HEARD_SINCE = """EXISTS (
+    SELECT 1 FROM machine_agent_heartbeat h
+    WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at > g.began_at - g.doubt
+)"""
+_NOT_YET_OVERDUE = """w.awaited_until > g.began_at OR EXISTS (
+    SELECT 1 FROM recovery_holds x
+    WHERE x.provider = p.provider
+        AND (x.location = '' OR x.location = p.provider_location)
+        AND x.ended_at > w.asked_at
+        AND x.ended_at + (w.awaited_until - w.asked_at) > g.began_at
+)"""
+
+# An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
+# is not its own. While recovery is held back where the machine is, and for the same time afterwards, it is not silent.
+# Or no agent, because of a recovery after which an agent start was tried in vain, and the time to come back is over; if
+# recovery was held back meanwhile, it is given as much time again. What nobody saw in a long gap between looks does not
+# count: all this must have been so before it, or until some time after it.
+_RECOVERY = f"""
+    AND (EXISTS (
+        SELECT 1
+        FROM machine_agent_started a
+        WHERE a.machine_id = p.machine_id
+            AND CASE
+                WHEN EXISTS (
+                    SELECT 1 FROM machine_agent_heartbeat h
+                    WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+                )
+                THEN NOT EXISTS (
+                    SELECT 1 FROM machine_agent_heartbeat h
+                    WHERE h.machine_id = p.machine_id
+                        AND h.agent_heartbeat_at > clock_timestamp() - interval '10 minutes'
+                )
+                AND NOT EXISTS (
+                    SELECT 1 FROM recovery_holds x
+                    WHERE x.provider = p.provider
+                        AND (x.location = '' OR x.location = p.provider_location)
+                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '10 minutes'
+                )
+                {_in_doubt(10, f"{_HEARD_SINCE} OR {_HELD_SINCE}")}
+                ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
+                AND NOT EXISTS (
+                    SELECT 1 FROM recovery_holds x
+                    WHERE x.provider = p.provider
+                        AND (x.location = '' OR x.location = p.provider_location)
+                        AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '30 minutes'
+                )
+                {_in_doubt(30, f"a.agent_started_at > g.began_at - g.doubt OR {_HELD_SINCE}")}
+            END
+    )
+    OR EXISTS (
+        SELECT 1
+        FROM machine_awaited w
+        WHERE w.machine_id = p.machine_id
+            AND w.awaited_until <= clock_timestamp()
+            AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
+            AND EXISTS (
+                SELECT 1 FROM work_backoff b
+                WHERE b.machine_id = p.machine_id
+                    AND b.process = 'ShepherdAgentStart'
+                    AND b.last_interval_seconds IS NOT NULL
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM recovery_holds x
+                WHERE x.provider = p.provider
+                    AND (x.location = '' OR x.location = p.provider_location)
+                    AND coalesce(x.ended_at, 'infinity')
+                        > greatest(w.asked_at, clock_timestamp() - (w.awaited_until - w.asked_at))
+            )
+            {_in_doubt(10, _NOT_YET_OVERDUE)}
+    ))
+"""
+
+_QUERIES = {Process.AGENT_START: _BOTH + _AGENT_START, Process.RECOVERY: _BOTH + _RECOVERY}
+
+
+def plainly_eligible(sql: Callable[..., list[list[Any]]], process: Process, provider: str = "static") -> set[UUID]:
+    """Return the machines that are eligible now; *sql* runs a query with parameters."""
+    return {row[0] for row in sql(_QUERIES[process], process=process, provider=provider)}

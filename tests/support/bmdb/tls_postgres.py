@@ -1,0 +1,230 @@
+"""PostgreSQL servers that speak TLS, with certificates of the tests' own, at an address that counts as remote."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import threading
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pg8000.native
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from simulator.environment.certificate import SIGNS_CERTIFICATES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+ADDRESS = "127.0.0.2"
+"""This machine, like all of 127/8; but the product does not count it as such, and verifies whoever answers there."""
+
+USER, PASSWORD = "keeper", "correct-horse-battery"
+_TLS_REQUEST_BYTES = 8
+_CHUNK = 1 << 16
+
+
+class Authority:
+    """A CA, as strict as RFC 5280 wants it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "A CA of the tests")])
+        self._certificate = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(SIGNS_CERTIFICATES, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.path = folder / "ca.pem"
+        """The certificate."""
+        self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, address: str = ADDRESS) -> tuple[Path, Path]:
+        """Return certificate and key of a server at *address*."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "A server of the tests")])
+        certificate = (
+            self._builder(name, key)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        paths = self._folder / f"{address}.pem", self._folder / f"{address}.key"
+        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return paths
+
+    def context(self, address: str = ADDRESS) -> ssl.SSLContext:
+        """Return what a server at *address* answers with."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.issue(address))
+        return context
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+        )
+
+
+class Door:
+    """
+    A TCP port in front of a Unix socket, as a pooler would be: for a PostgreSQL that was built without TLS.
+
+    With *tls* it encrypts like PostgreSQL; without, the server itself says that
+    it does not. Without *path* it speaks to nobody: it does what TLS asks for, and is silent.
+    """
+
+    def __init__(self, path: Path | None, tls: ssl.SSLContext | None, address: str = ADDRESS) -> None:
+        self._path = path
+        self._tls = tls
+        self.encrypted = 0
+        """How many connections were encrypted."""
+        self.stalled = threading.Event()
+        """While set, what the server says does not arrive."""
+        self._closed = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server((address, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    def _start(self, target: object, *args: object) -> None:
+        thread = threading.Thread(target=target, args=args)  # type: ignore[arg-type]  # one of the methods below
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError):  # either side hung up, or refused the other
+            if self._tls is not None:
+                client.recv(_TLS_REQUEST_BYTES, socket.MSG_WAITALL)
+                client.sendall(b"S")
+                self._sockets.append(client := self._tls.wrap_socket(client, server_side=True))
+                self.encrypted += 1
+            if self._path is None:
+                self._closed.wait()
+                return
+            server = socket.socket(socket.AF_UNIX)
+            self._sockets.append(server)
+            server.connect(str(self._path))
+            self._start(self._carry, client, server)
+            self._carry(server, client, self.stalled)
+
+    def _carry(self, source: socket.socket, sink: socket.socket, stalled: threading.Event | None = None) -> None:
+        with suppress(OSError):
+            while data := source.recv(_CHUNK):
+                if stalled is not None and stalled.is_set():
+                    self._closed.wait()
+                    return
+                sink.sendall(data)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def encrypting_postgres() -> Path | None:
+    """Return the programs of an installed PostgreSQL that was built with TLS, if there is one."""
+    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        configuration = subprocess.run([folder / "pg_config", "--configure"], check=True, capture_output=True).stdout
+        if b"openssl" in configuration:
+            return folder
+    return None
+
+
+@contextmanager
+def running(programs: Path, certificate: tuple[Path, Path]) -> Iterator[int]:
+    """Run a PostgreSQL with *certificate* and give its port; ``USER`` with ``PASSWORD`` may use it, with TLS alone."""
+    # Not in the tests' own folder: the path of a Unix socket must be short.
+    with tempfile.TemporaryDirectory(prefix="bmdb-") as name:
+        folder = Path(name)
+        data, log, output = folder / "data", folder / "log", folder / "output"
+        data.mkdir(mode=0o700)
+        log.touch()
+        for source, copy in zip(certificate, ("server.crt", "server.key"), strict=True):
+            (folder / copy).write_bytes(source.read_bytes())
+            (folder / copy).chmod(0o600)
+        user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
+        if user is not None:
+            for each in (folder, *folder.iterdir()):
+                shutil.chown(each, user)
+
+        def run(program: str, *arguments: str) -> None:
+            with output.open("wb") as file:  # not a pipe: the server would keep it open
+                command: list[str | Path] = [programs / program, *arguments]
+                done = subprocess.run(command, check=False, stdout=file, stderr=file, user=user)
+            assert done.returncode == 0, output.read_text() + log.read_text()
+
+        run("initdb", "--auth=trust", "-U", "postgres", "-D", str(data))
+        rules = f"local all all trust\nhostssl all {USER} all scram-sha-256\n"
+        (data / "pg_hba.conf").write_text(rules)
+        with socket.create_server((ADDRESS, 0)) as free:
+            port: int = free.getsockname()[1]
+        options = {
+            "listen_addresses": ADDRESS,
+            "port": port,
+            "unix_socket_directories": folder,
+            "fsync": "off",
+            "ssl": "on",
+            "ssl_cert_file": folder / "server.crt",
+            "ssl_key_file": folder / "server.key",
+        }
+        with (data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in options.items())
+        run("pg_ctl", "-w", "-D", str(data), "-l", str(log), "start")
+        try:
+            make_user(folder / f".s.PGSQL.{port}")
+            yield port
+        finally:
+            run("pg_ctl", "-w", "-m", "immediate", "-D", str(data), "stop")
+
+
+def make_user(path: Path) -> None:
+    """Create ``USER`` in the server whose Unix socket is *path*."""
+    with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path), ssl_context=False) as admin:
+        admin.run("SET password_encryption = 'scram-sha-256'")
+        admin.run(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")

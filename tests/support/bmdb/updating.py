@@ -1,0 +1,133 @@
+"""A provider that lists what a test says, and machines on record that go with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.provider import Provider
+
+from tests.support.bmdb.fleet import PROVIDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.machine import Capability
+
+    from tests.support.bmdb.fleet import Fleet
+
+UP = ["r", "192.0.2.1", "ams", "Running"]
+"""What is on record of a machine that is up and was compared: reservation, address, location, status."""
+
+_FACTS = "provider_reservation_id, provider_ip_address, provider_location, provider_status"
+
+
+class Listed(Provider):
+    """A provider with nothing but a listing, which the test changes, and a count of how often it was asked for it."""
+
+    name = PROVIDER
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.asked = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Is called once, when the listing that will be returned is made."""
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """List them as they are now, then let happen what happens meanwhile."""
+        self.asked += 1
+        found = list(self.machines.values())
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return found
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Fail the test: the listing has it all."""
+        raise NotImplementedError
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """Fail the test."""
+        raise NotImplementedError
+
+    def put(self, provider_id: str, **facts: Any) -> None:
+        """Let a machine be listed as up, but for *facts*."""
+        self.machines[provider_id] = replace(
+            Machine(
+                provider_id=ProviderId(provider_id),
+                availability=Availability.KNOWN_USED,
+                address=ip_address(UP[1]),
+                reservation_id=UP[0],
+                location=UP[2],
+                status=ProviderStatus.RUNNING,
+            ),
+            **facts,
+        )
+
+
+class Watched(Connection):
+    """A connection that notes the statements that were run, and lets a test interrupt before or after one."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.settings, None, fleet._clock)
+        fleet._connections.append(self)
+        self.ran: list[str] = []
+        self.before: Callable[[str], object] = lambda name: None
+        self.after: Callable[[str], object] = lambda name: None
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """Run it."""
+        self.ran.append(name)
+        self.before(name)
+        rows = super().run(name, **parameters)
+        self.after(name)
+        return rows
+
+
+def plant(fleet: Fleet, listed: Listed, count: int, *, age_seconds: float = 3_600) -> list[UUID]:
+    """Return so many machines that the provider lists as up, of which nothing is on record yet."""
+    machines = [fleet.provided_machine() for _ in range(count)]
+    fleet.sql(
+        "UPDATE machines SET machine_created_at = clock_timestamp() - :s * interval '1 second' "
+        "WHERE machine_id = ANY(CAST(:ids AS uuid[]))",
+        s=age_seconds,
+        ids=machines,
+    )
+    for machine_id in machines:
+        listed.put(name_of(fleet, machine_id))
+    return machines
+
+
+def name_of(fleet: Fleet, machine_id: UUID) -> str:
+    """Return the provider id of a machine."""
+    found: str = fleet.sql("SELECT provider_id FROM machine_provided WHERE machine_id = :id", id=machine_id)[0][0]
+    return found
+
+
+def facts(fleet: Fleet, machine_id: UUID) -> list[str | None]:
+    """Return what is on record of a machine: reservation, address, location, status."""
+    return fleet.sql(f"SELECT {_FACTS} FROM machine_provided WHERE machine_id = :id", id=machine_id)[0]
+
+
+def record(fleet: Fleet, machine_id: UUID, **facts: str | None) -> None:
+    """Put on record that a machine is up, but for *facts*."""
+    found = {**dict(zip(("reservation_id", "ip_address", "location", "status"), UP, strict=True)), **facts}
+    fleet.sql(
+        "UPDATE machine_provided SET " + ", ".join(f"provider_{name} = :{name}" for name in found) + " "
+        "WHERE machine_id = :id",
+        id=machine_id,
+        **found,
+    )
+
+
+def rows(fleet: Fleet, *but: str) -> dict[str, list[list[Any]]]:
+    """Return every row of the database as text with the transaction that wrote it, but for some tables."""
+    tables = [row[0] for row in fleet.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+    return {
+        name: fleet.sql(f"SELECT t::text, t.xmin::text FROM {name} t ORDER BY 1") for name in tables if name not in but
+    }

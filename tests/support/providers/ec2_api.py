@@ -1,0 +1,238 @@
+"""
+EC2 as the adapter meets it: moto behind a real HTTP server, and in front of moto what moto does not do.
+
+Moto launches a second instance for a client token that it knows, always has
+room, lets an instance stop at once, and replaces no root volumes.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+import boto3
+from moto.ec2.models import ec2_backends
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.test import Client
+
+from tests.conftest import read_models_once
+from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ACCOUNT, REGION = "123456789012", "eu-central-1"
+FLEET = "fleet-a"
+# Every word of this is invented; EC2 checks that an image exists, moto does not.
+IMAGE = "ami-0123456789abcdef0"
+_XML = {"Content-Type": "text/xml;charset=UTF-8"}
+
+
+def refusal(status: int, code: str, message: str = "no") -> Answer:
+    """Return a refusal as EC2 words it."""
+    body = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
+    return Answer(status, body.encode(), _XML)
+
+
+class Ec2Api:
+    """One account's EC2. What it is asked, and how it behaves, is here for tests to look at and to change."""
+
+    def __init__(self) -> None:
+        self.server: ScriptedServer
+        self.calls: Counter[str] = Counter()
+        self.launches: list[dict[str, str]] = []
+        """The parameters of every RunInstances."""
+        self.restarts: Counter[str] = Counter()
+        self.reinstalled: list[dict[str, str]] = []
+        self.faults: list[Callable[[str, dict[str, str]], Answer | None]] = []
+        """Asked before every call; the first answer counts, and the call is not made."""
+        self.lost: set[str] = set()
+        """Actions whose answers break off."""
+        self.no_room: dict[str, str] = {}
+        """Codes of refusals by subnet."""
+        self.shows_new = True
+        """False: DescribeInstances shows nothing that was launched since."""
+        self.replays = False
+        """True: a client token with other parameters is answered with its instance; EC2 may do either."""
+        self.looks_until_stopped = 0
+        """How often an instance is shown as stopping."""
+        self.page_size = 1_000
+        self._stopping: dict[str, int] = {}
+        self._launched: dict[str, bytes] = {}
+        self._hidden: set[str] = set()
+        self._moto = Client(create_backend_app("ec2"))
+        self._stalled = threading.Event()
+        self._released = threading.Event()
+        self._lock = threading.Lock()
+
+    # What tests do and see
+
+    def instance(self, instance_id: str) -> Any:
+        """Return moto's object of an instance."""
+        return ec2_backends[ACCOUNT][REGION].get_instance(instance_id)
+
+    def instances(self) -> list[Any]:
+        """Return moto's objects of all instances."""
+        return list(ec2_backends[ACCOUNT][REGION].all_instances())
+
+    def set_state(self, instance_id: str, state: str, reason: str = "") -> None:
+        """Let an instance be in a state, for a reason."""
+        found = self.instance(instance_id)
+        found._state.name = state
+        found.state_reason.code = reason
+        found.state_reason.message = reason
+
+    def user_data(self) -> list[str]:
+        """Return the user data of every launch."""
+        return [base64.b64decode(launch["UserData"]).decode() for launch in self.launches]
+
+    def stall(self) -> None:
+        """Take requests and never answer."""
+        self._stalled.set()
+
+    def release(self) -> None:
+        """Let those go that wait for an answer."""
+        self._released.set()
+
+    def refuse(self, action: str, answer: Answer, times: int = 1_000) -> None:
+        """Answer the next so many calls of an action, or of all (``*``), with this."""
+        left = [times]
+
+        def fault(called: str, _: dict[str, str]) -> Answer | None:
+            if action not in (called, "*") or not left[0]:
+                return None
+            left[0] -= 1
+            return answer
+
+        self.faults.append(fault)
+
+    def repeat_pages(self) -> None:
+        """Let the same page of a listing come again and again."""
+
+        def fault(action: str, asked: dict[str, str]) -> Answer | None:
+            if action != "DescribeInstances":
+                return None
+            asked.pop("NextToken", None)
+            body = self._forward(asked).body
+            return Answer(200, body.replace(b"<reservationSet>", b"<nextToken>again</nextToken><reservationSet>"), _XML)
+
+        self.faults.append(fault)
+
+    # What answers
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request."""
+        if self._stalled.is_set():
+            self._released.wait(60)
+            return Answer(503)
+        asked = dict(parse_qsl(request.body.decode(), keep_blank_values=True))
+        action = asked["Action"]
+        with self._lock:
+            self.calls[action] += 1
+            for fault in self.faults:
+                if (found := fault(action, asked)) is not None:
+                    return found
+            answer = getattr(self, f"_{action}", self._forward)(asked)
+        if action in self.lost:
+            return Answer(200, answer.body[:100], _XML, missing=100)
+        return answer
+
+    def _forward(self, asked: dict[str, str]) -> Answer:
+        found = self._moto.post(
+            "/",
+            data=urlencode(asked),
+            headers={
+                "Content-Type": "application/x-www-form-urlencoded",
+                "Authorization": f"AWS4-HMAC-SHA256 Credential=testing/20260101/{REGION}/ec2/aws4_request",
+            },
+            base_url=f"http://ec2.{REGION}.amazonaws.com",
+        )
+        return Answer(found.status_code, found.data, _XML)
+
+    def _RunInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - the name of the action
+        self.launches.append(asked)
+        token = asked.get("ClientToken", "")
+        if token in self._launched:
+            known = Answer(200, self._launched[token], _XML)
+            return known if self.replays else refusal(400, "IdempotentParameterMismatch", asked["UserData"])
+        if (code := self.no_room.get(asked.get("SubnetId", ""))) is not None:
+            return refusal(500 if code.startswith("InsufficientInstance") else 400, code)
+        before = {found.id for found in self.instances()}
+        answer = self._forward(asked)
+        if answer.status == 200:
+            if asked.get("UserData"):  # by the adapter, not by hand
+                self._launched[token] = answer.body
+            if not self.shows_new:
+                self._hidden |= {found.id for found in self.instances()} - before
+        return answer
+
+    def _DescribeInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
+        for instance_id in list(self._stopping):
+            self._stopping[instance_id] -= 1
+            if self._stopping[instance_id] < 0:
+                self.set_state(instance_id, "stopped")
+                del self._stopping[instance_id]
+        if "MaxResults" in asked:
+            asked = {**asked, "MaxResults": str(min(self.page_size, int(asked["MaxResults"])))}
+        if self.shows_new or not self._hidden:
+            return self._forward(asked)
+        kept = ec2_backends[ACCOUNT][REGION].reservations
+        shown = {key: each for key, each in kept.items() if not self._hidden & {found.id for found in each.instances}}
+        ec2_backends[ACCOUNT][REGION].reservations = shown
+        try:
+            return self._forward(asked)
+        finally:
+            ec2_backends[ACCOUNT][REGION].reservations = kept
+
+    def _StopInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
+        answer = self._forward(asked)
+        if self.looks_until_stopped:
+            self.set_state(asked["InstanceId.1"], "stopping")
+            self._stopping[asked["InstanceId.1"]] = self.looks_until_stopped
+        return answer
+
+    def _StartInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
+        self.restarts[asked["InstanceId.1"]] += 1
+        return self._forward(asked)
+
+    _RebootInstances = _StartInstances
+
+    def _CreateReplaceRootVolumeTask(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
+        if self.instance(asked["InstanceId"])._state.name != "running":
+            return refusal(400, "IncorrectInstanceState")
+        self.reinstalled.append(asked)
+        task = f"<replaceRootVolumeTask><instanceId>{asked['InstanceId']}</instanceId></replaceRootVolumeTask>"
+        body = f"<CreateReplaceRootVolumeTaskResponse>{task}</CreateReplaceRootVolumeTaskResponse>"
+        return Answer(200, body.encode(), _XML)
+
+
+@contextmanager
+def ec2_api() -> Iterator[Ec2Api]:
+    """Serve an account without instances; set ``AWS_ENDPOINT_URL_EC2`` to its server's URL."""
+    read_models_once()
+    ec2_backends[ACCOUNT][REGION].reset()
+    api = Ec2Api()
+    with scripted_server(api.answer) as server:
+        api.server = server
+        try:
+            yield api
+        finally:
+            api.release()
+
+
+def subnets() -> list[str]:
+    """Return the subnets that every account has."""
+    return sorted(found.id for found in ec2_backends[ACCOUNT][REGION].describe_subnets())
+
+
+def launch_by_hand(url: str, **tags: str) -> str:
+    """Launch an instance past the adapter, with these tags, and return its id."""
+    given = [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
+    specification = {"TagSpecifications": [{"ResourceType": "instance", "Tags": given}]} if given else {}
+    answer = boto3.client("ec2", endpoint_url=url).run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, **specification)
+    found: str = answer["Instances"][0]["InstanceId"]
+    return found

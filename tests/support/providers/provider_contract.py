@@ -1,0 +1,495 @@
+"""
+What every provider must do, as tests: one suite for all adapters.
+
+To hold an adapter to it, write a test module with a class that inherits
+``ProviderContract`` and overrides the fixture ``world``::
+
+    from tests.integration.provider_contract import ProviderContract, World
+
+    class TestEquinix(ProviderContract):
+        @pytest.fixture
+        def world(self) -> Iterator[World]:
+            with EquinixApi(...) as api:
+                yield World(provider=EquinixProvider(...), ...)
+
+A fresh world is asked for by every test, with some machines and some unused
+capacity in it. It is the edge that is faked (an API server, a file), never the
+adapter. What a world cannot do is left out, and the tests that need it are skipped.
+"""
+
+from __future__ import annotations
+
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import (
+    CapacityTaken,
+    ListingInvalid,
+    MachineNotFound,
+    NoLongerDue,
+    NotSupported,
+    ProviderRefused,
+    ProviderUnavailable,
+    SessionExpired,
+    TimeLimitExceeded,
+)
+from shepherd_core.domain.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.domain.provider import Provider
+
+TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
+OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
+
+ACTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE)
+
+INTERRUPTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL)
+
+ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
+"""Ids that no world may use. A provider id is opaque text, so none of them may become anything else on the way."""
+
+
+@dataclass(kw_only=True)
+class World:
+    """A provider and the edge behind it."""
+
+    provider: Provider
+    """The adapter under test."""
+    capacity_ids: frozenset[str]
+    """The ``Machine.capacity_id`` of all that the listing must hold, machines and capacity; at least two unused."""
+    stores_tokens: bool
+    """Whether the provider keeps the token of a machine, and so knows who used its capacity."""
+    requests: Callable[[], int]
+    """Returns how many requests the edge has seen."""
+    settle: Callable[[], object] = lambda: None
+    """Lets the time pass that the edge needs to finish what it was asked for (creation, reboot)."""
+    make_unavailable: Callable[[], object] | None = None
+    """From now on the edge fails in a way that passes: no answer, 429, 5xx."""
+    make_refusing: Callable[[], object] | None = None
+    """From now on the edge refuses everything: credential revoked, source gone."""
+    spoil_listing: Callable[[], object] | None = None
+    """From now on the listing is incomplete or contradicts itself."""
+    reboots: Callable[[ProviderId], int] | None = None
+    """Returns how often the edge has restarted this machine, by whatever means."""
+    confuse: Callable[[ProviderId], object] | None = None
+    """From now on the edge says that this machine is in a state of which nobody has heard."""
+    stall: Callable[[], object] | None = None
+    """From now on the edge takes requests and never answers."""
+    secret: str | None = None
+    """The credential, which no error may repeat."""
+
+
+class ProviderContract:
+    """The rules of ``shepherd_core.domain.provider``, each one a test."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        """Return a fresh world; every subclass has its own."""
+        raise NotImplementedError
+
+    # The listing
+
+    def test_name_is_short_lower_case_and_constant(self, world: World, deadline: Deadline) -> None:
+        """The name is stored with every machine: if it changed, the whole fleet would be unknown."""
+        name = world.provider.name
+        world.provider.list_machines(deadline)
+        assert world.provider.name == name
+        assert name
+        assert name == name.lower().strip()
+        assert len(name) <= 32
+
+    def test_listing_is_complete(self, world: World, deadline: Deadline) -> None:
+        """A machine that is missing from the listing looks as if it had been taken away."""
+        listing = world.provider.list_machines(deadline)
+        assert set(_by_capacity(listing)) == world.capacity_ids
+        assert len(listing) == len(world.capacity_ids)
+
+    def test_ids_are_unique_and_stable(self, world: World, deadline: Deadline) -> None:
+        """The id is what ties a machine at the provider to its row in the BMDB."""
+        first = _ids(world.provider.list_machines(deadline))
+        assert len(first) == len(set(first))
+        assert sorted(_ids(world.provider.list_machines(deadline))) == sorted(first)
+        assert all(0 < len(provider_id) <= 128 for provider_id in first)
+
+    def test_machines_in_use_have_id_and_address(self, world: World, deadline: Deadline) -> None:
+        """Nothing can be done with a machine that cannot be named or reached."""
+        _create(world, deadline)
+        world.settle()
+        for machine in world.provider.list_machines(deadline):
+            if machine.availability is not Availability.KNOWN_UNUSED and not machine.failed:
+                assert machine.provider_id != INVALID
+                assert machine.address is not None or machine.status is ProviderStatus.PROVISIONING
+
+    def test_listing_from_several_threads_is_the_same(self, world: World, deadline: Deadline) -> None:
+        """A loop works on many machines at a time with one adapter."""
+        with ThreadPoolExecutor(4) as threads:
+            listings = list(threads.map(lambda _: world.provider.list_machines(deadline), range(8)))
+        assert all(set(_by_capacity(listing)) == world.capacity_ids for listing in listings)
+
+    # Creation
+
+    def test_unused_capacity_becomes_a_machine(self, world: World, deadline: Deadline) -> None:
+        """This is how a fleet grows."""
+        capacity = _unused(world, deadline)[0]
+        machine = world.provider.create_machine(capacity, TOKEN, deadline)
+        assert machine.provider_id != INVALID
+        assert machine.capacity_id == capacity.capacity_id
+        assert machine.availability is Availability.KNOWN_USED
+
+    def test_created_machine_is_found_by_its_id(self, world: World, deadline: Deadline) -> None:
+        """Whoever works on the machine next has only the id."""
+        created = _create(world, deadline)
+        world.settle()
+        found = world.provider.get_machine(created.provider_id, deadline)
+        assert found.provider_id == created.provider_id
+        assert found.capacity_id == created.capacity_id
+        assert found.address is not None or found.status is ProviderStatus.PROVISIONING
+
+    def test_created_machine_is_listed_once_and_nothing_else_changes(self, world: World, deadline: Deadline) -> None:
+        """Capacity is either unused or a machine: listed as both, it would be used twice."""
+        world.settle()
+        before = _by_capacity(world.provider.list_machines(deadline))
+        created = _create(world, deadline)
+        world.settle()
+        listing = world.provider.list_machines(deadline)
+        after = _by_capacity(listing)
+        assert len(listing) == len(before)
+        assert _ids(listing).count(created.provider_id) == 1
+        del before[created.capacity_id], after[created.capacity_id]
+        assert after == before
+
+    def test_creating_again_with_the_same_token_returns_the_same_machine(
+        self, world: World, deadline: Deadline
+    ) -> None:
+        """Nobody knows what became of a call whose answer was lost; repeating it must not cost a second machine."""
+        capacity = _unused(world, deadline)[0]
+        first = world.provider.create_machine(capacity, TOKEN, deadline)
+        at_once = world.provider.create_machine(capacity, TOKEN, deadline)
+        world.settle()
+        later = world.provider.create_machine(capacity, TOKEN, deadline)
+        assert first.provider_id == at_once.provider_id == later.provider_id
+        assert len(world.provider.list_machines(deadline)) == len(world.capacity_ids)
+
+    def test_token_is_found_again(self, world: World, deadline: Deadline) -> None:
+        """The token is how a machine is recognised whose creator died before recording it."""
+        if not world.stores_tokens:
+            pytest.skip("this provider cannot store tokens")
+        created = _create(world, deadline)
+        world.settle()
+        with_token = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
+        assert _ids(with_token) == [created.provider_id]
+        assert with_token[0].availability is Availability.KNOWN_USED
+        assert world.provider.get_machine(created.provider_id, deadline).token == TOKEN
+
+    def test_capacity_of_somebody_else_is_not_taken(self, world: World, deadline: Deadline) -> None:
+        """Two machines on one piece of capacity would be one machine with two owners."""
+        if not world.stores_tokens:
+            pytest.skip("this provider cannot tell who uses its capacity")
+        capacity = _unused(world, deadline)[0]
+        world.provider.create_machine(capacity, TOKEN, deadline)
+        world.settle()
+        with pytest.raises(CapacityTaken):
+            world.provider.create_machine(capacity, OTHER_TOKEN, deadline)
+        assert OTHER_TOKEN not in {machine.token for machine in world.provider.list_machines(deadline)}
+
+    # Machines that are not there
+
+    @pytest.mark.parametrize("odd", ODD_IDS)
+    def test_unknown_id_is_not_found(self, world: World, deadline: Deadline, odd: str) -> None:
+        """An id is opaque: whatever text it is, it names one machine or none, and never something else."""
+        with pytest.raises(MachineNotFound):
+            world.provider.get_machine(ProviderId(odd), deadline)
+
+    @pytest.mark.parametrize("action", ACTIONS)
+    def test_unknown_id_is_not_acted_on(self, world: World, deadline: Deadline, action: str) -> None:
+        """An id that is not escaped on its way could reboot another machine, or all."""
+        act = _action(world, action)
+        world.settle()
+        before = _by_capacity(world.provider.list_machines(deadline))
+        for odd in ODD_IDS:
+            if action == Capability.RELEASE:
+                act(ProviderId(odd), deadline)  # what is not there is released already
+            else:
+                with pytest.raises(MachineNotFound):
+                    act(ProviderId(odd), deadline)
+        assert _by_capacity(world.provider.list_machines(deadline)) == before
+
+    # States
+
+    def test_a_state_of_which_nobody_has_heard_is_unknown(self, world: World, deadline: Deadline) -> None:
+        """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
+        if world.confuse is None:
+            pytest.skip("this world has no states")
+        created = _create(world, deadline)
+        world.settle()
+        world.confuse(created.provider_id)
+        listed = _by_capacity(world.provider.list_machines(deadline))[created.capacity_id]
+        for machine in (listed, world.provider.get_machine(created.provider_id, deadline)):
+            assert machine.provider_id == created.provider_id
+            assert machine.status is ProviderStatus.UNKNOWN
+            assert not machine.failed
+
+    # Recovery
+
+    def test_what_it_cannot_do_it_refuses_to_do(self, world: World, deadline: Deadline) -> None:
+        """A loop trusts what a provider says of itself; a call that did nothing would look like a cure."""
+        created = _create(world, deadline)
+        world.settle()
+        before = _by_capacity(world.provider.list_machines(deadline))
+        for capability, method in _methods(world.provider).items():
+            if capability not in world.provider.capabilities:
+                with pytest.raises(NotSupported, match=f"{world.provider.name} cannot {capability}"):
+                    method(created.provider_id, deadline)
+        assert _by_capacity(world.provider.list_machines(deadline)) == before
+
+    @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
+    def test_a_restart_keeps_the_machine_s_identity(self, world: World, deadline: Deadline, action: Capability) -> None:
+        """It is the cure for a silent machine, which must come back as the same one."""
+        restart = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        before = world.provider.get_machine(created.provider_id, deadline)
+        restart(created.provider_id, deadline)
+        world.settle()
+        assert world.provider.get_machine(created.provider_id, deadline) == before
+        if world.reboots is not None:
+            assert world.reboots(created.provider_id) == 1
+
+    def test_reinstall_keeps_the_identity(self, world: World, deadline: Deadline) -> None:
+        """A machine with a fresh operating system is still the machine that the BMDB knows."""
+        reinstall = _action(world, Capability.REINSTALL)
+        created = _create(world, deadline)
+        world.settle()
+        reinstall(created.provider_id, deadline)
+        world.settle()
+        after = world.provider.get_machine(created.provider_id, deadline)
+        assert (after.provider_id, after.capacity_id, after.token) == (
+            created.provider_id,
+            created.capacity_id,
+            created.token,
+        )
+
+    @pytest.mark.parametrize("action", INTERRUPTIONS)
+    def test_a_machine_is_not_interrupted_where_that_is_not_confirmed(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """It may have come back while we looked it up, logged in or waited for our turn."""
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        before = world.provider.get_machine(created.provider_id, deadline)
+        asked: list[int] = []
+
+        def ask(_: Deadline) -> None:
+            asked.append(world.requests())
+            raise NoLongerDue
+
+        limit = Deadline(SystemClock(), 60, ask=ask)
+        already = world.requests()
+        with pytest.raises(NoLongerDue):
+            interrupt(created.provider_id, limit)
+        assert len(asked) == 1
+        assert asked[0] > already, "what is looked up is looked up before"
+        assert not limit.interrupted
+        world.settle()
+        assert world.provider.get_machine(created.provider_id, deadline) == before
+        if world.reboots is not None:
+            assert world.reboots(created.provider_id) == 0
+
+    @pytest.mark.parametrize("action", INTERRUPTIONS)
+    def test_nothing_comes_between_the_confirmation_and_the_interruption(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """Whatever did would be time in which the machine comes back. And what is declined then was not done."""
+        if world.make_refusing is None:
+            pytest.skip("this world refuses nothing")
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        confirmed: list[int] = []
+
+        def ask(limit: Deadline) -> None:
+            assert not limit.interrupted
+            confirmed.append(world.requests())
+            world.make_refusing()  # type: ignore[misc]  # it is there, see above
+
+        limit = Deadline(SystemClock(), 60, ask=ask)
+        with pytest.raises(ProviderRefused):
+            interrupt(created.provider_id, limit)
+        assert len(confirmed) == 1
+        assert not limit.interrupted, "the edge said that it did not do it"
+        if world.reboots is not None:
+            assert world.reboots(created.provider_id) == 0
+
+    @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
+    def test_an_interruption_without_an_answer_may_have_happened(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """Taken for not done, it would be done again to a machine that is booting, and never counted."""
+        if world.stall is None:
+            pytest.skip("this world always answers")
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        limit = Deadline(SystemClock(), 3, ask=lambda _: world.stall and world.stall())
+        with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
+            interrupt(created.provider_id, limit)
+        assert limit.interrupted
+
+    @pytest.mark.parametrize("action", INTERRUPTIONS)
+    def test_an_interruption_that_was_accepted_is_known_and_is_asked_for_once(
+        self, world: World, deadline: Deadline, action: Capability
+    ) -> None:
+        """A step of several requests must not be left in the middle because the machine said something meanwhile."""
+        interrupt = _action(world, action)
+        created = _create(world, deadline)
+        world.settle()
+        asked: list[Deadline] = []
+        limit = Deadline(SystemClock(), 60, ask=asked.append)
+        interrupt(created.provider_id, limit)
+        assert len(asked) == 1
+        assert limit.interrupted
+
+    def test_a_released_machine_is_in_use_no_more(self, world: World, deadline: Deadline) -> None:
+        """What was given back must not be found again as a machine of ours; and it may be given back twice."""
+        release = _action(world, Capability.RELEASE)
+        created = _create(world, deadline)
+        world.settle()
+        release(created.provider_id, deadline)
+        world.settle()
+        release(created.provider_id, deadline)
+        in_use = [machine for machine in world.provider.list_machines(deadline) if machine.token == TOKEN]
+        assert in_use == []
+
+    # Time
+
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
+    def test_an_edge_that_never_answers_is_given_up_in_time(
+        self, world: World, deadline: Deadline, action: str
+    ) -> None:
+        """One provider that hangs must not hold an invocation until Lambda kills it."""
+        if world.stall is None:
+            pytest.skip("this world always answers")
+        call = _call(world, action, deadline)
+        world.stall()
+        with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
+            call(Deadline(SystemClock(), 0.5))
+
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
+    def test_nothing_is_sent_after_the_deadline(self, world: World, deadline: Deadline, action: str) -> None:
+        """Whoever has no time left cannot record what would come of it."""
+        call = _call(world, action, deadline)
+        sent = world.requests()
+        with pytest.raises(TimeLimitExceeded):
+            call(Deadline(SystemClock(), 0))
+        assert world.requests() == sent
+
+    @pytest.mark.parametrize("action", ["create", *ACTIONS])
+    def test_nothing_is_changed_when_the_session_is_over(self, world: World, deadline: Deadline, action: str) -> None:
+        """A session that is over has lost its machine to another: two would act on one machine."""
+        call = _call(world, action, deadline)
+        before = _by_capacity(world.provider.list_machines(deadline))
+        with pytest.raises(SessionExpired):
+            call(Deadline(SystemClock(), 60, session_left=lambda: 0))
+        world.settle()
+        assert _by_capacity(world.provider.list_machines(deadline)) == before
+
+    # Failures of the edge
+
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
+    def test_passing_failure_may_be_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
+        """The loops try later what is retryable, and tell a person about the rest: it must be clear which is which."""
+        if world.make_unavailable is None:
+            pytest.skip("this world cannot fail for a while")
+        call = _call(world, action, deadline)
+        world.make_unavailable()
+        with pytest.raises(ProviderUnavailable) as raised:
+            call(deadline)
+        assert raised.value.retryable
+        _assert_holds_no_secret(world, raised.value)
+
+    @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
+    def test_lasting_failure_is_not_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
+        """To repeat what is refused would hide that somebody must do something."""
+        if world.make_refusing is None:
+            pytest.skip("this world cannot refuse")
+        call = _call(world, action, deadline)
+        world.make_refusing()
+        with pytest.raises(ProviderRefused) as raised:
+            call(deadline)
+        assert not raised.value.retryable
+        _assert_holds_no_secret(world, raised.value)
+
+    def test_listing_that_cannot_be_trusted_is_no_listing(self, world: World, deadline: Deadline) -> None:
+        """Half a listing would make the other half look like machines that are gone."""
+        if world.spoil_listing is None:
+            pytest.skip("this world cannot spoil its listing")
+        world.spoil_listing()
+        with pytest.raises(ListingInvalid) as raised:
+            world.provider.list_machines(deadline)
+        _assert_holds_no_secret(world, raised.value)
+
+
+def _ids(machines: list[Machine]) -> list[ProviderId]:
+    return [machine.provider_id for machine in machines if machine.provider_id != INVALID]
+
+
+def _by_capacity(machines: list[Machine]) -> dict[str | None, Machine]:
+    return {machine.capacity_id: machine for machine in machines}
+
+
+def _unused(world: World, deadline: Deadline) -> list[Machine]:
+    """Return the capacity that a machine can be created on."""
+    return [
+        machine
+        for machine in world.provider.list_machines(deadline)
+        if machine.availability is not Availability.KNOWN_USED and not machine.failed
+    ]
+
+
+def _create(world: World, deadline: Deadline) -> Machine:
+    """Create a machine with ``TOKEN`` on the first unused capacity."""
+    return world.provider.create_machine(_unused(world, deadline)[0], TOKEN, deadline)
+
+
+def _action(world: World, action: str) -> Callable[[ProviderId, Deadline], None]:
+    """Return the provider's method for *action*, a ``Capability``; skip the test if it has none."""
+    if action not in world.provider.capabilities:
+        pytest.skip(f"this provider cannot {action} machines")
+    return _methods(world.provider)[Capability(action)]
+
+
+def _methods(provider: Provider) -> dict[Capability, Callable[[ProviderId, Deadline], None]]:
+    return {
+        Capability.REBOOT: provider.reboot,
+        Capability.POWER_CYCLE: provider.power_cycle,
+        Capability.REINSTALL: provider.reinstall,
+        Capability.RELEASE: provider.release,
+    }
+
+
+def _call(world: World, action: str, deadline: Deadline) -> Callable[[Deadline], object]:
+    """Return *action*, ready to be called: on a machine that exists, or on capacity that is unused."""
+    provider = world.provider
+    if action == "list":
+        return provider.list_machines
+    if action == "create":
+        capacity = _unused(world, deadline)[0]
+        return lambda limit: provider.create_machine(capacity, TOKEN, limit)
+    method = provider.get_machine if action == "get" else _action(world, action)
+    created = _create(world, deadline)
+    world.settle()
+    return lambda limit: method(created.provider_id, limit)
+
+
+def _assert_holds_no_secret(world: World, error: BaseException) -> None:
+    """Fail if the credential is in *error* or in any error behind it, as a log line would show them."""
+    shown = "".join(traceback.format_exception(error)) + repr(error)
+    assert world.secret is None or world.secret not in shown

@@ -1,0 +1,60 @@
+"""What tests of the redfish provider share: the adapter in front of a rack, and its secrets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.domain.errors import SecretMissing
+from shepherd_core.providers.redfish.redfish import RedfishProvider
+from shepherd_core.settings.provider_config import RedfishSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.domain.clock import Clock
+
+    from simulator.providers.redfish.redfish_bmcs import RedfishRack
+
+
+@dataclass
+class Secrets:
+    """A store of secrets that remembers what it read until it is told to forget, as the real one does."""
+
+    stored: dict[str, str]
+    remembered: dict[str, str] = field(default_factory=dict)
+    reads: list[str] = field(default_factory=list)
+    """The secrets that were really read."""
+
+    def read(self, name: str) -> str:
+        """Return a secret as it was when it was first read."""
+        if name not in self.remembered:
+            self.reads.append(name)
+            if name not in self.stored:
+                raise SecretMissing(f"no secret {name!r}")
+            self.remembered[name] = self.stored[name]
+        return self.remembered[name]
+
+    def forget(self, name: str) -> None:
+        """Read it anew next time."""
+        self.remembered.pop(name, None)
+
+
+def provider(
+    rack: RedfishRack,
+    clock: Clock,
+    *,
+    read_list: Callable[[], bytes] | None = None,
+    secrets: Secrets | None = None,
+    **settings: Any,
+) -> RedfishProvider:
+    """Return the adapter for *rack*, with *settings* without their prefix."""
+    store = secrets or Secrets(dict(rack.secrets))
+    return RedfishProvider(
+        RedfishSettings(redfish_list="/unused", **{f"redfish_{name}": value for name, value in settings.items()}),
+        read_list or (lambda: rack.document),
+        clock,
+        read_secret=store.read,
+        forget_secret=store.forget,
+        read_ca=rack.ca_file.read_bytes,
+    )

@@ -1,0 +1,100 @@
+"""The agent's own protobuf codec against the real one."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationRequest
+
+from agent.shepherd_agent import messages
+from agent.shepherd_agent.refusal import Refusal
+
+_TEXT = st.text(min_size=1, max_size=300)
+
+
+@given(_TEXT, _TEXT, st.binary(max_size=5000))
+def test_the_agent_reads_what_the_initializer_writes(machine_id: str, endpoint: str, certificate: bytes) -> None:
+    """Both sides must agree on every byte."""
+    sent = TakeoverInit(machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=certificate).SerializeToString()
+    assert messages.TakeoverInit.decode(sent) == messages.TakeoverInit(machine_id, endpoint, certificate, sent)
+
+
+@given(_TEXT, st.binary(max_size=500), st.lists(st.text(max_size=300), max_size=5))
+def test_the_initializer_reads_what_the_agent_answers(machine_id: str, key: bytes, warnings: list[str]) -> None:
+    """The answer holds the very message that was received."""
+    sent = TakeoverInit(machine_id=machine_id, bmaas_endpoint="e")
+    init = messages.TakeoverInit.decode(sent.SerializeToString())
+    answer = TakeoverResponse.FromString(messages.takeover_success(init, key, warnings))
+    assert answer.WhichOneof("result") == "success"
+    assert answer.success.init_message == sent
+    assert (answer.success.key, list(answer.success.warning)) == (key, warnings)
+
+
+@given(st.text(max_size=300))
+def test_the_initializer_reads_why_the_agent_refused(reason: str) -> None:
+    """The reason goes into the history."""
+    answer = TakeoverResponse.FromString(messages.takeover_error(reason))
+    assert answer.WhichOneof("result") == "error"
+    assert answer.error.message == reason
+
+
+def test_fields_of_a_later_version_are_passed_over_and_sent_back() -> None:
+    """An Initializer may be newer than the agent that it starts, and compares the whole message."""
+    known = TakeoverInit(machine_id="m", bmaas_endpoint="e").SerializeToString()
+    unknown = (
+        b"\x20\x96\x01"  # 4: varint
+        b"\x29\x01\x02\x03\x04\x05\x06\x07\x08"  # 5: 64 bits
+        b"\x32\x02hi"  # 6: bytes
+        b"\x3d\x01\x02\x03\x04"  # 7: 32 bits
+        b"\x82\x7d\x01x"  # 2000: bytes
+    )
+    init = messages.TakeoverInit.decode(unknown + known + unknown)
+    assert (init.machine_id, init.bmaas_endpoint) == ("m", "e")
+    answer = TakeoverResponse.FromString(messages.takeover_success(init, b"k", ()))
+    assert answer.success.init_message.SerializeToString(deterministic=True) == TakeoverInit.FromString(
+        unknown + known + unknown
+    ).SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "no machine_id"),
+        (TakeoverInit(machine_id="m").SerializeToString(), "no bmaas_endpoint"),
+        (TakeoverInit(bmaas_endpoint="e").SerializeToString(), "no machine_id"),
+        (b"\x0a\x02\xff\xfe", "not a TakeoverInit"),
+        (b"\x0a", "middle of a field"),
+        (b"\x0a\x05abc", "middle of a field"),
+        (b"\x29\x01", "middle of a field"),
+        (b"\x02\x00", "number 0"),
+        (b"\x0b", "wire type 3"),
+        (b"\xff" * 12, "longer than 10 bytes"),
+    ],
+)
+def test_a_message_that_is_no_takeover_is_refused(message: bytes, reason: str) -> None:
+    """It may be cut off when the SSH connection breaks."""
+    with pytest.raises(Refusal, match=reason):
+        messages.TakeoverInit.decode(message)
+
+
+@given(st.binary(max_size=200))
+def test_no_input_makes_the_agent_crash(message: bytes) -> None:
+    """Whatever arrives, the Initializer is told why it was not good."""
+    with contextlib.suppress(Refusal):
+        messages.TakeoverInit.decode(message)
+
+
+@given(_TEXT)
+def test_a_heartbeat_names_its_machine(machine_id: str) -> None:
+    """And holds nothing else yet."""
+    assert messages.heartbeat_request(machine_id) == HeartbeatRequest(machine_id=machine_id).SerializeToString()
+
+
+def test_a_message_of_another_type_is_refused() -> None:
+    """Numbers where text belongs are no machine id."""
+    with pytest.raises(Refusal, match="no machine_id"):
+        messages.TakeoverInit.decode(OSInstallationRequest(generation=7).SerializeToString())

@@ -1,0 +1,257 @@
+"""The agent handshake: what is done in which order, and every answer that is not good enough."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+import pytest
+from shepherd_core.agent.takeover import STDERR_BYTES, RunResult, Takeover, printable, take_over
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import (
+    AgentExited,
+    AgentRefused,
+    MalformedAnswer,
+    SessionExpired,
+    TakeoverError,
+    TimeLimitExceeded,
+    WrongInitMessage,
+    WrongKeyLength,
+)
+from shepherd_core.domain.pb.agent_pb2 import TakeoverError as AgentsError
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
+
+if TYPE_CHECKING:
+    from shepherd_core.agent.takeover import AgentBinary
+
+    from tests.conftest import ManualClock
+
+KEY = bytes(range(32))
+INIT = TakeoverInit(machine_id="7b1d", bmaas_endpoint="https://bmaas.example", ca_certificate=b"\x30der")
+
+
+class Agent:
+    """An agent executable that is never read."""
+
+    sha256 = "ab" * 32
+    size = 3
+
+    def open(self) -> BinaryIO:
+        """Return it."""
+        return io.BytesIO(b"elf")
+
+
+@dataclass
+class Machine:
+    """A machine behind a connection: it has files, and answers as it was told."""
+
+    answer: bytes = b""
+    stderr: bytes = b""
+    exit_status: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+    stdin: bytes = b""
+    seconds_to_answer: float = 0
+    seconds_per_step: float = 0
+    clock: ManualClock | None = None
+    host_key: str = "ssh-ed25519 AAAA"
+
+    def has(self, path: str, sha256: str, _deadline: Deadline) -> bool:
+        """Compare."""
+        self._step("has")
+        return self.files.get(path) == sha256
+
+    def upload(self, binary: AgentBinary, path: str, _deadline: Deadline) -> None:
+        """Store."""
+        self._step("upload")
+        self.files[path] = binary.sha256
+
+    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
+        """Answer."""
+        assert path in self.files
+        self.seconds_to_answer = deadline.left()
+        self._step("run")
+        self.stdin = stdin
+        return RunResult(self.answer, self.stderr, self.exit_status)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if self.clock is not None:
+            self.clock.now += self.seconds_per_step
+
+
+def success(init: TakeoverInit = INIT, key: bytes = KEY, warnings: tuple[str, ...] = ()) -> bytes:
+    """Return the answer of an agent that is content."""
+    return TakeoverResponse(success=TakeoverSuccess(init_message=init, key=key, warning=warnings)).SerializeToString()
+
+
+def refusal(message: str) -> bytes:
+    """Return the answer of an agent that is not."""
+    return TakeoverResponse(error=AgentsError(message=message)).SerializeToString()
+
+
+def take(machine: Machine, deadline: Deadline) -> Takeover:
+    """Take *machine* over with what ``INIT`` says."""
+    return take_over(
+        machine,
+        Agent(),
+        "/root/agent",
+        machine_id=INIT.machine_id,
+        endpoint=INIT.bmaas_endpoint,
+        ca_certificate=INIT.ca_certificate,
+        answer_seconds=30,
+        deadline=deadline,
+    )
+
+
+def test_agent_is_uploaded_run_and_recorded(deadline: Deadline) -> None:
+    """This is the way that every machine goes."""
+    machine = Machine(success(warnings=("no EFI",)), stderr=b"hello\n")
+    assert take(machine, deadline) == Takeover(KEY, ("no EFI",), "hello\n")
+    assert machine.steps == ["has", "upload", "run"]
+    assert TakeoverInit.FromString(machine.stdin) == INIT
+
+
+def test_agent_that_is_there_is_not_uploaded_again(deadline: Deadline) -> None:
+    """An agent can exceed 100 MB; a machine is taken over again after each reboot."""
+    machine = Machine(success(), files={"/root/agent": Agent.sha256})
+    take(machine, deadline)
+    assert machine.steps == ["has", "run"]
+
+
+def test_other_file_in_its_place_is_replaced(deadline: Deadline) -> None:
+    """A release reaches the machines this way."""
+    machine = Machine(success(), files={"/root/agent": "an older one"})
+    take(machine, deadline)
+    assert machine.steps == ["has", "upload", "run"]
+
+
+def test_nothing_is_run_after_the_time_limit(clock: ManualClock) -> None:
+    """An agent that was started too late would be one that nobody records."""
+    machine = Machine(success(), clock=clock, seconds_per_step=6)
+    with pytest.raises(TimeLimitExceeded):
+        take(machine, Deadline(clock, 10))
+    assert machine.steps == ["has", "upload"]
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(100, 30), (20, 20)])
+def test_agent_has_a_time_limit_of_its_own_to_answer(clock: ManualClock, seconds: float, left: float) -> None:
+    """An upload may take long, an answer may not; and neither may take longer than the machine was given."""
+    machine = Machine(success())
+    take(machine, Deadline(clock, seconds))
+    assert machine.seconds_to_answer == left
+
+
+def test_nothing_is_run_when_the_session_is_over(clock: ManualClock) -> None:
+    """Another session may be at work on the machine by then: this is the fence in front of it."""
+    machine = Machine(success())
+    with pytest.raises(SessionExpired):
+        take(machine, Deadline(clock, 10, session_left=lambda: 0.0))
+    assert machine.steps == ["has", "upload"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "exit_status", "error", "words"),
+    [
+        (success(), 1, AgentExited, "exited with status 1"),
+        (b"", 127, AgentExited, "exited with status 127"),
+        (success(), -1, AgentExited, "without a status, as if killed"),
+        (b"", 0, MalformedAnswer, "answered nothing"),
+        (b"Segmentation fault", 0, MalformedAnswer, "18 bytes that are not a TakeoverResponse"),
+        (success()[:-1], 0, MalformedAnswer, "not a TakeoverResponse"),
+        (b"\x1a\x01x", 0, MalformedAnswer, "not a TakeoverResponse"),
+        (refusal("no disk"), 0, AgentRefused, "the agent reports: no disk"),
+        (refusal("no disk"), 1, AgentRefused, "the agent reports: no disk"),
+        (refusal(""), 0, AgentRefused, "an error without text"),
+        (success(key=KEY[1:]), 0, WrongKeyLength, "31 bytes long instead of 32"),
+        (success(key=KEY + b"x"), 0, WrongKeyLength, "33 bytes long instead of 32"),
+        (success(key=b""), 0, WrongKeyLength, "0 bytes long instead of 32"),
+        (success(TakeoverInit()), 0, WrongInitMessage, "machine '' instead of '7b1d'"),
+    ],
+)
+def test_every_other_answer_fails_the_takeover(
+    deadline: Deadline, *, answer: bytes, exit_status: int, error: type[TakeoverError], words: str
+) -> None:
+    """The machine's history must say which of the conditions was not met."""
+    with pytest.raises(error, match=words):
+        take(Machine(answer, exit_status=exit_status), deadline)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("machine_id", "other", "machine 'other' instead of '7b1d'"),
+        ("bmaas_endpoint", "https://evil", "endpoint 'https://evil' instead of 'https://bmaas.example'"),
+        ("ca_certificate", b"\x30other", "another certificate"),
+    ],
+)
+def test_agent_must_answer_for_exactly_what_it_was_sent(
+    deadline: Deadline, name: str, value: str | bytes, words: str
+) -> None:
+    """An agent of another installation on the same machine would be recorded as ours."""
+    theirs = TakeoverInit()
+    theirs.CopyFrom(INIT)
+    setattr(theirs, name, value)
+    with pytest.raises(WrongInitMessage, match=words):
+        take(Machine(success(theirs)), deadline)
+
+
+def test_refusal_of_the_agent_counts_more_than_its_exit_status(deadline: Deadline) -> None:
+    """Its own words say more than a number."""
+    with pytest.raises(AgentRefused, match="no disk"):
+        take(Machine(refusal("no disk"), exit_status=1, stderr=b"noise"), deadline)
+
+
+def test_last_words_of_an_agent_that_exits_are_in_the_message(deadline: Deadline) -> None:
+    """Most often they are the reason: a library or an interpreter that the machine has not."""
+    with pytest.raises(AgentExited, match="status 127: sh: not found") as caught:
+        take(Machine(exit_status=127, stderr=b"sh:\tnot found\n"), deadline)
+    assert caught.value.__notes__ == ["standard error of the agent: sh: not found"]
+
+
+def test_what_a_machine_writes_cannot_flood_or_forge_the_history(deadline: Deadline) -> None:
+    """Messages are stored and shown in terminals; a machine may be in other hands."""
+    evil = "\x1b[2J\u202eline\nline\x00" + "long " * 10_000
+    for machine in (
+        Machine(refusal(evil)),
+        Machine(success(TakeoverInit(machine_id=evil, bmaas_endpoint=evil))),
+        Machine(exit_status=1, stderr=evil.encode()),
+    ):
+        with pytest.raises(TakeoverError) as caught:
+            take(machine, deadline)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1_000
+        assert all(len(note) < STDERR_BYTES + 100 for note in getattr(caught.value, "__notes__", ()))
+
+
+def test_warnings_and_standard_error_are_bounded(deadline: Deadline) -> None:
+    """They go into the log of every takeover."""
+    machine = Machine(success(warnings=("\x1bwarning " * 1_000,) * 1_000), stderr=b"\xff" + b"e" * 10_000)
+    takeover = take(machine, deadline)
+    assert len(takeover.warnings) <= 20
+    assert all(len(warning) <= 300 and warning.isprintable() for warning in takeover.warnings)
+    assert takeover.stderr == "e" * STDERR_BYTES
+
+
+def test_standard_error_that_is_no_text_is_no_fault(deadline: Deadline) -> None:
+    """What cannot be decoded is replaced, and the rest kept."""
+    assert take(Machine(success(), stderr=b"caf\xe9"), deadline).stderr == "caf\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\t\x07", "two lines"),
+        ("", ""),
+        ("0123456789a", "0123456..."),
+        ("\u00e9", "\u00e9"),
+    ],
+)
+def test_printable_text_is_one_bounded_line(text: str, shown: str) -> None:
+    """Letters of any language stay; what moves a cursor does not."""
+    assert printable(text, 10) == shown

@@ -1,0 +1,195 @@
+"""The settings: read from the environment, every fault told at once."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from pydantic import ValidationError
+from pydantic_core import PydanticUndefined
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings import config, provider_config
+from shepherd_core.settings.config import (
+    BmdbSettings,
+    InitializerSettings,
+    ProvisionerSettings,
+    RecovererSettings,
+    Settings,
+    SilenceSettings,
+    load,
+)
+from shepherd_core.settings.provider_config import EquinixSettings, StaticSettings
+
+ALL = [
+    settings
+    for module in (config, provider_config)
+    for _, settings in inspect.getmembers(module, inspect.isclass)
+    if issubclass(settings, Settings) and settings is not Settings and settings.__module__ == module.__name__
+]
+FIELDS = [(settings, name) for settings in ALL for name in settings.model_fields]
+
+INITIALIZER = {
+    "BMDB_HOST": "db.example",
+    "PROVIDER": "static",
+    "AGENT_SOURCE": "s3://bucket/agent",
+    "AGENT_ENDPOINT": "https://agents.example",
+}
+EQUINIX = {
+    "EQUINIX_PROJECT_ID": "project",
+    "EQUINIX_API_KEY_PARAMETER": "/key",
+    "EQUINIX_DEVICE_PREFIX": "shepherd-",
+    "EQUINIX_KEY_LABEL": "shepherd",
+}
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    """Set these in the environment, behind the prefix."""
+    for name, value in values.items():
+        monkeypatch.setenv(f"SHEPHERD_{name}", value)
+
+
+def faults(*settings: type[Settings]) -> list[str]:
+    """Return what is wrong with the environment."""
+    with pytest.raises(ConfigError) as caught:
+        load(*settings)
+    return list(caught.value.faults)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names in capitals behind one prefix; types as declared; the rest has defaults."""
+    given(monkeypatch, **INITIALIZER, CONCURRENCY="25", SSH_CONNECT_TIMEOUT_SECONDS="0.5")
+    (settings,) = load(InitializerSettings)
+    assert settings.bmdb_host == "db.example"
+    assert settings.concurrency == 25
+    assert settings.ssh_connect_timeout_seconds == 0.5
+    assert settings.agent_path == "/root/agent"
+
+
+def test_every_fault_of_every_type_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One deployment to mend them all, not one for each."""
+    given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", EQUINIX_DEVICE_PREFIX="FIXME-")
+    found = faults(InitializerSettings, EquinixSettings)
+    assert sorted(fault.split()[0] for fault in found) == [
+        "SHEPHERD_AGENT_ENDPOINT",
+        "SHEPHERD_AGENT_SOURCE",
+        "SHEPHERD_BMDB_HOST",
+        "SHEPHERD_CONCURRENCY",
+        "SHEPHERD_EQUINIX_API_KEY_PARAMETER",
+        "SHEPHERD_EQUINIX_DEVICE_PREFIX",
+        "SHEPHERD_EQUINIX_KEY_LABEL",
+        "SHEPHERD_EQUINIX_PROJECT_ID",
+        "SHEPHERD_PROVIDER",
+        "SHEPHERD_SSH_PORT",
+    ]
+
+
+def test_a_fault_tells_the_value_and_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the source code at hand."""
+    given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
+    provider, port = faults(InitializerSettings)
+    assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'static', 'redfish', ")
+    assert provider.endswith("The provider whose machines this function works on.")
+    assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
+    assert port.endswith("Port where SSH answers on the machines.")
+
+
+def test_a_fault_that_two_types_share_is_told_once() -> None:
+    """The types of one function overlap."""
+    found = faults(ProvisionerSettings, RecovererSettings)
+    assert len(found) == len(set(found))
+    assert sum("SHEPHERD_BMDB_HOST" in fault for fault in found) == 1
+
+
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template can leave a value out in no other way."""
+    given(monkeypatch, BMDB_HOST="", BMDB_PORT="")
+    assert faults(BmdbSettings) == [
+        "SHEPHERD_BMDB_HOST is not set. Host name of the database; a path is the folder of its Unix socket."
+    ]
+    given(monkeypatch, BMDB_HOST="db.example")
+    assert load(BmdbSettings)[0].bmdb_port == 5432
+
+
+@pytest.mark.parametrize("name", ["EQUINIX_DEVICE_PREFIX", "EQUINIX_KEY_LABEL"])
+@pytest.mark.parametrize("value", ["FIXME", "shepherd-FIXME-", ""])
+def test_what_was_never_filled_in_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """A wrong prefix would touch somebody's production machines."""
+    given(monkeypatch, **EQUINIX | {name: value})
+    (fault,) = faults(EquinixSettings)
+    assert fault.startswith(f"SHEPHERD_{name} is ")
+    given(monkeypatch, **EQUINIX)
+    load(EquinixSettings)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "86401", "soon"])
+def test_seconds_are_a_time_of_at_most_a_day(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """What is no time would make a wait that never ends, or a loop that never waits."""
+    given(monkeypatch, SILENCE_SECONDS=value)
+    (fault,) = faults(SilenceSettings)
+    assert fault.startswith(f"SHEPHERD_SILENCE_SECONDS is '{value}': ")
+
+
+@pytest.mark.parametrize(
+    "name", ["BACKOFF_EXPONENT", "SETTLE_SECONDS", "BACKOFF_INITIAL_SECONDS", "CONCURRENCY", "SESSION_SECONDS"]
+)
+def test_no_number_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Comparisons with it are all false, so it would slip through ranges that are checked the other way round."""
+    given(monkeypatch, BMDB_HOST="db.example", PROVIDER="static", **{name: "nan"})
+    (fault,) = faults(RecovererSettings)
+    assert fault.startswith(f"SHEPHERD_{name} is 'nan': ")
+
+
+@pytest.mark.parametrize("path", ["agent", "/root/my agent", "/root/'agent'", ""])
+def test_the_agents_path_needs_no_quoting(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """It becomes part of a command on the machines; an empty one is the default."""
+    given(monkeypatch, **INITIALIZER, AGENT_PATH=path)
+    if path:
+        (fault,) = faults(InitializerSettings)
+        assert fault.startswith("SHEPHERD_AGENT_PATH is ")
+    else:
+        assert load(InitializerSettings)[0].agent_path == "/root/agent"
+
+
+def test_the_defaults_are_those_of_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators of the predecessor find what they know."""
+    given(monkeypatch, **INITIALIZER)
+    provisioner, initializer, recoverer = load(ProvisionerSettings, InitializerSettings, RecovererSettings)
+    assert isinstance(provisioner, ProvisionerSettings)
+    assert (provisioner.max_machines, provisioner.chunk, provisioner.creation_seconds) == (50, 20, 5)
+    assert provisioner.penalty_seconds == 3600
+    assert isinstance(initializer, InitializerSettings)
+    assert initializer.backoff == Backoff(300, 14_400, 1.2)
+    assert (initializer.ssh_connect_timeout_seconds, initializer.agent_timeout_seconds) == (2, 60)
+    assert (initializer.agent_path, initializer.ssh_user) == ("/root/agent", "root")
+    assert isinstance(recoverer, RecovererSettings)
+    assert recoverer.backoff == Backoff(60, 3600, 1.2)
+    assert (recoverer.first_heartbeat_seconds, recoverer.silence_seconds) == (1800, 600)
+
+
+def test_settings_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm function keeps them for hours."""
+    given(monkeypatch, STATIC_LIST="machines.json")
+    (settings,) = load(StaticSettings)
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.static_list = "others.json"  # type: ignore[misc]  # that is what is tried
+
+
+@pytest.mark.parametrize(("settings", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))
+def test_every_setting_is_described_and_its_default_valid(settings: type[Settings], name: str) -> None:
+    """The description is what a fault quotes and what the documentation says."""
+    field = settings.model_fields[name]
+    assert field.description
+    assert field.description.endswith(".")
+    if name.endswith("_seconds"):
+        assert "econds" in field.description
+    if field.default is not PydanticUndefined and field.default is not None:  # None is: not set
+        settings.__pydantic_validator__.validate_assignment(settings.model_construct(), name, field.default)
+
+
+def test_a_setting_means_the_same_in_every_function() -> None:
+    """One environment serves several; a name with two types would be right in one of them alone."""
+    kinds: dict[str, set[str]] = {}
+    for settings, name in FIELDS:
+        kinds.setdefault(name, set()).add(str(settings.model_fields[name].annotation))
+    assert {name: found for name, found in kinds.items() if len(found) > 1} == {}

@@ -1,0 +1,173 @@
+"""The handlers are thin, and cheap to import."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core import runtime
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.machine import Capability
+from shepherd_core.runtime import LOOPS
+
+from bench import coldstart
+from tests.unit.providers.test_provider_table import ALL as PROVIDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
+FUNCTIONS = (*LOOPS, "migrator", "agent_api")
+
+# What takes long to import, and what only some functions or only some invocations need, or none.
+HEAVY = {
+    "aws_lambda_powertools",
+    "boto3",
+    "botocore",
+    "cryptography",
+    "google",
+    "moto",
+    "nacl",
+    "paramiko",
+    "requests",
+    "rich",
+    "sushy",
+    "typer",
+}
+BUILT: dict[str, set[str]] = {
+    "provisioner": set(),
+    "initializer": {"google"},
+    "recoverer": {"requests"},
+    "updater": set(),
+    "migrator": set(),
+    "agent_api": {"google", "nacl"},
+}
+"""
+What a function needs of it before it is asked for anything. The Recoverer's provider is the one with an API; the agent
+API is built when the first request is there, and every request takes both.
+"""
+
+OF_PROVIDERS: dict[str, set[str]] = {
+    "static": set(),
+    "redfish": {"requests", "sushy"},
+    "equinix": {"requests"},
+    "ec2": set(),  # boto3 comes with the first call, as for a secret
+    "hetzner": {"requests"},
+}
+"""What a function needs of it to reach its provider."""
+
+WANTED = {"provisioner": Capability.CREATE, "recoverer": Capability.REBOOT}
+"""What a loop cannot do without; the others only look."""
+REFUSED = {
+    (loop, provider)
+    for loop, wanted in WANTED.items()
+    for provider, make in PROVIDERS.items()
+    if wanted not in make()[0].capabilities
+}
+
+OURS = {"functions", "shepherd_core"}
+
+
+def test_every_loop_has_a_function_and_an_event() -> None:
+    """What the runtime can run and nobody deploys, or the other way round, is a mistake."""
+    assert {path.parent.name for path in ROOT.glob("functions/*/app.py")} == set(FUNCTIONS)
+    assert {path.stem for path in ROOT.glob("events/*.json")} == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_handler_only_hands_over(function: str) -> None:
+    """What is decided in a handler escapes the tests of the package, and the command line that runs loops too."""
+    lines = (ROOT / "functions" / function / "app.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 30
+
+
+@cache
+def packages(program: str) -> set[str]:
+    """Return the packages that *program* loads and that neither Python nor we bring; several tests ask for some."""
+    return foreign(coldstart.measure(program).modules)
+
+
+def foreign(modules: frozenset[str]) -> set[str]:
+    """Return the packages of *modules* that neither Python nor we bring."""
+    found = {module.partition(".")[0] for module in modules}
+    return {package for package in found if not package.startswith("_")} - sys.stdlib_module_names - OURS
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_importing_a_handler_imports_nothing_that_may_never_be_needed(function: str) -> None:
+    """Every cold start pays for it."""
+    assert not HEAVY & packages(coldstart.ours(function, "import"))
+
+
+SECRETS_ELSEWHERE = {
+    "SHEPHERD_STATIC_LIST": "https://example.com/machines.json",
+    "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
+    "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb",
+    "SHEPHERD_BMDB_CA_SOURCE": "ssm:/shepherd/ca",
+}
+
+
+@pytest.mark.parametrize("settings", [{}, SECRETS_ELSEWHERE, {"SHEPHERD_BMDB_AUTH": "iam"}], ids=["", "kept", "iam"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_that_was_asked_nothing_yet_has_loaded_no_library_for_it(
+    function: str, settings: dict[str, str]
+) -> None:
+    """SSH comes with the first machine that is due, AWS with the first secret: most cold starts find neither."""
+    assert HEAVY & packages(coldstart.built(function, **settings)) == BUILT[function]
+
+
+@pytest.mark.parametrize("stage", ["import", "ready"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_cold_start_is_compared_with_the_libraries_that_are_loaded(function: str, stage: str) -> None:
+    """A baseline with less in it would blame us; one with more would hide what we are slow at."""
+    assert packages(coldstart.ours(function, stage)) == packages(coldstart.bare(function, stage))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_function_loads_the_code_and_the_libraries_of_its_provider_alone(provider: str) -> None:
+    """Whoever has a list of machines shall not wait for what speaks to BMCs, nor trust it."""
+    loaded = coldstart.measure(coldstart.built("updater", SHEPHERD_PROVIDER=provider)).modules
+    prefix = "shepherd_core.providers."
+    adapters = {module.removeprefix(prefix) for module in loaded if module.startswith(prefix)}
+    assert provider in adapters
+    assert not [module for module in adapters for other in PROVIDERS.keys() - {provider} if module.startswith(other)]
+    assert HEAVY & foreign(loaded) == OF_PROVIDERS[provider]
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Return what sets more than the settings of a function with any provider; its process ends with the test."""
+    for name, value in coldstart.SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    builders = [value for value in vars(runtime).values() if hasattr(value, "cache_clear")]
+    for builder in builders:
+        builder.cache_clear()
+    yield monkeypatch
+    for builder in builders:
+        builder.cache_clear()
+
+
+@pytest.mark.parametrize(("loop", "provider"), sorted({*product(LOOPS, PROVIDERS)} - REFUSED))
+def test_a_loop_takes_every_provider_that_can_do_what_it_is_for(
+    loop: str, provider: str, environment: pytest.MonkeyPatch
+) -> None:
+    """Capacity, machines and agents are the same to it, whoever's they are."""
+    environment.setenv("SHEPHERD_PROVIDER", provider)
+    assert runtime.build(loop).provider == provider
+
+
+@pytest.mark.parametrize(("loop", "provider"), sorted(REFUSED))
+def test_a_loop_is_refused_where_its_provider_lacks_what_it_is_for(
+    loop: str, provider: str, environment: pytest.MonkeyPatch
+) -> None:
+    """Before it has touched anything; it would fail on every single machine."""
+    environment.setenv("SHEPHERD_PROVIDER", provider)
+    with pytest.raises(ConfigError) as caught:
+        runtime.build(loop)
+    can = ", ".join(sorted(PROVIDERS[provider]()[0].capabilities))
+    wanted = f"SHEPHERD_PROVIDER is '{provider}', which cannot {WANTED[loop]} machines. It can: {can}."
+    assert wanted in str(caught.value)

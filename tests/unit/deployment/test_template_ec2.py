@@ -1,0 +1,170 @@
+"""What the functions may do to EC2, conditions included: to the fleet all that is needed, to anything else nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from shepherd_core.providers.ec2 import ec2_objects
+from shepherd_core.settings.provider_config import Ec2Settings
+
+from tests.support.deployment.cloudformation import PSEUDO, Stack
+from tests.support.deployment.deployments import EC2, EC2_BY_TEMPLATE, FUNCTIONS, TEMPLATE, logical_id
+from tests.support.deployment.iam import allows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
+BOTH = {**EC2, **EC2_BY_TEMPLATE}
+OF_TEMPLATE = {"image": "ami-0f6", "security-group": "sg-0f6", "snapshot": "snap-0f6", "key-pair": "people"}
+"""What the launch template names, where the request does not."""
+RESTARTS = ("RebootInstances", "StopInstances", "StartInstances", "CreateReplaceRootVolumeTask")
+
+
+def arn(kind: str, name: str = "new") -> str:
+    """Return the ARN of a thing of EC2."""
+    owner = "" if kind in {"image", "snapshot"} else PSEUDO["AWS::AccountId"]
+    return f"arn:aws:ec2:{PSEUDO['AWS::Region']}:{owner}:{kind}/{name}"
+
+
+def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]]:
+    """Return what a function may do."""
+    return Stack(TEMPLATE, deployment).statements(logical_id(function))
+
+
+def request(deployment: dict[str, str], **changes: str) -> dict[str, Any]:
+    """Return what the adapter asks EC2 for in a deployment, or in one that is different in this."""
+    variables = Stack(TEMPLATE, {**deployment, **changes}).resources["ProvisionerFunction"]["Properties"][
+        "Environment"
+    ]["Variables"]
+    named = {name.removeprefix("SHEPHERD_").lower(): value for name, value in variables.items() if value}
+    settings = Ec2Settings(**{name: value for name, value in named.items() if name.startswith("ec2_")})
+    wanted = ec2_objects.launch(settings, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
+    return {**wanted, "SubnetId": settings.ec2_subnets.split(",")[0]}
+
+
+def checks(asked: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield what EC2 checks of a launch, as the Service Authorization Reference tells: action, resource, context."""
+    template = asked.get("LaunchTemplate", {}).get("LaunchTemplateId")
+    launched = {} if template is None else {"ec2_LaunchTemplate": arn("launch-template", template)}
+    in_template = {**launched, "ec2_IsLaunchTemplateResource": "true"}
+    named: dict[str, dict[str, Any]] = {
+        arn("network-interface"): {},
+        arn("subnet", asked["SubnetId"]): {"ec2_SubnetID": asked["SubnetId"]},
+    }
+    for group in asked.get("SecurityGroupIds", []):
+        named[arn("security-group", group)] = {"ec2_SecurityGroupID": group}
+    if "ImageId" in asked:
+        named[arn("image", asked["ImageId"])] = {}
+    for each in asked["TagSpecifications"]:
+        tags = {tag["Key"]: tag["Value"] for tag in each["Tags"]}
+        given = {"aws_TagKeys": list(tags), **{f"aws_RequestTag/{key}": value for key, value in tags.items()}}
+        named[arn(each["ResourceType"])] = given
+        yield "ec2:CreateTags", arn(each["ResourceType"]), {**given, "ec2_CreateAction": "RunInstances"}
+    yield from (("ec2:RunInstances", resource, {**launched, **context}) for resource, context in named.items())
+    if template is not None:
+        yield "ec2:RunInstances", arn("launch-template", template), in_template
+        kinds = {resource.split(":")[5].split("/")[0] for resource in named}
+        for kind, name in OF_TEMPLATE.items():
+            if kind not in kinds:
+                own = {"ec2_SecurityGroupID": name} if kind == "security-group" else {}
+                yield "ec2:RunInstances", arn(kind, name), {**in_template, **own}
+
+
+def refused(deployment: dict[str, str], asked: dict[str, Any]) -> list[str]:
+    """Return the resources that the Provisioner may not launch with, or tag, as it is *asked* for."""
+    allowed = statements(deployment, "provisioner")
+    return [resource for action, resource, context in checks(asked) if not allows(allowed, action, resource, **context)]
+
+
+@pytest.mark.parametrize("deployment", [EC2, EC2_BY_TEMPLATE, BOTH], ids=["image", "template", "both"])
+def test_the_provisioner_may_launch_what_the_adapter_asks_for(deployment: dict[str, str]) -> None:
+    """Whatever names the image and the groups: settings, launch template, or one after the other."""
+    assert refused(deployment, request(deployment)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "resource"),
+    [
+        ({"Ec2Fleet": "theirs"}, arn("instance")),
+        ({"Ec2Subnets": "subnet-0f6"}, arn("subnet", "subnet-0f6")),
+        ({"Ec2SecurityGroups": "sg-0f6"}, arn("security-group", "sg-0f6")),
+        ({"Ec2Image": "ami-0f6"}, arn("image", "ami-0f6")),
+        ({"Ec2LaunchTemplate": "lt-0f6"}, arn("launch-template", "lt-0f6")),
+    ],
+)
+@pytest.mark.parametrize("deployment", [EC2, EC2_BY_TEMPLATE, BOTH], ids=["image", "template", "both"])
+def test_the_provisioner_may_launch_nothing_else(
+    deployment: dict[str, str], changes: dict[str, str], resource: str
+) -> None:
+    """An instance without our tag would belong to nobody; in another network it could reach what ours cannot."""
+    assert resource in refused(deployment, request(deployment, **changes))
+
+
+def test_an_instance_without_tags_cannot_be_launched() -> None:
+    """Nobody would ever find it again."""
+    bare = {**request(EC2), "TagSpecifications": []}
+    assert not allows(statements(EC2, "provisioner"), "ec2:RunInstances", arn("instance"))
+    assert refused(EC2, bare) == []  # the rest is as before, so that it is the tags which are missed
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"aws_RequestTag/shepherd-fleet": "ours", "aws_TagKeys": ["shepherd-fleet"]},
+        {"aws_TagKeys": ["shepherd-host-key"]},
+        {
+            "ec2_CreateAction": "RunInstances",
+            "aws_RequestTag/shepherd-fleet": "ours",
+            "aws_TagKeys": ["shepherd-fleet", "another"],
+        },
+    ],
+    ids=["later", "the host key of another", "of others"],
+)
+def test_tags_are_set_at_a_launch_alone(context: dict[str, Any]) -> None:
+    """Who could tag what is there could make any instance one of ours, and give ours another host key."""
+    assert not allows(statements(EC2, "provisioner"), "ec2:CreateTags", arn("instance", "i-1"), **context)
+
+
+@pytest.mark.parametrize("action", RESTARTS)
+def test_the_recoverer_may_restart_the_fleet_and_nothing_else(action: str) -> None:
+    """It is the tag that makes an instance ours."""
+    allowed = statements(EC2, "recoverer")
+    instance = f"ec2:{action}", arn("instance", "i-1")
+    assert allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": "ours"})
+    assert not allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": "theirs"})
+    assert not allows(allowed, *instance)
+
+
+def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
+    """Another would be another machine."""
+    action = "ec2:CreateReplaceRootVolumeTask"
+    allowed = statements(EC2, "recoverer")
+    assert all(allows(allowed, action, arn(kind)) for kind in ("volume", "replace-root-volume-task"))
+    assert allows(allowed, action, arn("image", EC2["Ec2Image"]))
+    assert not allows(allowed, action, arn("image", "ami-0f6"))
+
+
+def test_nobody_may_do_what_is_another_functions_part() -> None:
+    """The Provisioner launches, the Recoverer restarts, the others look; nothing ends an instance."""
+    tags = {"aws_ResourceTag/shepherd-fleet": "ours", "aws_RequestTag/shepherd-fleet": "ours"}
+    may = {
+        (function, action)
+        for function in FUNCTIONS
+        for action in ("RunInstances", "TerminateInstances", *RESTARTS)
+        if allows(statements(EC2, function), f"ec2:{action}", arn("instance", "i-1"), **tags)
+    }
+    assert may == {("provisioner", "RunInstances"), *(("recoverer", action) for action in RESTARTS)}
+
+
+def test_who_looks_at_instances_looks_in_this_region() -> None:
+    """EC2 lets nothing narrower be said."""
+    for function in FUNCTIONS:
+        allowed = statements(EC2, function)
+        here, elsewhere = (
+            allows(allowed, "ec2:DescribeInstances", "*", aws_RequestedRegion=region)
+            for region in (PSEUDO["AWS::Region"], "us-west-2")
+        )
+        assert (here, elsewhere) == (function not in {"migrator", "agent_api"}, False)

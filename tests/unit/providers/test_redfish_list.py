@@ -1,0 +1,167 @@
+"""What the list of machines with BMCs must look like, and what is said about one that does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from shepherd_core.domain.errors import ListingInvalid
+from shepherd_core.providers.redfish.redfish_list import redfish_list
+from shepherd_core.settings.provider_config import RedfishSettings
+
+GOOD = {
+    "ID": "rack1-1",
+    "Addr": "192.0.2.11",
+    "Location": "Amsterdam",
+    "Bmc": "https://192.0.2.111",
+    "System": "/redfish/v1/Systems/1",
+    "Credential": "/shepherd/bmc/rack1",
+    "Fingerprint": "ab" * 32,
+}
+LEAST = {"ID": "rack1-2", "Addr": "192.0.2.12", "Bmc": "https://bmc2.example:8443/", "Credential": "bmc2"}
+
+
+def parse(*entries: object) -> list[Any]:
+    """Return the entries of a list."""
+    return redfish_list(lambda: b"").parse(json.dumps(entries).encode())
+
+
+def test_what_is_optional_may_be_left_out() -> None:
+    """Most BMCs have one system, and some have a certificate that can be verified."""
+    full, least = parse(GOOD, LEAST)
+    assert full["System"] == "/redfish/v1/Systems/1"
+    assert least["Bmc"] == "https://bmc2.example:8443"
+    assert "System" not in least
+    assert "Fingerprint" not in least
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("Bmc", "http://192.0.2.111"),
+        ("Bmc", "192.0.2.111"),
+        ("Bmc", "https://"),
+        ("Bmc", "https://192.0.2.111/redfish/v1"),
+        ("Bmc", "https://192.0.2.111?a=1"),
+        ("Bmc", "https://192.0.2.111#a"),
+        ("Bmc", "https://user:password@192.0.2.111"),
+        ("Bmc", "https://192.0.2.111:99999"),
+        ("Bmc", "https://[::1"),
+        ("Bmc", "https://[::1::2]"),
+        ("Bmc", "https://a b"),
+        ("Bmc", "https://b\N{LATIN SMALL LETTER U WITH DIAERESIS}.example"),
+        ("Bmc", 5),
+        ("Bmc", None),
+        ("System", "redfish/v1/Systems/1"),
+        ("System", "https://192.0.2.111/redfish/v1/Systems/1"),
+        ("System", "/redfish/v1/Systems/a b"),
+        ("System", "/"),
+        ("System", ["/redfish/v1/Systems/1"]),
+        ("Credential", ""),
+        ("Credential", "root:calvin"),
+        ("Credential", {"user": "root"}),
+        ("Fingerprint", "ab" * 20),
+        ("Fingerprint", "xy" * 32),
+        ("Fingerprint", "ab" * 33),
+        ("Fingerprint", True),
+        ("Password", "calvin"),
+    ],
+)
+def test_a_faulty_field_is_refused_with_entry_field_and_value(field: str, value: object) -> None:
+    """Somebody has to find the place in a list of hundreds."""
+    with pytest.raises(ListingInvalid) as raised:
+        parse(LEAST, {**GOOD, field: value})
+    assert "entry 1: " in str(raised.value)
+    assert f"{field} is {value!r}" in str(raised.value) or f"{field!r} is {value!r}" in str(raised.value)
+    assert str(raised.value).count("entry") == 1
+
+
+def test_all_faults_are_told_at_once() -> None:
+    """Nobody likes to mend a list one fault at a time."""
+    with pytest.raises(ListingInvalid) as raised:
+        parse({**GOOD, "Addr": "x", "Fingerprint": "y"}, {"ID": "a"}, 7, {**GOOD, "ID": "b", "Addr": "192.0.2.13"})
+    told = [line.strip(" -") for line in str(raised.value).splitlines()[1:]]
+    assert [line.split(";")[0] for line in told] == [
+        "entry 0: Addr is 'x'",
+        "entry 0: Fingerprint is 'y'",
+        "entry 1: Addr is missing",
+        "entry 1: Bmc is missing",
+        "entry 1: Credential is missing",
+        "entry 2 is 7",
+        "entry 3: Bmc 'https://192.0.2.111' is that of entry 0 too",
+    ]
+    assert "an object with ID, Addr, Bmc and Credential was wanted" in told[5]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (GOOD["System"], GOOD["System"]),
+        (None, None),
+        (GOOD["System"], None),
+        (None, GOOD["System"]),
+        (GOOD["System"], f"{GOOD['System']}/"),
+    ],
+)
+@pytest.mark.parametrize("bmc", ["https://192.0.2.111", "https://192.0.2.111/", "HTTPS://192.0.2.111:443"])
+def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, bmc: str) -> None:
+    """A machine would be rebooted because another one is silent."""
+    first = {**GOOD, "System": one}
+    second = {**LEAST, "Bmc": bmc, "System": other}
+    with pytest.raises(ListingInvalid, match=r"entry 1: Bmc .* is that of entry 0 too; a System of its own was wanted"):
+        parse(*({name: value for name, value in entry.items() if value is not None} for entry in (first, second)))
+
+
+def test_a_bmc_has_one_spelling() -> None:
+    """Whoever takes it for two acts on one machine for two."""
+    spellings = ("https://[2001:db8::1]", "https://[2001:DB8:0:0::1]:443/")
+    with pytest.raises(ListingInvalid, match=r"is that of entry 0 too"):
+        parse(*({**LEAST, "ID": bmc, "Addr": f"192.0.2.{len(bmc)}", "Bmc": bmc} for bmc in spellings))
+
+
+def test_systems_of_one_bmc_are_told_apart() -> None:
+    """A chassis with blades has one BMC for all of them."""
+    assert len(parse(GOOD, {**LEAST, "Bmc": GOOD["Bmc"], "System": "/redfish/v1/Systems/2"})) == 2
+
+
+@pytest.mark.parametrize("fingerprint", ["AB" * 32, ":".join(["aB"] * 32)])
+def test_a_fingerprint_is_taken_as_tools_print_it(fingerprint: str) -> None:
+    """Openssl writes colons and capitals, others do not."""
+    assert parse({**GOOD, "Fingerprint": fingerprint})[0]["Fingerprint"] == "ab" * 32
+
+
+_VALUES: st.SearchStrategy[object] = st.sampled_from(
+    [*GOOD.values(), *LEAST.values(), "", "https://[::1]:1", "/", None, 1, [], {}, "\ud800"]
+)
+_ENTRY = st.dictionaries(st.sampled_from([*GOOD]), _VALUES, max_size=7)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_ENTRY | st.just(GOOD) | st.just(LEAST), max_size=3))
+def test_whatever_is_read_is_a_list_or_refused(entries: list[object]) -> None:
+    """Nothing but ListingInvalid may come of a bad list."""
+    try:
+        parsed = parse(*entries)
+    except ListingInvalid:
+        return
+    assert len(parsed) == len(entries)
+    assert len({(entry["Bmc"], entry.get("System")) for entry in parsed}) == len(parsed)
+
+
+@pytest.mark.parametrize("source", ["pxe", "http://192.0.2.1/image.iso", "nfs://192.0.2.1/images/image.iso"])
+def test_a_machine_reinstalls_from_the_network_or_an_image(source: str) -> None:
+    """It is the BMC that fetches the image, so any URL that it understands will do."""
+    assert RedfishSettings(redfish_list="x", redfish_boot_source=source).redfish_boot_source == source
+
+
+@pytest.mark.parametrize(
+    "source", ["PXE", "hdd", "/image.iso", "https://user:password@192.0.2.1/image.iso", "http://a b"]
+)
+def test_what_no_machine_can_boot_is_refused(source: str) -> None:
+    """It would be noticed at the first machine that has to be reinstalled; and no setting holds a password."""
+    with pytest.raises(ValidationError):
+        RedfishSettings(redfish_list="x", redfish_boot_source=source)

@@ -1,0 +1,183 @@
+"""What the static list must look like, and what is said about one that does not."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import ListingInvalid, MachineNotFound, ProviderRefused
+from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.static import StaticProvider
+
+TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
+
+
+def parse(document: bytes) -> list[Machine]:
+    """Return the machines of a list."""
+    return StaticProvider(lambda: document).list_machines(Deadline(SystemClock(), 60))
+
+
+def test_an_entry_is_a_machine_that_may_be_used() -> None:
+    """Only the BMDB knows which entries are in use."""
+    assert parse(b'[{"ID": "a", "Addr": "192.0.2.1", "Location": "Rack 1"}, {"ID": "b", "Addr": "2001:db8::1"}]') == [
+        Machine(
+            provider_id=ProviderId("a"),
+            availability=Availability.POSSIBLY_USED,
+            address=ip_address("192.0.2.1"),
+            location="Rack 1",
+            status=ProviderStatus.RUNNING,
+        ),
+        Machine(
+            provider_id=ProviderId("b"),
+            availability=Availability.POSSIBLY_USED,
+            address=ip_address("2001:db8::1"),
+            status=ProviderStatus.RUNNING,
+        ),
+    ]
+
+
+def test_an_empty_list_is_a_list() -> None:
+    """Whoever begins has no machines yet."""
+    assert parse(b"[]") == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "value"),
+    [
+        ({"Addr": "192.0.2.1"}, "ID", "missing"),
+        ({"ID": "", "Addr": "192.0.2.1"}, "ID", "''"),
+        ({"ID": "x" * 129, "Addr": "192.0.2.1"}, "ID", "'xxx"),
+        ({"ID": 7, "Addr": "192.0.2.1"}, "ID", "7"),
+        ({"ID": None, "Addr": "192.0.2.1"}, "ID", "None"),
+        ({"ID": ["a"], "Addr": "192.0.2.1"}, "ID", "['a']"),
+        ({"ID": "invalid", "Addr": "192.0.2.1"}, "ID", "'invalid'"),
+        ({"ID": "a\0", "Addr": "192.0.2.1"}, "ID", "'a\\x00'"),
+        ({"ID": "a"}, "Addr", "missing"),
+        ({"ID": "a", "Addr": ""}, "Addr", "''"),
+        ({"ID": "a", "Addr": "machine.example"}, "Addr", "'machine.example'"),
+        ({"ID": "a", "Addr": "192.0.2.256"}, "Addr", "'192.0.2.256'"),
+        ({"ID": "a", "Addr": "192.0.2.0/24"}, "Addr", "'192.0.2.0/24'"),
+        ({"ID": "a", "Addr": 3221225985}, "Addr", "3221225985"),
+        ({"ID": "a", "Addr": "0.0.0.0"}, "Addr", "'0.0.0.0'"),
+        ({"ID": "a", "Addr": "224.0.0.1"}, "Addr", "'224.0.0.1'"),
+        ({"ID": "a", "Addr": "fe80::1%eth0"}, "Addr", "'fe80::1%eth0'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Location": None}, "Location", "None"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Location": 5}, "Location", "5"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Location": "x\0"}, "Location", "'x\\x00'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "Port": 22}, "'Port'", "22"),
+        ({"ID": "a", "Addr": "192.0.2.1", "addr": "192.0.2.2"}, "'addr'", "'192.0.2.2'"),
+    ],
+)
+def test_a_faulty_entry_is_refused_with_index_field_and_value(entry: dict[str, object], field: str, value: str) -> None:
+    """Somebody has to find the place in a list of hundreds."""
+    good = {"ID": "good", "Addr": "192.0.2.99"}
+    with pytest.raises(ListingInvalid) as raised:
+        parse(json.dumps([good, entry]).encode())
+    assert f"entry 1: {field} is {value}" in str(raised.value)
+    assert "wanted" in str(raised.value) or "known" in str(raised.value)
+    assert str(raised.value).count("entry") == 1
+
+
+def test_ids_and_addresses_are_given_once() -> None:
+    """Two entries for one machine would put two agents on it; the other entry's index helps to find it."""
+    entries = [
+        {"ID": "a", "Addr": "2001:db8::1"},
+        {"ID": "b", "Addr": "2001:db8:0::1"},
+        {"ID": "a", "Addr": "192.0.2.1"},
+    ]
+    with pytest.raises(ListingInvalid) as raised:
+        parse(json.dumps(entries).encode())
+    assert "entry 1: Addr '2001:db8:0::1' is that of entry 0 too" in str(raised.value)
+    assert "entry 2: ID 'a' is that of entry 0 too" in str(raised.value)
+
+
+def test_a_field_that_is_written_twice_is_refused() -> None:
+    """It is what remains when the end of one entry and the beginning of the next are lost: a machine would vanish."""
+    with pytest.raises(ListingInvalid, match="entry 0: ID is written more than once"):
+        parse(b'[{"ID": "a", "Addr": "192.0.2.1", "ID": "b"}]')
+
+
+def test_all_faults_are_told_at_once() -> None:
+    """Nobody likes to mend a list one fault at a time."""
+    with pytest.raises(ListingInvalid) as raised:
+        parse(b'[{"ID": "", "Addr": 1, "Rack": 2}, 5, {"ID": "a", "Addr": "192.0.2.1"}, {"ID": "a"}]')
+    told = str(raised.value).splitlines()[1:]
+    assert [line.split("; ")[0].strip(" -") for line in told] == [
+        "entry 0: 'Rack' is 2",
+        "entry 0: ID is ''",
+        "entry 0: Addr is 1",
+        "entry 1 is 5",
+        "entry 3: Addr is missing",
+        "entry 3: ID 'a' is that of entry 2 too",
+    ]
+
+
+@pytest.mark.parametrize("document", [b"", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b"[] []"])
+def test_what_is_not_json_is_refused(document: bytes) -> None:
+    """A download that broke off is no list."""
+    with pytest.raises(ListingInvalid, match="not JSON"):
+        parse(document)
+
+
+@pytest.mark.parametrize("document", [b"{}", b"null", b'"[]"', b'{"ID": "a", "Addr": "192.0.2.1"}'])
+def test_what_is_not_a_list_is_refused(document: bytes) -> None:
+    """An entry without a list around it is the likeliest beginning."""
+    with pytest.raises(ListingInvalid, match="a JSON list was wanted"):
+        parse(document)
+
+
+_TEXTS = ["", "a", "b", "invalid", "\0", "\ud800", "192.0.2.1", "192.0.2.2", "::1"]
+_VALUES: st.SearchStrategy[object] = (
+    st.sampled_from(_TEXTS) | st.none() | st.integers() | st.floats() | st.just([]) | st.just({})
+)
+_ENTRY = st.dictionaries(st.sampled_from(["ID", "Addr", "Location", "Other"]), _VALUES)
+_ENTRIES = st.lists(_ENTRY | _VALUES, max_size=4)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=20) | _ENTRIES.map(lambda entries: json.dumps(entries).encode()))
+def test_whatever_is_read_is_a_listing_or_refused(document: bytes) -> None:
+    """Nothing but ListingInvalid may come of a bad list, and no bad machine of a good one."""
+    try:
+        machines = parse(document)
+    except ListingInvalid:
+        return
+    assert len(machines) == len(json.loads(document))
+    assert len({machine.provider_id for machine in machines}) == len(machines)
+    assert len({machine.address for machine in machines}) == len(machines)
+    assert all(machine.address is not None and machine.provider_id not in ("", "invalid") for machine in machines)
+
+
+def test_a_bad_list_stops_work_on_one_machine_too(deadline: Deadline) -> None:
+    """Which machine an address belongs to cannot be told from a list that contradicts itself."""
+    provider = StaticProvider(lambda: b'[{"ID": "a", "Addr": "192.0.2.1"}, {"ID": "a", "Addr": "192.0.2.2"}]')
+    with pytest.raises(ProviderRefused, match="entry 1: ID 'a'"):
+        provider.get_machine(ProviderId("a"), deadline)
+
+
+def test_an_entry_that_was_removed_cannot_become_a_machine(deadline: Deadline) -> None:
+    """The operator may take a machine out of the list between the listing and the creation."""
+    capacity = parse(b'[{"ID": "a", "Addr": "192.0.2.1"}]')[0]
+    provider = StaticProvider(lambda: b"[]")
+    with pytest.raises(ProviderRefused, match="no entry with the ID 'a'"):
+        provider.create_machine(capacity, TOKEN, deadline)
+    with pytest.raises(MachineNotFound, match="'a'"):
+        provider.get_machine(capacity.provider_id, deadline)
+
+
+def test_a_created_machine_is_up_and_in_use(deadline: Deadline) -> None:
+    """An entry stands for a machine that is up, so the Initializer may begin at once."""
+    provider = StaticProvider(lambda: b'[{"ID": "a", "Addr": "192.0.2.1", "Location": "Rack 1"}]')
+    created = provider.create_machine(provider.list_machines(deadline)[0], TOKEN, deadline)
+    assert created == Machine(
+        provider_id=ProviderId("a"),
+        availability=Availability.KNOWN_USED,
+        address=ip_address("192.0.2.1"),
+        location="Rack 1",
+        status=ProviderStatus.RUNNING,
+    )

@@ -1,0 +1,93 @@
+"""Backoff: whole seconds that grow with every failure, as the domain says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shepherd_core.domain.backoff import Backoff
+
+
+def series(policy: Backoff, failures: int, last: int | None = None) -> list[int]:
+    """Return the intervals of so many failures in a row."""
+    intervals = []
+    for _ in range(failures):
+        last = policy.next(last)
+        intervals.append(last)
+    return intervals
+
+
+@pytest.mark.parametrize(
+    ("policy", "last", "expected"),
+    [
+        (Backoff(60, 120, 1.1), None, [60, 66, 73, 81, 90, 99, 109, 120, 120]),
+        (Backoff(1, 120, 2), 2, [4, 8, 16, 32, 64, 120]),
+        (Backoff(300, 14_400, 1.2), None, [300, 360, 432, 519, 623, 748]),
+    ],
+)
+def test_intervals_grow_as_in_the_worked_examples(policy: Backoff, last: int | None, expected: list[int]) -> None:
+    """Every factor is rounded up, so that a small one grows too; and what floats add is not taken for a second."""
+    assert series(policy, len(expected), last) == expected
+
+
+@pytest.mark.parametrize("exponent", [None, 1, 0.5, 0, -3])
+def test_without_growth_the_pause_is_always_the_first(exponent: float | None) -> None:
+    """A policy without an exponent does not remember what another policy left behind."""
+    assert series(Backoff(30, 120, exponent), 3, last=77) == [30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Backoff(0, 10, 2), [1, 2, 4]),
+        (Backoff(-5, 10, 2), [1, 2, 4]),
+        (Backoff(0.2, 10, 2), [1, 2, 4]),
+        (Backoff(1.2, 10, 2), [2, 4, 8]),
+        (Backoff(60, 10, 2), [60, 60, 60]),
+        (Backoff(60, None, 2), [60, 60, 60]),
+        (Backoff(60, 99.5, 2), [60, 100, 100]),
+        (Backoff(), [1, 1, 1]),
+    ],
+)
+def test_what_is_out_of_range_is_read_as_the_nearest_that_makes_sense(policy: Backoff, expected: list[int]) -> None:
+    """Initial below one second, maximum below initial: a typing error must not make a loop spin."""
+    assert series(policy, 3) == expected
+
+
+def test_a_last_interval_of_nothing_still_grows() -> None:
+    """Or else a zero in the database would make the machine due at once, for ever."""
+    assert Backoff(1, 120, 2).next(0) == 1
+
+
+def test_a_lower_maximum_takes_effect_at_once() -> None:
+    """An operator who shortens it does not want to wait for the long one to end twice."""
+    assert Backoff(60, 120, 1.5).next(5000) == 120
+
+
+@given(
+    st.floats(-10, 1e6),
+    st.none() | st.floats(-10, 1e6),
+    st.none() | st.floats(-10, 10),
+    st.none() | st.integers(0, 10**7),
+)
+def test_an_interval_is_whole_seconds_within_its_bounds(
+    initial: float, maximum: float | None, exponent: float | None, last: int | None
+) -> None:
+    """Whatever is configured and whatever is stored."""
+    interval = Backoff(initial, maximum, exponent).next(last)
+    assert type(interval) is int
+    assert 1 <= interval <= max(1, initial + 1, (maximum or 0) + 1)
+
+
+@given(st.integers(1, 1000), st.integers(1, 10_000), st.floats(1.001, 10))
+def test_a_pause_never_shortens_and_arrives_at_the_maximum(initial: int, maximum: int, exponent: float) -> None:
+    """Growth may not stand still below the maximum, however small the exponent."""
+    policy = Backoff(initial, maximum, exponent)
+    last = policy.next(None)
+    for _ in range(10_000):
+        following = policy.next(last)
+        assert following >= last
+        if following == last:
+            break
+        last = following
+    assert last == max(initial, maximum)

@@ -1,0 +1,88 @@
+"""Elapsed time and its limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import SessionExpired, TimeLimitExceeded
+
+if TYPE_CHECKING:
+    from tests.conftest import ManualClock
+
+
+def test_the_time_that_is_left_shrinks_until_there_is_none(clock: ManualClock) -> None:
+    """Every wait is bounded by it, so no wait can outlast the work."""
+    deadline = Deadline(clock, 10)
+    assert deadline.left() == 10
+    clock.now += 9
+    assert deadline.left() == 1
+    clock.now += 1
+    with pytest.raises(TimeLimitExceeded):
+        deadline.left()
+
+
+def test_one_step_may_have_a_limit_of_its_own(clock: ManualClock) -> None:
+    """A connection gets two seconds, or what is left if that is less."""
+    deadline = Deadline(clock, 10)
+    assert deadline.left(at_most=2) == 2
+    clock.now += 9
+    assert deadline.left(at_most=2) == 1
+
+
+def test_how_long_a_deadline_is_over_can_be_told(clock: ManualClock) -> None:
+    """Whoever waits for a slow thread gives it a little longer before it gives it up."""
+    deadline = Deadline(clock, 10)
+    clock.now += 12
+    assert deadline.remaining() == -2
+    assert deadline.overdue(2)
+    assert not deadline.overdue(2.5)
+
+
+def test_no_effect_begins_when_the_time_is_up(clock: ManualClock) -> None:
+    """A reboot that begins too late happens under the hands of the next worker."""
+    deadline = Deadline(clock, 10)
+    deadline.check()
+    clock.now += 10
+    with pytest.raises(TimeLimitExceeded):
+        deadline.check()
+
+
+def test_no_effect_begins_when_the_session_is_over(clock: ManualClock) -> None:
+    """The work may have been given to another, although this one has time left."""
+    session_ends = clock.now + 5
+    deadline = Deadline(clock, 10, session_left=lambda: session_ends - clock.now)
+    clock.now += 4
+    deadline.check()
+    clock.now += 1
+    with pytest.raises(SessionExpired):
+        deadline.check()
+    assert deadline.left() == 5, "only effects are fenced: what is under way may still be read to its end"
+
+
+def test_a_part_ends_no_later_than_the_whole(clock: ManualClock) -> None:
+    """One request of many may be shorter, and never longer."""
+    whole = Deadline(clock, 10)
+    assert whole.within(3).left() == 3
+    assert whole.within(30).left() == 10
+
+
+def test_a_part_stands_behind_the_same_fence_or_its_own(clock: ManualClock) -> None:
+    """A part without the fence would be a hole in it."""
+    fenced = Deadline(clock, 10, session_left=lambda: 0)
+    with pytest.raises(SessionExpired):
+        fenced.within(5).check()
+    with pytest.raises(SessionExpired):
+        Deadline(clock, 10).within(5, session_left=lambda: 0).check()
+    Deadline(clock, 10).within(5).check()
+
+
+def test_the_clock_of_this_machine_goes_forward_and_waits() -> None:
+    """It is the one place that sleeps; what is not positive is no wait, and no error."""
+    clock = SystemClock()
+    before = clock.monotonic()
+    clock.sleep(0)
+    clock.sleep(-1)
+    clock.sleep(0.001)
+    assert clock.monotonic() - before >= 0.001

@@ -1,0 +1,84 @@
+"""The errors: one tree, drawn as it is, whose texts are ready for a log."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+from shepherd_core.domain import errors
+from shepherd_core.domain.errors import (
+    ConfigError,
+    Discrepancy,
+    ProviderUnavailable,
+    SessionExpired,
+    ShepherdError,
+    StatementFailed,
+)
+
+ALL = [
+    error
+    for _, error in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(error, ShepherdError) and error.__module__ == errors.__name__
+]
+
+
+def drawn() -> dict[str, tuple[str, bool]]:
+    """Return the parent of each error in the drawing, and whether it is said to be retryable."""
+    found: dict[str, tuple[str, bool]] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^    ((?:│   |    )*)(?:[├└]── )?([A-Z]\w+)(.*)$", line)
+        if match:
+            depth = len(match[1]) // 4 + ("── " in line)
+            path[depth:] = [match[2]]
+            found[match[2]] = (path[depth - 1] if depth else "Exception", "(retryable)" in match[3])
+    return found
+
+
+def test_every_error_is_one_of_ours() -> None:
+    """Catching ShepherdError catches whatever was raised on purpose."""
+    classes = [found for _, found in inspect.getmembers(errors, inspect.isclass) if found.__module__ == errors.__name__]
+    assert {found for found in classes if issubclass(found, BaseException)} == set(ALL)
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    """Who catches an error looks it up there."""
+    assert drawn() == {error.__name__: (error.__bases__[0].__name__, error.retryable) for error in ALL}
+
+
+@pytest.mark.parametrize("error", ALL)
+def test_an_error_says_in_one_sentence_what_happened(error: type[ShepherdError]) -> None:
+    """The sentence is its text unless there is more to tell."""
+    sentence = (error.__doc__ or "").strip().splitlines()[0]
+    assert sentence.endswith(".")
+    if "__init__" not in vars(error):
+        assert str(error()) == sentence
+        assert str(error("more")) == "more"
+
+
+def test_a_lost_session_is_not_to_be_tried_again() -> None:
+    """Trying again is what the next session does."""
+    assert not SessionExpired().retryable
+
+
+def test_all_faults_of_the_settings_are_in_one_error() -> None:
+    """Whoever deploys wants to mend them in one go."""
+    error = ConfigError(["SHEPHERD_A is not set", "SHEPHERD_B is 7"])
+    assert error.faults == ("SHEPHERD_A is not set", "SHEPHERD_B is 7")
+    assert str(error) == "the settings are wrong:\n  - SHEPHERD_A is not set\n  - SHEPHERD_B is 7"
+
+
+def test_a_discrepancy_names_every_machine() -> None:
+    """A count alone would send people to look for them."""
+    error = Discrepancy(["a is missing", "b is unknown"])
+    assert error.differences == ("a is missing", "b is unknown")
+    assert "2 machines" in str(error)
+    assert str(error).splitlines()[1:] == ["  - a is missing", "  - b is unknown"]
+
+
+def test_facts_are_attributes() -> None:
+    """Code asks for them, and does not search the text."""
+    assert StatementFailed("refused", "23505").sqlstate == "23505"
+    assert ProviderUnavailable("busy", retry_after=7).retry_after == 7
+    assert ProviderUnavailable().retry_after is None

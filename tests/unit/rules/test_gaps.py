@@ -1,0 +1,173 @@
+"""How long a machine must be silent, by the gaps between looks: the rule, and schedules and agents played by it."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shepherd_core.domain.gaps import Gap, doubt_left, overdue, patience
+
+from agent.shepherd_agent.heartbeat import pause_after
+
+MINUTE = 60
+SILENCE = 10 * MINUTE
+INTERVAL = float(MINUTE)
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("gap", "silent_for"),
+    [
+        (1, 10), (2, 10), (5, 10), (6, 11.1), (10, 17.5), (15, 25), (30, 40), (60, 70), (24 * 60, 24 * 60 + 10),
+    ],
+)  # fmt: skip
+def test_a_machine_was_silent_before_the_gap_began(gap: float, silent_for: float) -> None:
+    """And with schedules of up to five minutes as long as is configured."""
+    assert patience(SILENCE, [Gap(gap * MINUTE)]) == pytest.approx(silent_for * MINUTE)
+
+
+@pytest.mark.parametrize("seconds", [296, 300, 301, 305, 310])
+def test_a_schedule_of_five_minutes_may_be_late_by_seconds(seconds: float) -> None:
+    """Ticks do not come to the second; a longer patience now and then would help nobody."""
+    assert patience(SILENCE, [Gap(seconds), Gap(303, ended_ago=seconds)]) == SILENCE
+
+
+@pytest.mark.parametrize(("ended_ago", "silent_for"), [(0, 130), (1, 131), (9.9, 139.9), (10, 10), (60, 10)])
+def test_after_an_outage_agents_have_time_to_report_again(ended_ago: float, silent_for: float) -> None:
+    """They come back one by one; whoever was silent before the outage is not waited for."""
+    outage = Gap(120 * MINUTE, ended_ago * MINUTE)
+    assert patience(SILENCE, [Gap(MINUTE), outage]) == pytest.approx(silent_for * MINUTE)
+
+
+def test_the_gap_that_asks_for_most_counts_wherever_it_stands() -> None:
+    """A short outage must not cover up a long one just before."""
+    gaps = [Gap(7 * MINUTE), Gap(2 * 60 * MINUTE, ended_ago=7 * MINUTE)]
+    assert patience(SILENCE, gaps) == patience(SILENCE, gaps[::-1]) == (7 + 120 + 10) * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [([], 0), ([Gap(300)], 0), ([Gap(1800)], 1800), ([Gap(60), Gap(7200, 300)], 7500), ([Gap(60), Gap(7200, 600)], 0)],
+)
+def test_a_machine_that_was_to_come_back_was_overdue_before_the_gap(gaps: list[Gap], expected: float) -> None:
+    """Nobody may have tried to start its agent meanwhile."""
+    assert overdue(SILENCE, gaps) == expected
+
+
+@given(st.lists(st.builds(Gap, st.floats(0, HOUR), st.floats(0, HOUR)), max_size=4), st.floats(0, HOUR))
+def test_nothing_changes_before_it_is_said_to(among: list[Gap], later: float) -> None:
+    """Who is spared for a gap is looked at again then, and waits no longer than he must."""
+    left = doubt_left(SILENCE, among)
+    aged = [Gap(gap.seconds, gap.ended_ago + later) for gap in among]
+    if left is None:
+        assert patience(SILENCE, aged) == SILENCE
+    elif later < left:
+        assert patience(SILENCE, aged) == pytest.approx(patience(SILENCE, among) + later)
+        assert overdue(SILENCE, aged) == pytest.approx(overdue(SILENCE, among) + later)
+
+
+seconds = st.floats(1, DAY)
+gaps = st.lists(st.builds(Gap, st.floats(0, DAY), st.floats(0, DAY)), max_size=5)
+
+
+@given(seconds, gaps)
+def test_patience_has_an_end_and_gaps_never_shorten_it(wanted: float, among: list[Gap]) -> None:
+    """Or a schedule could switch recovery off, or on."""
+    longest = max((gap.seconds for gap in among), default=0.0)
+    assert wanted <= patience(wanted, among) <= longest + 2 * wanted + 1e-6
+    assert overdue(wanted, among) <= longest + wanted + 1e-6
+
+
+@dataclass
+class Agent:
+    """A machine whose agent reports as ours does, at the times when it is heard."""
+
+    chance: Random
+    died_at: float = float("inf")
+    heard: list[float] = field(default_factory=list)
+
+    def live(self, until: float, outages: list[tuple[float, float]]) -> None:
+        """Report until this time, or in vain while there is an outage."""
+        now, pause = self.chance.uniform(0, INTERVAL), INTERVAL
+        while now < min(until, self.died_at):
+            delivered = not any(begin <= now < end for begin, end in outages)
+            if delivered:
+                self.heard.append(now)
+            pause = pause_after(pause, INTERVAL, delivered=delivered)
+            now += pause * self.chance.uniform(0.9, 1.1)
+
+    def silent_for(self, now: float) -> float:
+        """Return how long it was not heard."""
+        before = bisect(self.heard, now)
+        return now - (self.heard[before - 1] if before else 0.0)
+
+
+@dataclass
+class Play:
+    """A schedule and outages of the BMDB, in which nobody looks and nobody is heard."""
+
+    ticks: list[float]
+    outages: list[tuple[float, float]]
+
+    def looks(self) -> list[float]:
+        """Return when somebody looked."""
+        return [tick for tick in self.ticks if not any(begin <= tick < end for begin, end in self.outages)]
+
+    def recovered_at(self, agent: Agent) -> float | None:
+        """Return when the agent's machine would be recovered."""
+        looks = self.looks()
+        for number, now in enumerate(looks):
+            last = looks[max(0, number - 20) : number + 1]  # what the BMDB keeps is more
+            among = [Gap(end - begin, now - end) for begin, end in pairwise(last)]
+            if agent.silent_for(now) >= patience(SILENCE, among):
+                return now
+        return None
+
+
+@st.composite
+def plays(draw: st.DrawFn) -> Play:
+    """Make up a schedule of any rate and jitter, which may change once, and outages."""
+    now, ticks = 0.0, []
+    for _ in range(2):
+        rate = draw(st.floats(1, 30)) * MINUTE
+        jitter = draw(st.floats(0, 0.3))
+        chance = Random(draw(st.integers(0, 2**32)))
+        end = now + 6 * 60 * MINUTE
+        while now < end:
+            now += rate * chance.uniform(1 - jitter, 1 + jitter)
+            ticks.append(now)
+    outages = []
+    begin = 0.0
+    for _ in range(draw(st.integers(0, 4))):
+        begin += draw(st.floats(30 * MINUTE, 4 * 60 * MINUTE))
+        length = draw(st.floats(1, 3 * 60 * MINUTE))
+        outages.append((begin, begin + length))
+        begin += length
+    return Play(ticks, outages)
+
+
+@given(plays(), st.integers(0, 2**32))
+def test_no_healthy_machine_is_recovered_whatever_the_schedule(play: Play, seed: int) -> None:
+    """An outage may lie wholly between two looks, or between looks of another rate than before."""
+    agent = Agent(Random(seed))
+    agent.live(play.ticks[-1], play.outages)
+    assert play.recovered_at(agent) is None
+
+
+@given(plays(), st.integers(0, 2**32), st.floats(0, 8 * 60 * MINUTE))
+def test_a_dead_machine_is_recovered_within_a_bound_whatever_the_schedule(play: Play, seed: int, death: float) -> None:
+    """The bound is that of the rule, and one more look."""
+    agent = Agent(Random(seed), died_at=death)
+    agent.live(play.ticks[-1], play.outages)
+    recovered = play.recovered_at(agent)
+    looks = play.looks()
+    longest = max(end - begin for begin, end in pairwise(looks))
+    last = max(agent.heard, default=0.0)
+    assert recovered is not None
+    assert recovered - last <= longest + 2 * SILENCE + longest

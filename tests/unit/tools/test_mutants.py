@@ -1,0 +1,139 @@
+"""What `make mutants` changes: each operator once, and the list of the mutants that nobody can notice."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutants import in_python, in_sql
+from tests.mutants.mutant import drawn, equivalent, files, mutants_of, source
+from tests.mutants.reach import Trial, ordered, reaching
+
+
+def python(text: str) -> set[str]:
+    """Return the module with each change in it."""
+    return {text[:start] + new + text[end:] for _, start, end, new in in_python.changes(text)}
+
+
+def sql(text: str) -> set[str]:
+    """Return the statement with each change in it, its name aside."""
+    whole = f"-- name: one\n{text}\n"
+    changed = (whole[:start] + new + whole[end:] for _, start, end, new in in_sql.changes(whole))
+    return {" ".join(each.split("\n", 1)[1].split()) for each in changed}
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("x = a < b", {"x = a <= b"}),
+        ("x = (a) is not (b)", {"x = (a) is (b)"}),
+        ("x = a and b", {"x = a or b", "x = True and b", "x = a and True"}),
+        ("x = a or b", {"x = a and b", "x = False or b", "x = a or False"}),
+        ("x = not a", {"x = a"}),
+        ("x = a + 0.5", {"x = a - 0.5", "x = a + 1.5"}),
+        ("x -= y", {"x += y"}),
+        ("x = True", {"x = False"}),
+        ("if a:\n    x = y", {"if True:\n    x = y", "if False:\n    x = y"}),
+        ("x = [y for y in z if y]", {"x = [y for y in z if True]", "x = [y for y in z if False]"}),
+        ("while a:\n    break", {"while a:\n    pass"}),
+        ("f(x)", {"pass"}),
+        ("x.y = z", {"pass"}),
+        ("x = min(y)", {"x = max(y)"}),
+        ("raise X", {"pass"}),
+        ("try:\n    x = y\nexcept (A, B):\n    x = z", {
+            "try:\n    x = y\nexcept (A,):\n    x = z", "try:\n    x = y\nexcept (B,):\n    x = z",
+        }),
+        ("x = 'ä' if a else b", {"x = 'ä' if True else b", "x = 'ä' if False else b"}),
+        ("if TYPE_CHECKING:\n    x = 1", set()),
+        ("x = zip(y, z, strict=True)", set()),
+        ("x = f'{1 + 1}'", set()),
+    ],
+)  # fmt: skip
+def test_python_is_changed_by_one_step(text: str, changed: set[str]) -> None:
+    """What no operator changes, no sample tries."""
+    assert python(text) == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("SELECT a FROM t FOR UPDATE OF t SKIP LOCKED;", {"SELECT a FROM t ;", "SELECT a FROM t FOR UPDATE OF t;"}),
+        ("SELECT a FROM t FOR SHARE;", {"SELECT a FROM t ;"}),
+        ("SELECT clock_timestamp();", set()),
+        ("DELETE FROM t RETURNING clock_timestamp();", {"DELETE FROM t RETURNING statement_timestamp();"}),
+        (
+            "SELECT a FROM t WHERE a = 'AND' AND b IS NOT NULL;",
+            {
+                "SELECT a FROM t WHERE true AND b IS NOT NULL;",
+                "SELECT a FROM t WHERE a = 'AND' AND true;",
+                "SELECT a FROM t WHERE a = 'AND' OR b IS NOT NULL;",
+                "SELECT a FROM t WHERE a = 'AND' AND b IS NULL;",
+                "SELECT a FROM t WHERE false AND a = 'AND' AND b IS NOT NULL;",
+            },
+        ),
+        (
+            "SELECT (a < b OR c);",
+            {"SELECT (a <= b OR c);", "SELECT (a < b AND c);", "SELECT (false OR c);", "SELECT (a < b OR false);"},
+        ),
+        ("SELECT a > clock_timestamp();", {"SELECT a < clock_timestamp();"}),
+        ("SELECT a ORDER BY b LIMIT :limit;", {"SELECT a LIMIT :limit;", "SELECT a ORDER BY b LIMIT :limit + 1;"}),
+        ("SELECT interval '1 hour', 2;", {"SELECT interval '2 hour', 2;", "SELECT interval '1 hour', 3;"}),
+        ("SELECT coalesce(a, b);", {"SELECT coalesce(a);", "SELECT coalesce( b);"}),
+        ("UPDATE t SET a = 'x', b = f(c, d);", {"UPDATE t SET b = f(c, d);", "UPDATE t SET a = 'x';"}),
+        ("SELECT CASE WHEN a THEN b ELSE c END;", {"SELECT CASE WHEN false THEN b ELSE c END;"}),
+        ("SELECT a FROM t LEFT JOIN u ON c;", {"SELECT a FROM t JOIN u ON c;", "SELECT a FROM t LEFT JOIN u ON true;"}),
+        ("INSERT INTO t VALUES (a) ON CONFLICT (a) DO NOTHING; -- AND 1", set()),
+    ],
+)
+def test_sql_is_changed_by_one_step(text: str, changed: set[str]) -> None:
+    """Locks, clocks, conditions and order are what a race needs, and what a single client never misses."""
+    assert sql(text) == changed
+
+
+@pytest.mark.parametrize("file", ["domain/backoff.py", "providers/kit/http.py"])
+def test_every_mutant_of_python_is_a_program(file: str) -> None:
+    """One that nobody can import dies for a wrong reason."""
+    assert mutants_of(file)
+    for mutant in mutants_of(file):
+        assert mutant.changed != source(file)
+        ast.parse(mutant.changed)
+
+
+def test_a_seed_draws_the_same_mutants_again() -> None:
+    """Whoever reads of a survivor can run it, also after a change to another file."""
+    names = [mutant.name for mutant in drawn(1, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
+    alone = [mutant.name for mutant in drawn(1, lambda file: file == "domain/clock.py")]
+    assert [name for name in names if name[0] == "domain/clock.py"] == alone
+    assert names != [mutant.name for mutant in drawn(2, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
+
+
+def test_every_mutant_that_nobody_can_notice_is_one() -> None:
+    """An entry whose text has changed excuses nothing any more; one without a reason never did."""
+    there = {mutant.name for file in {name[0] for name in equivalent()} & set(files()) for mutant in mutants_of(file)}
+    assert equivalent().keys() - there == set()
+    assert all(len(reason.split()) > 2 for reason in equivalent().values())
+
+
+def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> None:
+    """Others cannot notice it, and most of those that do are quick."""
+    slow = Trial("tests/integration/test_some.py::slow", 5.0, frozenset({"domain/backoff.py:Backoff.next"}))
+    quick = Trial("tests/integration/test_some.py::quick", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
+    unit = Trial("tests/unit/rules/test_backoff.py::unit", 3.0, frozenset({"domain/backoff.py:Backoff.next"}))
+    other = Trial("tests/integration/test_some.py::other", 0.1, frozenset({"sql:claim"}))
+    tests = [slow, quick, unit, other]
+    mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place == "Backoff.next")
+    assert list(ordered(reaching(mutant, tests), 100)) == [unit.name, quick.name, slow.name]
+    assert list(ordered(reaching(mutant, tests), 5)) == [unit.name, quick.name]
+    assert list(ordered(reaching(mutant, tests), 0)) == [unit.name]
+    claim = next(mutant for mutant in mutants_of("bmdb/work/work.sql") if mutant.place == "claim")
+    assert reaching(claim, tests) == [other]
+
+
+def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
+    """A constant is reached by nobody in particular."""
+    own = Trial("tests/unit/rules/test_backoff.py::own", 1.0, frozenset())
+    reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
+    other = Trial("tests/unit/rules/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
+    mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if not mutant.place)
+    assert reaching(mutant, [own, reaches, other]) == [own, reaches]

@@ -1,0 +1,213 @@
+"""How the command line reads durations and writes times, ids and tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from io import StringIO
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+import typer
+from rich.text import Text
+from shepherd_core.domain.machine import Process
+
+from shepherdctl import amounts, output, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+A, B, C = (UUID(f"{start}-1111-4111-8111-111111111111") for start in ("aaaaaaaa", "aaaaaaab", "cccccccc"))
+
+
+class Terminal(StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Terminal]:
+    """Return what makes standard output a terminal of so many columns, without colours."""
+
+    def make(columns: int) -> Terminal:
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", str(columns))
+        made = Terminal()
+        monkeypatch.setattr(sys, "stdout", made)
+        return made
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def no_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody's wishes about colours count."""
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1s", 1), ("90s", 90), ("15m", 900), ("2h", 7200), (" 1d ", 86_400), ("366d", 366 * 86_400)]
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    """As people write them everywhere."""
+    assert times.duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "h", "0s", "-1h", "1.5h", "1h30m", "2 h", "2H", "3w", "367d", "99999999999d", "²s", "inf"]
+)
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    """A pause that ends at another time than was meant is worse than an error; one of 0 seconds is none."""
+    with pytest.raises(typer.BadParameter, match="90s, 15m, 2h or 1d was wanted") as caught:
+        times.duration(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s ago"),
+        (12.9, "12 s ago"),
+        (99, "99 s ago"),
+        (100, "1 min ago"),
+        (5_999, "99 min ago"),
+        (6_000, "1 h ago"),
+        (172_799, "47 h ago"),
+        (172_800, "2 days ago"),
+        (-240, "in 4 min"),
+    ],
+)
+def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, words: str) -> None:
+    """People ask how long ago, not when; never too long ago, since they act on it."""
+    assert times.relative(NOON - timedelta(seconds=seconds), NOON) == words
+
+
+@pytest.mark.parametrize(
+    ("octets", "words"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 30, "1 GiB"),
+        ((1 << 40) - 1, "1 TiB"),
+        (960197124096, "894.3 GiB"),
+        (12000138625024, "10.9 TiB"),
+        (3 * 2**63, "24 EiB"),
+        (1 << 80, "1048576 EiB"),
+    ],
+)
+def test_sizes_are_told_in_the_unit_that_suits_them(octets: int, words: str) -> None:
+    """With three or four digits, and never 1024 of a unit for which there is a larger one."""
+    assert amounts.size(octets) == words
+
+
+@pytest.mark.parametrize(
+    ("octets", "words"),
+    [(125_000_000, "1 Gbit/s"), (3_125_000_000, "25 Gbit/s"), (312_500_000, "2.5 Gbit/s"), (12_500_000, "100 Mbit/s")],
+)
+def test_speeds_are_told_in_bits_as_networks_are_sold(octets: int, words: str) -> None:
+    """The agent reports bytes; nobody knows a port by them."""
+    assert amounts.speed(octets) == words
+
+
+def test_programs_get_times_in_utc_that_sort_as_text() -> None:
+    """Also when the database answers in another zone, or on the full second."""
+    moment = NOON.astimezone(timezone(timedelta(hours=5)))
+    assert times.iso(moment) == "2026-03-01T12:00:00.000000Z"
+    assert len(times.iso(moment + timedelta(microseconds=1))) == len(times.iso(moment))
+
+
+def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids are strings, and control characters are escaped."""
+    output.document(
+        {"id": A, "at": NOON, "process": Process.RECOVERY, "none": None, "nested": [(1, True)], "c": "\x9b"}
+    )
+    printed = capsys.readouterr().out
+    assert "\x9b" not in printed
+    assert json.loads(printed) == {
+        "id": str(A),
+        "at": "2026-03-01T12:00:00.000000Z",
+        "process": "ShepherdRecovery",
+        "none": None,
+        "nested": [[1, True]],
+        "c": "\x9b",
+    }
+
+
+def test_short_ids_can_be_told_apart(terminal: Callable[[int], Terminal]) -> None:
+    """On a terminal ids are as short as they can be; who copies one must get what it stood for."""
+    terminal(80)
+    assert output.ids([A, C]) == ["aaaaaaaa", "cccccccc"]
+    assert output.ids([A, A, None]) == ["aaaaaaaa", "aaaaaaaa", ""]
+    close = UUID("aaaaaaaa-1111-4111-8111-111111111112")
+    assert output.ids([A, close]) == [str(A), str(close)]
+
+
+def test_ids_in_a_pipe_are_whole() -> None:
+    """Whoever reads them there has no eyes to see that something is missing."""
+    assert output.ids([A, B]) == [str(A), str(B)]
+
+
+COLUMNS = (
+    output.Column("NAME"),
+    output.Column("FIRST TO GO", spare=2),
+    output.Column("SECOND TO GO", spare=1),
+    output.Column("EMPTY"),
+    output.Column("WORDS", prose=True),
+)
+ROW = ("n" * 40, "f" * 20, "s" * 20, None, " ".join(["word"] * 12))
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (200, ["NAME", "FIRST TO GO", "SECOND TO GO", "WORDS"]),
+        (110, ["NAME", "FIRST TO GO", "SECOND TO GO", "WORDS"]),
+        (109, ["NAME", "SECOND TO GO", "WORDS"]),
+        (87, ["NAME", "WORDS"]),
+        (66, ["NAME", "WORDS"]),
+        (30, ["NAME", "WORDS"]),
+    ],
+)
+def test_a_table_fits_its_terminal(terminal: Callable[[int], Terminal], width: int, titles: list[str]) -> None:
+    """Prose is wrapped, spare columns give way in their order, and only then are names broken up; nothing is cut."""
+    screen = terminal(width)
+    output.table(COLUMNS, [ROW])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
+    assert [title.strip() for title in lines[0].split("  ") if title.strip()] == titles
+    assert max(map(len, lines)) <= width
+    assert any("n" * 40 in line for line in lines) is (width > 30)
+    printed = "".join(lines)
+    assert printed.count("n") == 40
+    assert printed.count("word") == 12
+
+
+def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """However long, with no blanks at the end, and with no colours."""
+    output.table(COLUMNS, [ROW, ("x", "y", "z", None, Text("two\nlines  ", style="red"))])
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("word word")
+    assert second.split() == ["x", "y", "z", "two", "lines"]
+    assert second.endswith("two lines")
+
+
+def test_a_table_without_rows_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Titles alone would be data to a program."""
+    output.table(COLUMNS, [])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_message_is_text_and_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may name what a provider calls a machine."""
+    output.note("disputed: [bold]rack1[/bold] \x1b[2J")
+    assert capsys.readouterr().err == "disputed: [bold]rack1[/bold] \\x1b[2J\n"
