@@ -69,8 +69,8 @@ _READY = {
     "agent_api": _TELEMETRY + "import nacl.signing" + _MESSAGES,
 }
 _BUILD = {
-    "migrator": "from shepherd_core.operator import deployment; runtime.bmdb()",
-    "agent_api": "runtime.build_agent_api()",
+    "migrator": "from shepherd_core.operator import migrator; handlers.bmdb()",
+    "agent_api": "handlers.build_agent_api()",
 }
 
 
@@ -81,8 +81,8 @@ def built(function: str, **settings: str) -> str:
 import os
 os.environ.update({environment!r})
 import functions.{function}.app
-from shepherd_core import runtime
-{_BUILD.get(function, f"runtime.build({function!r})")}
+from shepherd_core import handlers
+{_BUILD.get(function, f"handlers.build({function!r})")}
 """
 
 
@@ -94,7 +94,7 @@ def ours(function: str, stage: str) -> str:
 from shepherd_core import telemetry
 telemetry.info("ready")
 telemetry.emit({function!r}, "static", {{telemetry.Metric.CLAIMED: 1}})
-{"from shepherd_core.adapters import ssh, ssh_key" if function == "initializer" else ""}
+{"from shepherd_core.adapters import ssh, ssh_keys" if function == "initializer" else ""}
 """
 
 

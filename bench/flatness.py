@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.recovery import holds
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Silence
 from shepherd_core.domain.machine import Process
@@ -87,7 +87,7 @@ class Subject:
             "claim, nothing due": self._claim_nothing,
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
-            "breaker's look": lambda: timed(lambda: holds.look(self._session, PROVIDER, Silence())),
+            "breaker's look": lambda: timed(lambda: suspension.look(self._session, PROVIDER, Silence())),
             PREDECESSOR: self._look,
         }
 

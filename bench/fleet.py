@@ -11,7 +11,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
 
 if TYPE_CHECKING:
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
     from simulator.environment.postgres import Postgres
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.bmdb.work.work import Silence
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.loops import control_loop
+from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
@@ -109,8 +109,8 @@ class Tick:
 
     def _run(self) -> None:
         clock = SystemClock()
-        limits = control_loop.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
-        counts = control_loop.run(
+        limits = runner.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
+        counts = runner.run(
             self._loop, PROVIDER, self._connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
         )
         if counts[Metric.CLAIMED]:

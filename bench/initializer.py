@@ -7,13 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
-from shepherd_core.loops import control_loop
+from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
 from shepherd_core.telemetry import Metric
 
@@ -83,12 +83,10 @@ def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency:
         answer_seconds=60,
         backoff=Backoff(60, 60, 1),
     )
-    limits = control_loop.Limits(concurrency, machine_seconds=120, session_seconds=60)
+    limits = runner.Limits(concurrency, machine_seconds=120, session_seconds=60)
     connection = Connection(settings, None, clock)
     began, spent = time.perf_counter(), time.process_time()
-    counts = control_loop.run(
-        loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 1800), runtime_info="bench"
-    )
+    counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 1800), runtime_info="bench")
     seconds, spent = time.perf_counter() - began, time.process_time() - spent
     connection.close()
     if counts[Metric.FINISHED] != len(addresses):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.providers.static import StaticProvider
 
-from simulator.machines.machines import MachinePark, MachineState
+from simulator.machines.pool import MachinePark, MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def machines(count: int) -> Iterator[Park]:
     """Yield *count* machines that are up."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        private_key = ssh_key.generate()
+        private_key = ssh_keys.generate()
         (folder / "key").touch(mode=0o600)
         (folder / "key").write_text(private_key, encoding="ascii")
         here, there = _CONTEXT.Pipe()
@@ -104,7 +104,7 @@ def provider(park: Park) -> StaticProvider:
 def _serve(there: Any, disks: Path, count: int, private_key: str) -> None:
     disks.mkdir()
     with MachinePark(disks, 0, boot_seconds=0) as park:
-        addresses = [park.rack(f"machine-{number}", ssh_key.public_line(private_key)) for number in range(count)]
+        addresses = [park.rack(f"machine-{number}", ssh_keys.public_line(private_key)) for number in range(count)]
         while any(park.state(name) is not MachineState.UP for name in park.names()):
             time.sleep(0.05)
         there.send((park.port, addresses))

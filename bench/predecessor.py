@@ -24,7 +24,7 @@ from bench.workers import Done, Meter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
 T = TypeVar("T")
 

@@ -73,7 +73,7 @@ def _table(title: str, figures: Mapping[int, Mapping[str, float]]) -> Table:
 
 
 def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
-    from shepherd_core.rules.reconcile import Limits, reconcile  # noqa: PLC0415 - imports are measured separately
+    from shepherd_core.rules.provisioning import Limits, reconcile  # noqa: PLC0415 - imports are measured separately
 
     limits = Limits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
     imports = _megabytes()

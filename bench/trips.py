@@ -9,8 +9,8 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import control_loop
-from shepherd_core.loops.loop import Admission
+from shepherd_core.loops import runner
+from shepherd_core.loops.base import Admission
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, Waits
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.loops.loop import Attempt
+    from shepherd_core.loops.base import Attempt
 
 _FACTS = work.AgentStarted(b"x" * 32, "key")
 
@@ -97,10 +97,8 @@ def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -
     )
     waits = Waits(connection)
     clock = SystemClock()
-    limits = control_loop.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
-    counts = control_loop.run(
-        loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
-    )
+    limits = runner.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
+    counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench")
     if counts[Metric.FINISHED] != due:
         raise RuntimeError(f"{due} machines were due, but the counts are {counts}")
     return waits.count

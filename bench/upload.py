@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
-from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import CIPHERS, SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 

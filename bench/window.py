@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from shepherd_core.bmdb.work.work import Silence
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.loops import control_loop, recoverer
-from shepherd_core.providers.equinix.equinix import EquinixProvider
-from shepherd_core.rules.breaker import Budget, Budgets
-from shepherd_core.settings.provider_config import EquinixSettings
+from shepherd_core.loops import recoverer, runner
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.rules.circuit_breaker import Budget, Budgets
+from shepherd_core.settings.providers import EquinixSettings
 
 from bench.fleet import BenchFleet
 from bench.results import Result, Table, median
 from simulator.environment.postgres import Postgres
-from simulator.providers.equinix.equinix_api import EquinixApi
-from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,12 +109,12 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
             budgets=Budgets(silent=Budget(1000, 1)),
         )
         loop.looked = {}
-        control_loop.run(
+        runner.run(
             loop,
             "equinix",
             fleet.connect(),
             clock,
-            control_loop.Limits(concurrency=machines, machine_seconds=60, session_seconds=60),
+            runner.Limits(concurrency=machines, machine_seconds=60, session_seconds=60),
             deadline=Deadline(clock, 120),
             runtime_info="bench",
         )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from bench.cost import Amounts, Inputs, dollars, month
 from bench.fleet import driver
 from bench.results import Result, Table, median
-from simulator.environment.world import Settings, World
+from simulator.environment.environment import Settings, World
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from simulator.lambda_.lambda_service import Invocation
+    from simulator.lambda_.service import Invocation
 
 SPEED = 6
 """The fastest at which two processors can send the heartbeats of that many agents."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from shepherd_core.bmdb.agents.installing import Installation
+from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.domain.pb.callback_pb2 import OSInstallationReport, OSInstallationRequest
 
 from shepherdctl.output import counted

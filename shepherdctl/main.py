@@ -15,17 +15,17 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl import database
 from shepherdctl.commands import (
-    installing,
+    demo,
     inventory,
-    loops,
-    machines,
-    overriding,
-    pausing,
-    reconciling,
-    recovering,
-    resolving,
+    machine,
+    machine_drift,
+    machine_install,
+    machine_why,
+    pause,
+    reconcile,
+    recovery,
+    run,
     status,
-    worlds,
 )
 from shepherdctl.interrupts import ended_in_order
 from shepherdctl.output import complain
@@ -96,39 +96,39 @@ def _everywhere(
     """
 
 
-db = _group("The schema of the BMDB.")
-_add(db, "migrate", database.migrate)
-_add(db, "status", database.status)
-app.add_typer(db, name="db")
+db_group = _group("The schema of the BMDB.")
+_add(db_group, "migrate", database.migrate)
+_add(db_group, "status", database.status)
+app.add_typer(db_group, name="db")
 
-machine = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
-_add(machine, "list", machines.list_machines)
-_add(machine, "show", machines.show)
-_add(machine, "why", recovering.why)
-_add(machine, "retry", recovering.retry)
-_add(machine, "unquarantine", recovering.unquarantine)
-_add(machine, "install", installing.install)
-_add(machine, "forget-host-key", machines.forget_host_key)
-_add(machine, "adopt", resolving.adopt)
-_add(machine, "forget", resolving.forget)
-_add(machine, "release", resolving.release)
-app.add_typer(machine, name="machine")
+machine_group = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
+_add(machine_group, "list", machine.list_machines)
+_add(machine_group, "show", machine.show)
+_add(machine_group, "why", machine_why.why)
+_add(machine_group, "retry", machine_why.retry)
+_add(machine_group, "unquarantine", machine_why.unquarantine)
+_add(machine_group, "install", machine_install.install)
+_add(machine_group, "forget-host-key", machine.forget_host_key)
+_add(machine_group, "adopt", machine_drift.adopt)
+_add(machine_group, "forget", machine_drift.forget)
+_add(machine_group, "release", machine_drift.release)
+app.add_typer(machine_group, name="machine")
 
-recovery = _group("Let the Recoverer go on where it suspends recovery.")
-_add(recovery, "override", overriding.override)
-_add(recovery, "withdraw", overriding.withdraw)
-app.add_typer(recovery, name="recovery")
+recovery_group = _group("Let the Recoverer go on where it suspends recovery.")
+_add(recovery_group, "override", recovery.override)
+_add(recovery_group, "withdraw", recovery.withdraw)
+app.add_typer(recovery_group, name="recovery")
 
 _add(app, "status", status.status)
-_add(app, "reconcile", reconciling.reconcile)
+_add(app, "reconcile", reconcile.reconcile)
 _add(app, "inventory", inventory.inventory)
-_add(app, "history", machines.history)
-_add(app, "pause", pausing.pause)
-_add(app, "pauses", pausing.pauses)
-_add(app, "resume", pausing.resume)
-_add(app, "run", loops.run)
-_add(app, "demo", worlds.demo)
-_add(app, "simulate", worlds.simulate)
+_add(app, "history", machine.history)
+_add(app, "pause", pause.pause)
+_add(app, "pauses", pause.pauses)
+_add(app, "resume", pause.resume)
+_add(app, "run", run.run)
+_add(app, "demo", demo.demo)
+_add(app, "simulate", demo.simulate)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from rich.text import Text
-from shepherd_core.settings.config import BmdbSettings, GraceSettings, SilenceSettings
+from shepherd_core.settings.functions import BmdbSettings, GraceSettings, SilenceSettings
 
 from shepherdctl.times import relative, span
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core import runtime
+from shepherd_core import handlers
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> dict[str, object]:
     """Answer one request; *event* is as in events/agent_api.json."""
-    return runtime.agent_api(event, context)
+    return handlers.agent_api(event, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core import runtime
+from shepherd_core import handlers
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def lambda_handler(event: dict[str, object], context: LambdaContext) -> dict[str, object]:
     """Apply missing migrations; *event* is CloudFormation's, or as in events/migrator.json."""
-    return runtime.migrate(event, context)
+    return handlers.migrate(event, context)

@@ -8,7 +8,7 @@ from rich.text import Text
 from shepherd_core.bmdb.machines import queries
 
 from shepherdctl.amounts import size
-from shepherdctl.commands.machines import ProviderOption
+from shepherdctl.commands.machine import ProviderOption
 from shepherdctl.database import bmdb
 from shepherdctl.output import Column, Form, Output, counted, document, note, spreadsheet, table
 

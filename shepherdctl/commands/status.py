@@ -7,10 +7,10 @@ from typing import Any
 from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import holds, overrides
+from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.bmdb.work.work import Silence
-from shepherd_core.rules.breaker import where
-from shepherd_core.settings.config import load
+from shepherd_core.rules.circuit_breaker import where
+from shepherd_core.settings.functions import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.output import Column, Form, Output, counted, document, note, table
@@ -39,7 +39,7 @@ def status(output: Output = Form.TABLE) -> None:
             first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
         )
         counts = queries.count_machines(connection, silence)
-        held = holds.holds(connection)
+        held = suspension.holds(connection)
         overridden = overrides.overrides(connection)
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)

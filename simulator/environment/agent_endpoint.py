@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from simulator.lambda_.lambda_service import LambdaService
+    from simulator.lambda_.service import LambdaService
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_REQUEST = 10 << 20

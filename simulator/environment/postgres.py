@@ -11,7 +11,7 @@ import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.config import BmdbSettings
+from shepherd_core.settings.functions import BmdbSettings
 
 from simulator.scratch import scratch
 

@@ -22,14 +22,14 @@ import time
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
-from simulator.lambda_.lambda_service import ROOT, Invocation
+from simulator.lambda_.service import ROOT, Invocation
 from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from simulator.lambda_.lambda_service import FunctionConfig
+    from simulator.lambda_.service import FunctionConfig
 
 _INVOCATIONS = "/2015-03-31/functions/function/invocations"
 _ATTEMPTS = 3

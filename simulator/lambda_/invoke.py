@@ -21,12 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulator.environment.observation import look
-from simulator.environment.world import LOOPS, Settings, World
+from simulator.environment.environment import LOOPS, Settings, World
+from simulator.environment.status import look
 from simulator.lambda_ import sam_local
 from simulator.lambda_.emulator import Emulator
-from simulator.lambda_.lambda_service import ROOT, Invocation
-from simulator.machines.machines import MachineState
+from simulator.lambda_.service import ROOT, Invocation
+from simulator.machines.pool import MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from simulator.lambda_.lambda_service import ROOT, Invocation
+from simulator.lambda_.service import ROOT, Invocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from simulator.lambda_.lambda_service import FunctionConfig
+    from simulator.lambda_.service import FunctionConfig
 
 _NETWORK = "bridge"
 """Docker's default network. SAM cannot give containers the network of this computer."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.environment.world import LOOPS, Settings, World
+from simulator.environment.environment import LOOPS, Settings, World
 from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.invoke import event, invoke, make_work
 

@@ -28,23 +28,23 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.environment.postgres import Postgres
-from simulator.machines.machines import MachinePark
+from simulator.machines.pool import MachinePark
 from tests.chaos import planted
+from tests.chaos.concurrent_runs import normal
+from tests.chaos.crash_points import Killed
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
-from tests.chaos.faults import faults_long
+from tests.chaos.faults import long
 from tests.chaos.life import Beside, Life
-from tests.chaos.points import Killed
 from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
 from tests.chaos.stage.departures import Departures
 from tests.chaos.stage.operators import DEEDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
 from tests.chaos.stage.records import Installing, Reports, Updates
-from tests.chaos.twins import normal
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
@@ -69,7 +69,7 @@ class Chaos:
     seconds: float
     seed: int
     stack: ExitStack
-    private_key: str = field(default_factory=ssh_key.generate)
+    private_key: str = field(default_factory=ssh_keys.generate)
     broken: list[str] = field(default_factory=list)
     points: dict[str, int] = field(default_factory=dict)
     """Outside effects by scenario."""
@@ -110,7 +110,7 @@ class Chaos:
     def _agent_starts(self) -> Iterator[AgentStarts]:
         with MachinePark(Path(tempfile.mkdtemp(dir=self.folder)) / "park", 0, boot_seconds=0) as park:
             client = Client(park)
-            client.authorized_key = ssh_key.public_line(self.private_key)
+            client.authorized_key = ssh_keys.public_line(self.private_key)
             for name in ("a", "b"):
                 client.rack(name)
             yield AgentStarts(self.fleet, park, self.private_key, self.folder)
@@ -196,7 +196,7 @@ class Chaos:
 
     def network(self) -> None:
         """Break every link at every place."""
-        self.broken += [] if faults_long.main() == 0 else ["the faulty network: see above"]
+        self.broken += [] if long.main() == 0 else ["the faulty network: see above"]
 
     def model(self) -> None:
         """Search long for a history that the model tells otherwise."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import ShepherdError
 
+from tests.chaos.crash_points import Death, Points, alive
 from tests.chaos.invariants import violations
-from tests.chaos.points import Death, Points, alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
     from tests.chaos.scenarios import Scenario
-    from tests.chaos.stage.world import World
+    from tests.chaos.stage.environment import World
 
 TICKS = 24
 """After so many ticks a world must have converged, wherever the first one died."""

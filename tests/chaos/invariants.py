@@ -21,12 +21,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shepherd_core.providers.equinix.equinix_objects import TOKEN_TAG
+from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
-from tests.support.bmdb.provisioning import PREFIX
+from tests.support.bmdb.capacity import PREFIX
 
 if TYPE_CHECKING:
-    from tests.chaos.stage.world import World
+    from tests.chaos.stage.environment import World
 
 LONGEST_WAIT = "5 hours"
 """More than any backoff, settle time or session of the scenarios."""

@@ -6,31 +6,31 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.agent.takeover import RunResult
-from shepherd_core.bmdb.agents import installing
+from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.work.work import Silence
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
-from shepherd_core.loops import control_loop
-from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
 from shepherd_core.loops.provisioner import Pace, Provisioner
 from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.runner import Limits
 from shepherd_core.loops.updater import Updater
-from shepherd_core.providers.equinix.equinix import EquinixProvider
-from shepherd_core.rules.reconcile import Limits as ReconcileLimits
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.rules.provisioning import Limits as ReconcileLimits
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.chaos.stage.operators import DEEDS, Operators
-from tests.chaos.stage.world import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.support.agents.signed_agent import SignedAgent, endpoint
+from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR
-from tests.support.bmdb.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.agent.takeover import AgentBinary
-    from shepherd_core.loops.loop import Loop
+    from shepherd_core.loops.base import Loop
 
-    from tests.chaos.points import Points
+    from tests.chaos.crash_points import Points
     from tests.support.bmdb.fleet import Fleet
 
 _HEALTHY = 12
@@ -206,7 +206,7 @@ class Life:
         return self._run(loop, world, points)
 
     def _run(self, loop: Loop[Any], world: World, points: Points) -> object:
-        return control_loop.run(
+        return runner.run(
             loop,
             "equinix",
             world.connect(),
@@ -235,7 +235,7 @@ class Life:
         assert self._fresh is not None
         connection = world.connect()
         wanted = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
-        return installing.request(connection, self._fresh, wanted, installing.look(connection, self._fresh))
+        return installation.request(connection, self._fresh, wanted, installation.look(connection, self._fresh))
 
 
 class Beside(Life):

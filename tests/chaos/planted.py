@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(shepherd_core.__path__[0])
 
-MODEL = "tests/integration/bmdb/test_bmdb_model.py::test_a_known_history_is_the_same_in_the_bmdb_and_its_model"
-SEARCH = "tests/integration/bmdb/test_bmdb_model.py::test_the_bmdb_does_what_its_model_does"
-FENCE = "tests/integration/transactions/test_bmdb_fence.py"
-RACES = "tests/integration/transactions/test_bmdb_races.py"
+MODEL = "tests/integration/bmdb/test_model.py::test_a_known_history_is_the_same_in_the_bmdb_and_its_model"
+SEARCH = "tests/integration/bmdb/test_model.py::test_the_bmdb_does_what_its_model_does"
+FENCE = "tests/integration/transactions/test_fence.py"
+RACES = "tests/integration/transactions/test_races.py"
 CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
 SOON = f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[provisioner, soon]"
@@ -40,8 +40,8 @@ TWINS = (
     "tests/integration/chaos/test_twins.py::"
     "test_two_who_do_something_to_one_machine_keep_every_promise_however_one_interrupts_the_other"
 )
-LOCKS = "tests/integration/transactions/test_bmdb_locks.py::test_whoever_comes_second_judges_by_what_the_first_left"
-LIMITS = "tests/unit/rules/test_reconcile.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
+LOCKS = "tests/integration/transactions/test_locks.py::test_whoever_comes_second_judges_by_what_the_first_left"
+LIMITS = "tests/unit/rules/test_provisioning.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
 NETWORK = (
     "tests/integration/chaos/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
@@ -237,16 +237,16 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a machine that is about to be struck is not looked at again",
-        (Edit("loops/control_loop.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
+        (Edit("loops/runner.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
         f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer]",
         "no_healthy_machine_is_rebooted",
     ),
     Plant(
         "an agent that reports just before the step does not count",
         (
-            Edit("bmdb/recovery/recovering.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
+            Edit("bmdb/recovery/remediation.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
             Edit(
-                "bmdb/recovery/recovering.sql",
+                "bmdb/recovery/remediation.sql",
                 "WHEN j.heard_at + j.patience > statement_timestamp() THEN",
                 "WHEN false THEN",
                 "no_longer_due",
@@ -257,7 +257,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a step that the provider declined counts as an attempt",
-        (Edit("rules/ladder.py", "                    dropped.add(len(taken))\n", "                    pass\n"),),
+        (Edit("rules/remediation.py", "                    dropped.add(len(taken))\n", "                    pass\n"),),
         f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer, provider away]",
         "nobody_is_given_up_untried",
     ),
@@ -302,13 +302,13 @@ PLANTS: tuple[Plant, ...] = (
         "a creation whose answer was lost is repeated elsewhere",
         (
             Edit(
-                "rules/reconcile.py",
+                "rules/provisioning.py",
                 "unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]",
                 "unclaimed = list(ledger.intents)",
             ),
-            Edit("rules/reconcile.py", "adopt=tuple(adopt),", "adopt=(),"),
-            Edit("rules/reconcile.py", "if intent.capacity_id in offered:", "if offered:"),
-            Edit("rules/reconcile.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
+            Edit("rules/provisioning.py", "adopt=tuple(adopt),", "adopt=(),"),
+            Edit("rules/provisioning.py", "if intent.capacity_id in offered:", "if offered:"),
+            Edit("rules/provisioning.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
         ),
         PROVISIONER,
         "no_machine_is_doubled",
@@ -318,7 +318,7 @@ PLANTS: tuple[Plant, ...] = (
         "creations that were begun do not count towards the limit",
         (
             Edit(
-                "rules/reconcile.py",
+                "rules/provisioning.py",
                 "managed = settled + len(ledger.intents) - len(adopt) - len(forget)",
                 "managed = settled",
             ),
@@ -342,7 +342,7 @@ PLANTS: tuple[Plant, ...] = (
         "a long time between two looks is not put on record",
         (
             Edit(
-                "bmdb/recovery/holds.sql",
+                "bmdb/recovery/suspension.sql",
                 "CROSS JOIN session WHERE g.ended_at = statement_timestamp()",
                 "CROSS JOIN session WHERE false",
                 "look_at_silence",
@@ -367,7 +367,7 @@ PLANTS: tuple[Plant, ...] = (
         "a failure is recorded without its cause",
         (
             Edit(
-                "loops/control_loop.py",
+                "loops/runner.py",
                 'cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]',
                 'cause = "failed"[:_CAUSE_LENGTH]',
             ),
@@ -389,13 +389,13 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a heartbeat is taken for an agent that somebody is just ending",
-        (Edit("bmdb/agents/agent.sql", "    FOR SHARE OF a\n", "", "take_heartbeat"),),
+        (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "take_heartbeat"),),
         f"{TWINS}[forget+heartbeat]",
         "nothing_is_left_behind",
     ),
     Plant(
         "a machine is forgotten beside a heartbeat that is just being taken",
-        (Edit("bmdb/listings/departing.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""),),
+        (Edit("bmdb/listings/departures.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""),),
         f"{TWINS}[forget+report]",
         "nothing_is_left_behind",
     ),

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides
@@ -19,21 +19,21 @@ from shepherd_core.bmdb.work.work import Silence
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import control_loop
-from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
 from shepherd_core.loops.provisioner import Pace, Provisioner
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.loops.runner import Limits
+from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.breaker import WHOLE
-from shepherd_core.rules.ladder import DEFAULT, parse
-from shepherd_core.rules.reconcile import Limits as ReconcileLimits
+from shepherd_core.rules.circuit_breaker import WHOLE
+from shepherd_core.rules.provisioning import Limits as ReconcileLimits
+from shepherd_core.rules.remediation import DEFAULT, parse
 
 from simulator.environment.faults import Answer
-from tests.chaos.stage.world import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER
-from tests.support.bmdb.provisioning import API_KEY, PREFIX, equinix_settings, provided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.machine import Machine, ProviderId
 
-    from simulator.machines.machines import MachinePark
-    from tests.chaos.points import Points
+    from simulator.machines.pool import MachinePark
+    from tests.chaos.crash_points import Points
     from tests.support.bmdb.fleet import Fleet
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
@@ -203,7 +203,7 @@ class AgentStarts:
             answer_seconds=20,
             backoff=Backoff(300, 14_400, 1.2),
         )
-        result = control_loop.run(
+        result = runner.run(
             loop,
             PROVIDER,
             world.connect(),
@@ -278,7 +278,7 @@ class Recoveries:
         loop = Recoverer(
             provider, silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2), ladder=parse(self.ladder)
         )
-        return control_loop.run(
+        return runner.run(
             loop,
             "equinix",
             world.connect(),

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
+from tests.chaos.concurrent_runs import Choices, Deed, Ran, Scheduler, Stop
+from tests.chaos.crash_points import Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
-from tests.chaos.points import Points
 from tests.chaos.scenarios import Scenario
-from tests.chaos.twins import Choices, Deed, Ran, Scheduler, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tests.chaos.stage.world import World
+    from tests.chaos.stage.environment import World
 
 Cast = dict[str, "Callable[[], object]"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
     from simulator.environment.postgres import Postgres
     from tests.conftest import ManualClock

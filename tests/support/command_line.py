@@ -21,7 +21,7 @@ from shepherdctl.main import app
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
     from typer.testing import Result
 
 _SECONDS = 60

@@ -11,7 +11,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 from shepherd_core.adapters import ssh
 from shepherd_core.domain import errors
-from shepherd_core.settings import config, provider_config
+from shepherd_core.settings import functions, providers
 from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent import heartbeat, installation
@@ -28,20 +28,20 @@ FAILURES = [
     for name, thing in inspect.getmembers(errors, inspect.isclass)
     if thing.__module__ == errors.__name__ and issubclass(thing, Exception)
 ]
-FUNCTIONS: dict[str, type[config.Settings]] = {
-    "Migrator": config.MigratorSettings,
-    "Provisioner": config.ProvisionerSettings,
-    "Initializer": config.InitializerSettings,
-    "Recoverer": config.RecovererSettings,
-    "Updater": config.UpdaterSettings,
-    "agent API": config.AgentApiSettings,
+FUNCTIONS: dict[str, type[functions.Settings]] = {
+    "Migrator": functions.MigratorSettings,
+    "Provisioner": functions.ProvisionerSettings,
+    "Initializer": functions.InitializerSettings,
+    "Recoverer": functions.RecovererSettings,
+    "Updater": functions.UpdaterSettings,
+    "agent API": functions.AgentApiSettings,
 }
-PROVIDERS: dict[str, type[config.Settings]] = {
-    "static": provider_config.StaticSettings,
-    "redfish": provider_config.RedfishSettings,
-    "equinix": provider_config.EquinixSettings,
-    "ec2": provider_config.Ec2Settings,
-    "hetzner": provider_config.HetznerSettings,
+PROVIDERS: dict[str, type[functions.Settings]] = {
+    "static": providers.StaticSettings,
+    "redfish": providers.RedfishSettings,
+    "equinix": providers.EquinixSettings,
+    "ec2": providers.Ec2Settings,
+    "hetzner": providers.HetznerSettings,
 }
 
 
@@ -57,7 +57,7 @@ def settings_rows() -> list[str]:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for reader, settings_type in {**FUNCTIONS, **PROVIDERS}.items():
         for name, field in settings_type.model_fields.items():
-            key = (f"`{config.PREFIX}{name.upper()}`", default(field), str(field.description))
+            key = (f"`{functions.PREFIX}{name.upper()}`", default(field), str(field.description))
             rows.setdefault(key, []).append(reader)
     groups = {frozenset(FUNCTIONS): "all", frozenset(FUNCTIONS) - {"Migrator", "agent API"}: "loops"}
     return [
@@ -74,9 +74,11 @@ def test_every_setting_is_documented_with_its_default(row: str) -> None:
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
     """An operator who sets a variable that nobody reads believes something that is not so."""
-    documented = set(re.findall(rf"{config.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
+    documented = set(
+        re.findall(rf"{functions.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES))
+    )
     types = (*FUNCTIONS.values(), *PROVIDERS.values())
-    fields = {f"{config.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
+    fields = {f"{functions.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
     agents = {heartbeat.INTERVAL_VARIABLE, installation.LIMIT_VARIABLE, installation.GENERATION_VARIABLE}
     assert documented <= fields | agents
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.listings.departing import Order
+from shepherd_core.bmdb.listings.departures import Order
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.releases import Release
-from shepherd_core.operator.remedies import Adoption, Forgetting
-from shepherd_core.operator.resolution import Resolution
-from shepherd_core.providers.equinix.equinix_objects import token_tag
-from shepherd_core.rules.comparison import FRESH_SECONDS, Kind
+from shepherd_core.operator.adopt_forget import Adoption, Forgetting
+from shepherd_core.operator.release import Release
+from shepherd_core.operator.two_phase import Resolution
+from shepherd_core.providers.equinix.objects import token_tag
+from shepherd_core.rules.drift import FRESH_SECONDS, Kind
 
-from tests.chaos.stage.world import SESSION_SECONDS, World
-from tests.support.bmdb.provisioning import PREFIX, provided
-from tests.support.bmdb.releasing import Deleting
+from tests.chaos.stage.environment import SESSION_SECONDS, World
+from tests.support.bmdb.capacity import PREFIX, provided
+from tests.support.bmdb.returnable import Deleting
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tests.chaos.points import Points
+    from tests.chaos.crash_points import Points
     from tests.support.bmdb.fleet import Fleet
 
 SECONDS = 600

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.agents import installing
-from shepherd_core.bmdb.listings import departing, provisioning
+from shepherd_core.bmdb.agents import installation
+from shepherd_core.bmdb.listings import departures, provisioning
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import recovering
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, MetropolisInstallation
 
-from tests.chaos.stage.world import SESSION_SECONDS
+from tests.chaos.stage.environment import SESSION_SECONDS
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import HOUR
-from tests.support.bmdb.releasing import ORDER
+from tests.support.bmdb.returnable import ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from tests.chaos.points import Points
-    from tests.chaos.stage.world import World
+    from tests.chaos.crash_points import Points
+    from tests.chaos.stage.environment import World
     from tests.support.bmdb.fleet import Fleet
 
 _WANTED = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
@@ -70,11 +70,11 @@ class Operators:
     def deeds(self, world: World, points: Points) -> dict[str, Callable[[], object]]:
         """Return what may be done, by name; each once."""
         return {
-            "unquarantine": lambda: recovering.unquarantine(
+            "unquarantine": lambda: remediation.unquarantine(
                 world.connect(), self._given_up, reason="somebody: mended", grace_seconds=HOUR
             ),
             "resume": lambda: queries.resume(world.connect(), self._pause),
-            "retry": lambda: recovering.retry(world.connect(), self._given_up, reason="somebody: mended"),
+            "retry": lambda: remediation.retry(world.connect(), self._given_up, reason="somebody: mended"),
             "install": lambda: self._install(world),
             "forget": lambda: self._forget(world, points),
             "report": lambda: self._report(world, points, _HARDWARE),
@@ -83,13 +83,13 @@ class Operators:
 
     def _install(self, world: World) -> object:
         connection = world.connect()
-        return installing.request(connection, self._given_up, _WANTED, installing.look(connection, self._given_up))
+        return installation.request(connection, self._given_up, _WANTED, installation.look(connection, self._given_up))
 
     def _forget(self, world: World, points: Points) -> object:
         session = Session.open(world.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)
         try:
             if provisioning.take_lock(session, "equinix") is not None:
-                departing.forget(session, "equinix", self._vanished.machine_id, ORDER)
+                departures.forget(session, "equinix", self._vanished.machine_id, ORDER)
         finally:
             session.close()
         return None

@@ -21,17 +21,17 @@ from shepherd_core.domain.clock import SystemClock
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
-from tests.chaos.stage.victim import ROOT
-from tests.chaos.stage.world import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.chaos.stage.child import ROOT
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.support.agents.signed_agent import SignedAgent
-from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, provided
+from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
     from uuid import UUID
 
-    from shepherd_core.agent.agent_api import Request
+    from shepherd_core.agent.endpoint import Request
 
     from tests.chaos.scenarios import Scenario
     from tests.support.bmdb.fleet import Fleet
@@ -70,7 +70,7 @@ class _Victim:
     def __init__(self) -> None:
         reader, writer = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.stage.victim", str(writer)],
+            [sys.executable, "-m", "tests.chaos.stage.child", str(writer)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             pass_fds=(writer,),

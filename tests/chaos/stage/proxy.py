@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from simulator.environment.tcp_door import TcpDoor
+from simulator.environment.tcp_proxy import TcpDoor
 from tests.support.bmdb.breaking_connection import LateCommit
 
 if TYPE_CHECKING:

@@ -10,22 +10,22 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
 from shepherd_core.loops.updater import Updater
-from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
-from tests.chaos.stage.world import SESSION_SECONDS, World
+from tests.chaos.stage.environment import SESSION_SECONDS, World
 from tests.support.agents.signed_agent import SignedAgent, endpoint
+from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR
-from tests.support.bmdb.provisioning import API_KEY, equinix_settings
 from tests.support.command_line import CommandLine
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.agent.agent_api import Request
+    from shepherd_core.agent.endpoint import Request
 
-    from tests.chaos.points import Points
+    from tests.chaos.crash_points import Points
     from tests.support.bmdb.fleet import Fleet
 
 

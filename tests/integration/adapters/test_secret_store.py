@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from shepherd_core.adapters.secret_store import SsmSecretStore
+from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.domain.errors import SecretError, SecretMissing, SecretUnavailable
 
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import ManualClock
 
-KEY = ssh_key.generate()
+KEY = ssh_keys.generate()
 BEGIN, *_, END = KEY.splitlines()
 
 
@@ -46,7 +46,7 @@ def _no_hanging() -> Iterator[None]:
 @pytest.fixture
 def server() -> Iterator[SshServer]:
     """Return a machine that knows our key."""
-    with SshServer(ssh_key.public_line(KEY)) as server:
+    with SshServer(ssh_keys.public_line(KEY)) as server:
         yield server
 
 
@@ -98,7 +98,7 @@ def test_pinned_host_key_is_recognized(server: SshServer, deadline: Deadline) ->
 
 def test_changed_host_key_stops_before_authentication(server: SshServer, deadline: Deadline) -> None:
     """An impostor must learn nothing, not even which user and key we log in with."""
-    pinned = ssh_key.public_line(ssh_key.generate())
+    pinned = ssh_keys.public_line(ssh_keys.generate())
     with pytest.raises(SshHostKeyChanged) as caught:
         dialer(server.port).dial("127.0.0.1", pinned, deadline)
     fingerprints = [asyncssh.import_public_key(line).get_fingerprint() for line in (pinned, *server.public_host_keys)]
@@ -110,7 +110,7 @@ def test_changed_host_key_stops_before_authentication(server: SshServer, deadlin
 def test_machine_with_several_host_keys_does_not_seem_changed(algorithm: str, deadline: Deadline) -> None:
     """Once one of its keys is pinned, that is the one that we ask it for."""
     keys = [asyncssh.generate_private_key(kind) for kind in ("ecdsa-sha2-nistp256", "ssh-rsa", "ssh-ed25519")]
-    with SshServer(ssh_key.public_line(KEY), *keys) as server:
+    with SshServer(ssh_keys.public_line(KEY), *keys) as server:
         (pinned,) = (line for line in server.public_host_keys if line.startswith(f"{algorithm} "))
         with closing(dialer(server.port).dial("127.0.0.1", pinned, deadline)) as connection:
             assert connection.host_key == pinned
@@ -120,7 +120,7 @@ def test_best_host_key_is_asked_for_first(deadline: Deadline) -> None:
     """What is pinned at first contact should be an Ed25519 key where there is one."""
     keys = [asyncssh.generate_private_key(kind) for kind in ("ecdsa-sha2-nistp256", "ssh-ed25519")]
     with (
-        SshServer(ssh_key.public_line(KEY), *keys) as server,
+        SshServer(ssh_keys.public_line(KEY), *keys) as server,
         closing(dialer(server.port).dial("127.0.0.1", None, deadline)) as connection,
     ):
         assert connection.host_key.startswith("ssh-ed25519 ")
@@ -145,7 +145,7 @@ def test_cheapest_cipher_that_both_have_is_used(
     options: dict[str, list[str]], agreed: tuple[str, str], deadline: Deadline
 ) -> None:
     """AES-GCM costs much less processor time, having no MAC besides; but a machine may have been told to refuse it."""
-    server = SshServer(ssh_key.public_line(KEY))
+    server = SshServer(ssh_keys.public_line(KEY))
     server.options = options
     with server, closing(dialer(server.port).dial("127.0.0.1", None, deadline)):
         (connection,) = server.connections
@@ -164,7 +164,7 @@ def test_cheapest_cipher_that_both_have_is_used(
 )
 def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Deadline) -> None:
     """What paramiko would still accept from a machine, or from who stands between."""
-    server = SshServer(ssh_key.public_line(KEY))
+    server = SshServer(ssh_keys.public_line(KEY))
     server.options = weak
     with server, pytest.raises(SshError, match="no acceptable"):
         dialer(server.port).dial("127.0.0.1", None, deadline)
@@ -189,7 +189,7 @@ def test_nonsense_for_an_address_is_refused(address: str, deadline: Deadline) ->
 def test_key_that_the_machine_does_not_know_fails_authentication(server: SshServer, deadline: Deadline) -> None:
     """Somebody must install our key; waiting does not help."""
     with pytest.raises(SshAuthenticationFailed, match="refuses our key for root"):
-        dialer(server.port, ssh_key.generate()).dial("127.0.0.1", None, deadline)
+        dialer(server.port, ssh_keys.generate()).dial("127.0.0.1", None, deadline)
 
 
 def test_listener_that_never_accepts_times_out() -> None:

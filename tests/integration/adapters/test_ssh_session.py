@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import asyncssh
 import pytest
 from asyncssh.packet import UInt32
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import CIPHERS, SshConnection, SshDialer
 from shepherd_core.agent.takeover import STDERR_BYTES, take_over
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.support.agents.ssh_server import Process
 
-KEY = ssh_key.generate()
+KEY = ssh_keys.generate()
 MIB = 1 << 20
 
 
@@ -87,7 +87,7 @@ def _no_hanging() -> Iterator[None]:
 @pytest.fixture
 def server() -> Iterator[SshServer]:
     """Return a machine that knows our key."""
-    with SshServer(ssh_key.public_line(KEY)) as server:
+    with SshServer(ssh_keys.public_line(KEY)) as server:
         yield server
 
 
@@ -171,7 +171,7 @@ def test_writes_are_as_large_as_the_machine_takes(
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Deadline) -> None:
     """An sshd changes them after a gigabyte, or as it was told to, in the middle of whatever is sent."""
-    server = SshServer(ssh_key.public_line(KEY))
+    server = SshServer(ssh_keys.public_line(KEY))
     server.options = {"encryption_algs": [cipher], "rekey_bytes": MIB}
     agent = Agent(os.urandom(5 * MIB))
     with (

@@ -29,7 +29,7 @@ from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reporter import Reporter
 from simulator.environment.agent_endpoint import AgentEndpoint, recording
-from simulator.machines.machines import MachinePark
+from simulator.machines.pool import MachinePark
 from tests.support.agents.agent_server import AgentServer, Request
 from tests.support.agents.agent_server import Answer as ServerAnswer
 from tests.support.agents.machine_client import Client, Result, eventually

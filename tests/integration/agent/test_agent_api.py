@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.agent.agent_api import Request
+from shepherd_core.agent.endpoint import Request
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations
 from shepherd_core.bmdb.work import work
@@ -25,7 +25,7 @@ from tests.support.bmdb.fleet import claimed, ids
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shepherd_core.agent.agent_api import AgentApi
+    from shepherd_core.agent.endpoint import AgentApi
 
     from simulator.environment.postgres import Postgres
     from tests.conftest import ManualClock

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core import runtime
+from shepherd_core import handlers
 from shepherd_core.domain.errors import ConfigError, EventInvalid
 
 from agent.shepherd_agent.ed25519 import PrivateKey
@@ -23,7 +23,7 @@ from agent.shepherd_agent.reporter import Reporter, Unauthorized, milliseconds
 from functions.agent_api.app import lambda_handler
 from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, invoking
-from simulator.lambda_.lambda_service import Invocation
+from simulator.lambda_.service import Invocation
 from tests.support.agents.machine_client import eventually
 from tests.support.agents.signed_agent import SignedAgent
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from shepherd_core.agent.agent_api import Request
+    from shepherd_core.agent.endpoint import Request
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -51,14 +51,14 @@ class Context:
 @pytest.fixture
 def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Configure the function for this test's database, in a process that has not built it yet."""
-    runtime.build_agent_api.cache_clear()
+    handlers.build_agent_api.cache_clear()
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
     yield
-    if runtime.build_agent_api.cache_info().currsize:
-        runtime.build_agent_api().connection.close()
-    runtime.build_agent_api.cache_clear()
+    if handlers.build_agent_api.cache_info().currsize:
+        handlers.build_agent_api().connection.close()
+    handlers.build_agent_api.cache_clear()
 
 
 configured = pytest.mark.usefixtures("_environment")

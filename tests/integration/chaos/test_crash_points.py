@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.providers.equinix.equinix_objects import token_tag
+from shepherd_core.providers.equinix.objects import token_tag
 
-from simulator.machines.machines import MachinePark
+from simulator.machines.pool import MachinePark
+from tests.chaos.crash_points import Death, Killed, Points, alive
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
-from tests.chaos.points import Death, Killed, Points, alive
 from tests.chaos.scenarios import AgentStarts, Away, GivingUp, Overridden, Provisioning, Recoveries
 from tests.chaos.stage.departures import Departures
+from tests.chaos.stage.environment import World
 from tests.chaos.stage.records import Installing, Reports, Updates
-from tests.chaos.stage.world import World
 from tests.support.agents.machine_client import Client
-from tests.support.bmdb.provisioning import PREFIX
+from tests.support.bmdb.capacity import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,10 +84,10 @@ def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their
     real_time: Fleet, tmp_path: Path
 ) -> None:
     """An agent whose key is not on record is never heard."""
-    private_key = ssh_key.generate()
+    private_key = ssh_keys.generate()
     with MachinePark(tmp_path / "park", 0, boot_seconds=0) as park:
         client = Client(park)
-        client.authorized_key = ssh_key.public_line(private_key)
+        client.authorized_key = ssh_keys.public_line(private_key)
         for name in ("a", "b"):
             client.rack(name)
         explored = explore(AgentStarts(real_time, park, private_key, tmp_path), stride=13)

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
-from simulator.machines.machines import MachinePark
-from tests.chaos.faults.faults import AgentStarts, Provisions, Recoveries, Updates
-from tests.chaos.faults.faults_run import endure, endure_machines
-from tests.chaos.faults.faults_stage import LOOPS
-from tests.chaos.faults.faults_table import ELSEWHERE, FAULTS, MACHINES, NAMED
+from simulator.machines.pool import MachinePark
+from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
+from tests.chaos.faults.run import endure, endure_machines
+from tests.chaos.faults.stage import LOOPS
+from tests.chaos.faults.table import ELSEWHERE, FAULTS, MACHINES, NAMED
 from tests.support.agents.machine_client import Client, eventually
 from tests.support.bmdb.fleet import Fleet
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
-    from tests.chaos.faults.faults import Bendable
-    from tests.chaos.faults.faults_stage import Fault
+    from tests.chaos.faults.fault import Bendable
+    from tests.chaos.faults.stage import Fault
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
 
 
 def _rack(folder: Path, machines: int) -> Iterator[tuple[MachinePark, str]]:
-    private_key = ssh_key.generate()
+    private_key = ssh_keys.generate()
     with MachinePark(folder / "park", 0, boot_seconds=0) as park:
         client = Client(park)
-        client.authorized_key = ssh_key.public_line(private_key)
+        client.authorized_key = ssh_keys.public_line(private_key)
         for number in range(machines):
             park.rack(f"machine-{number}", client.authorized_key)
         eventually(lambda: {park.state(name) for name in park.names()} == {"Up"})

@@ -1,7 +1,7 @@
 """
 A network that breaks between the loops and their neighbours, and what becomes of the world.
 
-Places and ways of breaking are sampled here; ``python -m tests.chaos.faults.faults_long`` tries them all.
+Places and ways of breaking are sampled here; ``python -m tests.chaos.faults.long`` tries them all.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 
-from simulator.machines.machines import MachinePark
-from tests.chaos.faults.faults import AgentStarts, Provisions, Recoveries, Updates
-from tests.chaos.faults.faults_network import explore, slowly
+from simulator.machines.pool import MachinePark
+from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
+from tests.chaos.faults.network import explore, slowly
 from tests.chaos.stage.proxy import HOW, WHERE
 from tests.support.agents.machine_client import Client
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.chaos.faults.faults import Bendable
-    from tests.chaos.faults.faults_network import Link
+    from tests.chaos.faults.fault import Bendable
+    from tests.chaos.faults.network import Link
     from tests.support.bmdb.fleet import Fleet
 
 # What was cut off leaves sockets to the garbage collector: a process that died would, too.
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @pytest.fixture(scope="module")
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePark, str]]:
     """Return two machines and the key that opens them."""
-    private_key = ssh_key.generate()
+    private_key = ssh_keys.generate()
     with MachinePark(tmp_path_factory.mktemp("park"), 0, boot_seconds=0) as park:
         client = Client(park)
-        client.authorized_key = ssh_key.public_line(private_key)
+        client.authorized_key = ssh_keys.public_line(private_key)
         for name in ("a", "b"):
             client.rack(name)
         yield park, private_key

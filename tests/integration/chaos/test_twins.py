@@ -15,19 +15,19 @@ import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import SystemClock
 
+from tests.chaos.concurrent_runs import Deed, Scheduler, normal
+from tests.chaos.crash_points import Points
 from tests.chaos.life import Beside, Life
-from tests.chaos.points import Points
 from tests.chaos.scenarios import OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Chance, Interrupting, Play, Twins, play, play_all, play_seed, play_seeds
+from tests.chaos.stage.environment import World
 from tests.chaos.stage.processes import Functions, explore_processes, load
 from tests.chaos.stage.records import Reports, Updates
-from tests.chaos.stage.world import World
-from tests.chaos.twins import Deed, Scheduler, normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.chaos.twins import Stop
+    from tests.chaos.concurrent_runs import Stop
     from tests.support.bmdb.fleet import Fleet
 
 # The dead close no sockets. The operating system does that for a process, and here nobody.

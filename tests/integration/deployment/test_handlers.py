@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from shepherd_core.adapters import ssh_key
-from shepherd_core.adapters.secret_store import SsmSecretStore
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ConfigError, Discrepancy, EventInvalid
-from shepherd_core.runtime import LOOPS
+from shepherd_core.handlers import LOOPS
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, recording
-from simulator.machines.machines import MachinePark
-from simulator.providers.equinix.equinix_api import EquinixApi
-from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.machines.pool import MachinePark
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
 from tests.support.agents.machine_client import eventually
-from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, provided
+from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 from tests.support.deployment import function_process
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_the_initializer_starts_agents_with_a_key_that_it_makes(
     fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key is in SSM and nowhere else; machines let in whoever holds it."""
-    private_key = SsmSecretStore().create_once(SSH_KEY_PARAMETER, ssh_key.generate)
+    private_key = SsmSecretStore().create_once(SSH_KEY_PARAMETER, ssh_keys.generate)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
     heard: set[str] = set()
     with (
@@ -171,7 +171,7 @@ def test_the_initializer_starts_agents_with_a_key_that_it_makes(
             tmp_path / "park", 0, boot_seconds=0, agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
         ) as park,
     ):
-        addresses = [(name, park.rack(name, ssh_key.public_line(private_key))) for name in ("a", "b")]
+        addresses = [(name, park.rack(name, ssh_keys.public_line(private_key))) for name in ("a", "b")]
         eventually(lambda: {park.state(name).value for name, _ in addresses} == {"Up"})
         list_machines(environment, *addresses)
         monkeypatch.setenv("SHEPHERD_SSH_PORT", str(park.port))
@@ -226,7 +226,7 @@ def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, e
     """The same key that the Initializer logs in with."""
     assert invoke("provisioner")["created"] == 2
     assert len(provided(fleet)) == 2
-    public_line = ssh_key.public_line(SsmSecretStore().get(SSH_KEY_PARAMETER))
+    public_line = ssh_keys.public_line(SsmSecretStore().get(SSH_KEY_PARAMETER))
     (key,) = equinix.keys()
     assert key.key == public_line
 

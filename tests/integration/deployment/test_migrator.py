@@ -12,10 +12,10 @@ import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, StatementFailed
-from shepherd_core.operator.deployment import ANSWER_SECONDS, RESOURCE_ID, handle
+from shepherd_core.operator.migrator import ANSWER_SECONDS, RESOURCE_ID, handle
 
 from functions.migrator.app import lambda_handler
-from simulator.lambda_.lambda_environment import Context
+from simulator.lambda_.environment import Context
 from tests.support.bmdb.fleet import WAIT_SECONDS
 from tests.support.command_line import CommandLine
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
@@ -23,7 +23,7 @@ from tests.support.providers.scripted_http import Answer, ScriptedServer, script
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
     from simulator.environment.postgres import Postgres
     from tests.conftest import ManualClock

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from shepherd_core import edges
+from shepherd_core import wiring
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
 from shepherd_core.domain.machine import Capability, ProviderId
-from shepherd_core.settings import config
+from shepherd_core.settings import functions
 
-from simulator.lambda_.lambda_environment import Context
-from simulator.providers.equinix.equinix_api import EquinixApi
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.hetzner.hetzner_robot import HetznerRobot
-from simulator.providers.hetzner.hetzner_state import RobotServer
+from simulator.lambda_.environment import Context
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.hetzner.robot import HetznerRobot
+from simulator.providers.hetzner.state import RobotServer
 from tests.support.bmdb.tls_postgres import ADDRESS, Authority, Door
 from tests.support.deployment import function_process
 from tests.support.deployment.cloudformation import PSEUDO, Stack
@@ -335,7 +335,7 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
 
 def climb(provider_id: ProviderId) -> None:
     """Do to a machine all that the Recoverer may come to do, the gravest first."""
-    _, provider = edges.load(config.RecovererSettings)
+    _, provider = wiring.load(functions.RecovererSettings)
     for capability, act in (
         (Capability.REINSTALL, provider.reinstall),
         (Capability.POWER_CYCLE, provider.power_cycle),
@@ -343,7 +343,7 @@ def climb(provider_id: ProviderId) -> None:
     ):
         if capability in provider.capabilities:
             with suppress(ProviderError):  # no BMC is there; and what is waited for takes longer than this
-                act(provider_id, Deadline(edges.CLOCK, 15))
+                act(provider_id, Deadline(wiring.CLOCK, 15))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)

@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core.loops.control_loop import MARGIN_SECONDS
+from shepherd_core.handlers import CLOSING_SECONDS
 from shepherd_core.loops.provisioner import CREATE_SECONDS
-from shepherd_core.runtime import CLOSING_SECONDS
-from shepherd_core.settings.config import (
+from shepherd_core.loops.runner import MARGIN_SECONDS
+from shepherd_core.settings.functions import (
     PREFIX,
     AgentApiSettings,
     BmdbSettings,

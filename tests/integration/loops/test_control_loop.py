@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery.recovering import Spared
+from shepherd_core.bmdb.recovery.remediation import Spared
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.backoff import Backoff
@@ -28,9 +28,9 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import control_loop
-from shepherd_core.loops.control_loop import Limits
-from shepherd_core.loops.loop import Admission
+from shepherd_core.loops import runner
+from shepherd_core.loops.base import Admission
+from shepherd_core.loops.runner import Limits
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.clock import Clock
-    from shepherd_core.loops.loop import Attempt
+    from shepherd_core.loops.base import Attempt
 
     from tests.conftest import ManualClock
 
@@ -139,7 +139,7 @@ class Runner:
     ) -> Counts:
         """Run one invocation of so many *seconds*."""
         used = clock or self.clock
-        return control_loop.run(
+        return runner.run(
             loop,
             PROVIDER,
             connection or self.fleet.connection,
@@ -410,7 +410,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
 
     def errand(attempt: Attempt) -> None:
         if attempt.work.machine_id == stuck:
-            clock.now += 60 + control_loop.MARGIN_SECONDS
+            clock.now += 60 + runner.MARGIN_SECONDS
             hang()
 
     counts = run(Errands(errand), concurrency=1)
@@ -432,7 +432,7 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
     def errand(attempt: Attempt) -> None:
         if attempt.work.machine_id == stuck:
             threads.append(threading.current_thread())
-            clock.now += 60 + control_loop.MARGIN_SECONDS
+            clock.now += 60 + runner.MARGIN_SECONDS
             assert other_began.wait(WAIT_SECONDS)
             if error is not None:
                 raise error
@@ -675,7 +675,7 @@ def test_a_dry_run_changes_nothing_and_tells_what_the_next_claim_takes(
 
     limits = Limits(10, 60, 60)
     before = dump(fleet)
-    planned = control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, limits).work
+    planned = runner.rehearse(Errands(), PROVIDER, fleet.connection, clock, limits).work
     assert dump(fleet) == before
     loop = Errands()
     run(loop)
@@ -689,7 +689,7 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     paused = fleet.provided_machine()
     queries.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
     before = dump(fleet)
-    assert control_loop.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)).work == []
+    assert runner.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)).work == []
     assert dump(fleet) == before
 
 
@@ -778,7 +778,7 @@ def waiting_for_answers(wanted: int) -> bool:
     places = [
         frame.f_lasti
         for frame in sys._current_frames().values()
-        if frame.f_code.co_name == "_ask" and frame.f_code.co_filename == control_loop.__file__
+        if frame.f_code.co_name == "_ask" and frame.f_code.co_filename == runner.__file__
     ]
     return len(places) == wanted and len(set(places)) == 1
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import Discrepancy
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.provisioner import Pace, Provisioner
-from shepherd_core.providers.ec2.ec2 import Ec2Provider
-from shepherd_core.rules.reconcile import Limits
-from shepherd_core.settings.provider_config import Ec2Settings
+from shepherd_core.providers.ec2.adapter import Ec2Provider
+from shepherd_core.rules.provisioning import Limits
+from shepherd_core.settings.providers import Ec2Settings
 from shepherd_core.telemetry import Metric
 
+from tests.support.bmdb.capacity import intents, provided
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
-from tests.support.bmdb.provisioning import intents, provided
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.conftest import ManualClock
 
 LIMIT = 3
-OUR_LINE = ssh_key.public_line(ssh_key.generate())
+OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 import pytest
-from shepherd_core.adapters import ssh_key
-from shepherd_core.adapters.object_source import AgentCache
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
@@ -28,18 +28,18 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Availability, Machine
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
-from shepherd_core.loops import control_loop
-from shepherd_core.loops.control_loop import Limits
+from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.runner import Limits
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, recording
-from simulator.machines.machines import MachinePark
+from simulator.machines.pool import MachinePark
 from tests.support.agents.machine_client import Client, eventually
+from tests.support.bmdb.capacity import Edge
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.bmdb.provisioning import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,7 +143,7 @@ class World:
             backoff=Backoff(300, 14_400, 1.2),
         )
         clock = SystemClock()
-        return control_loop.run(
+        return runner.run(
             loop,
             PROVIDER,
             self.fleet.connection,
@@ -182,7 +182,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
     """Return a world without machines."""
-    private_key = ssh_key.generate()
+    private_key = ssh_keys.generate()
     heard: set[str] = set()
     environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
     with (
@@ -190,7 +190,7 @@ def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
         MachinePark(tmp_path / "park", 0, boot_seconds=0, agent_environment=environment) as park,
     ):
         client = Client(park)
-        client.authorized_key = ssh_key.public_line(private_key)
+        client.authorized_key = ssh_keys.public_line(private_key)
         dialer = Ear(SshDialer(private_key, "root", park.port, connect_timeout=5))
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         yield World(fleet, client, key, dialer, endpoint, heard, agent)

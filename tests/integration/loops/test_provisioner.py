@@ -15,17 +15,16 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
 from shepherd_core.loops.provisioner import Pace, Provisioner
-from shepherd_core.providers.equinix.equinix import EquinixProvider
-from shepherd_core.providers.equinix.equinix_objects import token_tag
-from shepherd_core.rules.reconcile import Limits
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.providers.equinix.objects import token_tag
+from shepherd_core.rules.provisioning import Limits
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Answer, CreateLate, Drop, EmptyPage
-from simulator.providers.equinix.equinix_api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.hardware import NoHardware
 from tests.support.agents.machine_client import eventually
-from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
-from tests.support.bmdb.provisioning import (
+from tests.support.bmdb.capacity import (
     API_KEY,
     PREFIX,
     PROJECT,
@@ -36,6 +35,7 @@ from tests.support.bmdb.provisioning import (
     provided,
     static,
 )
+from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

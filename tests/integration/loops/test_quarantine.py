@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.bmdb.listings import provisioning, updating
-from shepherd_core.bmdb.machines import eligibility, queries
-from shepherd_core.bmdb.machines.eligibility import Block
-from shepherd_core.bmdb.recovery import recovering
+from shepherd_core.bmdb.listings import provider_facts, provisioning
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Silence
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
-from shepherd_core.rules.reconcile import Limits as ReconcileLimits
-from shepherd_core.rules.reconcile import reconcile
+from shepherd_core.rules.provisioning import Limits as ReconcileLimits
+from shepherd_core.rules.provisioning import reconcile
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
@@ -31,14 +31,14 @@ def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
     machine_id = fleet.silent_machine()
     session = fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    assert recovering.quarantine(session, {held: cause}) == {machine_id}
+    assert remediation.quarantine(session, {held: cause}) == {machine_id}
     session.close()
     return machine_id
 
 
 def unquarantine(fleet: Fleet, machine_id: UUID) -> bool:
     """Give it back."""
-    return bool(recovering.unquarantine(fleet.connection, machine_id, reason="me: mended", grace_seconds=GRACE))
+    return bool(remediation.unquarantine(fleet.connection, machine_id, reason="me: mended", grace_seconds=GRACE))
 
 
 CHANGES = {
@@ -60,7 +60,7 @@ def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet:
         fleet.pass_time(seconds)
         assert claimed(session, START) == claimed(session, RECOVER) == []
         assert plainly_eligible(fleet.sql, START) == plainly_eligible(fleet.sql, RECOVER) == set()
-    verdicts, _ = eligibility.why(fleet.connection, machine_id, Silence())
+    verdicts, _ = explain.why(fleet.connection, machine_id, Silence())
     assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
 
 
@@ -107,11 +107,13 @@ def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine
     """It may be switched off for weeks, and would have the provider asked every minute."""
     machine_id = quarantined(fleet)
     fleet.sql("UPDATE machine_provided SET provider_status = 'Stopped'")
-    assert updating.look(fleet.connection, PROVIDER, HOUR).unsettled == 0
-    assert updating.known(fleet.connection, PROVIDER, everything=True) == []
+    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).unsettled == 0
+    assert provider_facts.known(fleet.connection, PROVIDER, everything=True) == []
     assert unquarantine(fleet, machine_id)
-    assert updating.look(fleet.connection, PROVIDER, HOUR).unsettled == 1
-    assert [each.machine_id for each in updating.known(fleet.connection, PROVIDER, everything=True)] == [machine_id]
+    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).unsettled == 1
+    assert [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)] == [
+        machine_id
+    ]
 
 
 def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Fleet) -> None:
@@ -157,7 +159,7 @@ def test_the_evidence_is_what_went_wrong_last(fleet: Fleet) -> None:
         "decode(repeat('00', 32), 'hex'))",
     )
     (held,) = claimed(session, RECOVER)
-    recovering.quarantine(session, {held: "enough"})
+    remediation.quarantine(session, {held: "enough"})
     lines = queries.show_machine(fleet.connection, machine_id)["quarantine_evidence"].splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == [
         f"SshTimedOut: step {number} and more" for number in range(5, 25)

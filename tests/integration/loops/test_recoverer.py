@@ -13,19 +13,19 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process, ProviderId
-from shepherd_core.loops import control_loop
-from shepherd_core.loops.control_loop import Limits
-from shepherd_core.loops.loop import Attempt
+from shepherd_core.loops import runner
+from shepherd_core.loops.base import Attempt
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.providers.equinix.equinix import EquinixProvider
-from shepherd_core.rules.breaker import Budget, Budgets
+from shepherd_core.loops.runner import Limits
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.rules.circuit_breaker import Budget, Budgets
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Answer
-from simulator.providers.equinix.equinix_api import EquinixApi
-from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
+from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
 from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
-from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, equinix_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class World:
 
     def run(self, connection: Connection | None = None) -> dict[Metric, float]:
         """Run one invocation."""
-        return control_loop.run(
+        return runner.run(
             self.loop,
             "equinix",
             connection or self.fleet.connection,
@@ -293,7 +293,7 @@ def test_a_dry_run_names_the_machines_and_reboots_none(world: World, clock: Manu
     """It is how operators look before they switch it on."""
     machine = world.given(world.fleet.silent_machine())
     limits = Limits(10, 60, 60)
-    planned = control_loop.rehearse(world.loop, "equinix", world.fleet.connection, clock, limits).work
+    planned = runner.rehearse(world.loop, "equinix", world.fleet.connection, clock, limits).work
     assert [(work.machine_id, work.provider_id) for work in planned] == [
         (machine, ProviderId(world.provider_id(machine)))
     ]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shepherd_core.bmdb.machines import eligibility, queries
-from shepherd_core.bmdb.machines.eligibility import Block
-from shepherd_core.bmdb.recovery import holds
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 
-from tests.integration.loops.test_recovery_holds import MINUTE, SILENCE, World
+from tests.integration.loops.test_recovery_suspension import MINUTE, SILENCE, World
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 
 if TYPE_CHECKING:
@@ -217,14 +217,14 @@ def test_a_look_that_dies_leaves_the_gap_to_the_next_one(world: Schedule) -> Non
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
     dead = world.fleet.open_session()
-    holds.look(dead, PROVIDER, SILENCE)
+    suspension.look(dead, PROVIDER, SILENCE)
     world.fleet.expire(dead)
     world.pass_time(MINUTE, but=[late])
-    assert [round(gap.seconds / MINUTE) for gap in holds.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
+    assert [round(gap.seconds / MINUTE) for gap in suspension.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
     world.run()
     assert not world.rebooted(late)
     with pytest.raises(SessionExpired):
-        holds.look(dead, PROVIDER, SILENCE)
+        suspension.look(dead, PROVIDER, SILENCE)
 
 
 def test_twins_and_repeated_looks_do_not_make_a_gap_shorter(world: Schedule) -> None:
@@ -255,7 +255,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     world.fleet.change(lost)  # its row is due at once
     world.pass_time(30 * MINUTE)
     session = world.fleet.open_session()
-    look = holds.look(session, PROVIDER, SILENCE)
+    look = suspension.look(session, PROVIDER, SILENCE)
     assert look.claimable == 0
     assert look.silence.recover_silent_seconds == pytest.approx(40 * MINUTE, abs=30)
     world.fleet.change(lost)
@@ -266,7 +266,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     )
     assert soon
     world.pass_time(30 * MINUTE)
-    look = holds.look(session, PROVIDER, SILENCE)
+    look = suspension.look(session, PROVIDER, SILENCE)
     assert look.claimable == 1
     assert ids(claimed(session, Process.RECOVERY, silence=look.silence)) == [lost]
 
@@ -275,10 +275,10 @@ def test_why_tells_that_nobody_looked(world: Schedule) -> None:
     """Else an operator sees a machine that is due, and that nobody takes."""
     lost = world.reporting.pop()
     world.pass_time(30 * MINUTE)
-    (_, verdict), _ = eligibility.why(world.fleet.connection, lost, SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, lost, SILENCE)
     assert verdict.blocked_by is Block.NOT_DUE
     assert verdict.because.startswith("it is silent, but nobody looked for 180")
     world.run()
     world.pass_time(30 * MINUTE)
-    (_, verdict), _ = eligibility.why(world.fleet.connection, lost, SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, lost, SILENCE)
     assert verdict.eligible

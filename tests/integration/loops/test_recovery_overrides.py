@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.bmdb.machines import eligibility, queries
-from shepherd_core.bmdb.machines.eligibility import Block
-from shepherd_core.bmdb.recovery import holds, overrides
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import control_loop
-from shepherd_core.rules.breaker import WHOLE
+from shepherd_core.loops import runner
+from shepherd_core.rules.circuit_breaker import WHOLE
 from shepherd_core.telemetry import Metric
 
-from tests.integration.loops.test_recovery_holds import LIMITS, MINUTE, SILENCE, World
+from tests.integration.loops.test_recovery_suspension import LIMITS, MINUTE, SILENCE, World
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
 from tests.support.command_line import CommandLine
@@ -128,7 +128,7 @@ def test_the_override_of_a_location_is_used_before_that_of_the_provider(world: D
 
 def test_what_is_not_held_back_uses_nothing_up(world: Dark) -> None:
     """An override may wait for the day on which it is needed."""
-    holds.record(world.fleet.open_session(), PROVIDER, {})
+    suspension.record(world.fleet.open_session(), PROVIDER, {})
     world.fleet.empty()
     world.sound(30)
     lost = world.silent(2)
@@ -254,21 +254,21 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     world.override(DARK)
     session = world.fleet.open_session()
     overrides.take(session, PROVIDER, SILENCE)
-    (_, verdict), _ = eligibility.why(world.fleet.connection, world.down[0], SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
     assert verdict.eligible
     assert set(ids(claimed(session, Process.RECOVERY, silence=SILENCE))) == set(world.down)
     (started,) = queries.history(world.fleet.connection, world.down[0])
     assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
     overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE)
     session.close()
-    (_, verdict), _ = eligibility.why(world.fleet.connection, world.down[0], SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
     assert verdict.blocked_by is Block.HELD_BACK
 
 
 def test_a_dry_run_tells_what_an_override_would_let_be_done(world: Dark, clock: ManualClock) -> None:
     """And uses nothing of it up."""
     world.override(5)
-    rehearsal = control_loop.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = runner.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
     assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
     assert overrides.overrides(world.fleet.connection)[0]["taken"] == 0
 
@@ -356,5 +356,5 @@ def test_where_nothing_is_suspended_that_is_said(world: Dark, shepherdctl: Comma
     """An operator who types it too early, or too late, must not think that machines are being rebooted."""
     assert shepherdctl("recovery", "override", *GIVEN).stderr == ""
     shepherdctl.read("recovery", "withdraw", "--provider", PROVIDER)
-    holds.record(world.fleet.open_session(), PROVIDER, {})
+    suspension.record(world.fleet.open_session(), PROVIDER, {})
     assert "recovery is not suspended there now" in shepherdctl("recovery", "override", *GIVEN).stderr

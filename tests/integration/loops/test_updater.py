@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core.bmdb.listings.updating import CHUNK
+from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable, SessionExpired
@@ -16,11 +16,11 @@ from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import EmptyPage
-from simulator.providers.equinix.equinix_api import EquinixApi
-from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
+from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix, static
 from tests.support.bmdb.fleet import HOUR, PROVIDER
-from tests.support.bmdb.provisioning import API_KEY, PREFIX, PROJECT, equinix, static
-from tests.support.bmdb.updating import UP, Listed, Watched, facts, name_of, plant, record, rows
+from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncssh
 import pytest
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
@@ -26,8 +26,8 @@ from shepherd_core.domain.errors import (
     SshHostKeyChanged,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.ec2.ec2 import PATIENCE_SECONDS, STOPPING_SECONDS, Ec2Provider
-from shepherd_core.settings.provider_config import Ec2Settings
+from shepherd_core.providers.ec2.adapter import PATIENCE_SECONDS, STOPPING_SECONDS, Ec2Provider
+from shepherd_core.settings.providers import Ec2Settings
 
 from tests.support.agents.ssh_server import SshServer
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, launch_by_hand, refusal, subnets
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import ManualClock
 
-OUR_KEY = ssh_key.generate()
-OUR_LINE = ssh_key.public_line(OUR_KEY)
+OUR_KEY = ssh_keys.generate()
+OUR_LINE = ssh_keys.public_line(OUR_KEY)
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 PLACE = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/1")
 

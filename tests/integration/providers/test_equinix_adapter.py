@@ -27,9 +27,9 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.equinix.equinix import EquinixProvider
-from shepherd_core.providers.equinix.equinix_objects import FreeReservation
-from shepherd_core.settings.provider_config import EquinixSettings
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.providers.equinix.objects import FreeReservation
+from shepherd_core.settings.providers import EquinixSettings
 
 from simulator.environment.faults import (
     Answer,
@@ -43,16 +43,16 @@ from simulator.environment.faults import (
     Shrink,
     UnknownState,
 )
-from simulator.providers.equinix.equinix_api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.equinix.equinix_records import Reservation
+from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.equinix.records import Reservation
 from tests.support.providers.equinix_script import said, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from http.server import BaseHTTPRequestHandler
 
-    from simulator.providers.equinix.equinix_records import SshKey
+    from simulator.providers.equinix.records import SshKey
     from tests.conftest import ManualClock
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"

@@ -23,13 +23,13 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Availability, Machine, ProviderId
-from shepherd_core.providers.hetzner.hetzner import HetznerProvider
-from shepherd_core.settings.provider_config import HetznerSettings
+from shepherd_core.providers.hetzner.adapter import HetznerProvider
+from shepherd_core.settings.providers import HetznerSettings
 
 from simulator.environment.faults import Answer, Cut, Drop
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.hetzner.hetzner_robot import HetznerRobot, RobotOptions
-from simulator.providers.hetzner.hetzner_state import RobotServer
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
+from simulator.providers.hetzner.state import RobotServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

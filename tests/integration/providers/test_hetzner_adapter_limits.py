@@ -11,13 +11,13 @@ import pytest
 import requests
 from shepherd_core.domain.errors import ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.providers.hetzner.hetzner import HetznerProvider
-from shepherd_core.providers.hetzner.hetzner_api import LOCKOUT_SECONDS
-from shepherd_core.settings.provider_config import HetznerSettings
+from shepherd_core.providers.hetzner.adapter import HetznerProvider
+from shepherd_core.providers.hetzner.api import LOCKOUT_SECONDS
+from shepherd_core.settings.providers import HetznerSettings
 
 from simulator.environment.faults import Answer
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.hetzner.hetzner_robot import HetznerRobot, RobotOptions
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,16 +12,16 @@ from shepherd_core.domain.errors import NotSupported, ProviderRefused, ProviderU
 from shepherd_core.domain.machine import Capability, ProviderId, ProviderStatus
 
 from simulator.environment.faults import Answer, Delay, Drop
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.redfish.redfish_bmcs import RedfishRack
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.providers.redfish_rack import provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shepherd_core.providers.redfish.redfish import RedfishProvider
+    from shepherd_core.providers.redfish.adapter import RedfishProvider
 
-    from simulator.providers.redfish.redfish_front import Bmc
+    from simulator.providers.redfish.middleware import Bmc
     from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on

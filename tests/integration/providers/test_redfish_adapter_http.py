@@ -16,20 +16,20 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
-from shepherd_core.providers.redfish.redfish import RedfishProvider
-from shepherd_core.providers.redfish.redfish_login import LOCKOUT_SECONDS
-from shepherd_core.settings.provider_config import RedfishSettings
+from shepherd_core.providers.redfish.adapter import RedfishProvider
+from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
+from shepherd_core.settings.providers import RedfishSettings
 
 from simulator.environment.faults import Answer, Cut, Delay, Drop
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.redfish.redfish_bmcs import RedfishRack
-from simulator.providers.redfish.redfish_front import SESSION_SLOTS
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.redfish.bmcs import RedfishRack
+from simulator.providers.redfish.middleware import SESSION_SLOTS
 from tests.support.providers.redfish_rack import Secrets, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simulator.providers.redfish.redfish_front import Bmc
+    from simulator.providers.redfish.middleware import Bmc
     from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from simulator.providers.equinix.equinix_api import EquinixApi, EquinixOptions
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.equinix.equinix_records import Reservation
+from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.equinix.records import Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

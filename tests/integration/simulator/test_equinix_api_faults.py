@@ -14,8 +14,8 @@ import requests
 from shepherd_core.domain.errors import ConfigError
 
 from simulator.environment import faults
-from simulator.providers.equinix.equinix_api import EquinixApi
-from simulator.providers.equinix.equinix_hardware import NoHardware
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

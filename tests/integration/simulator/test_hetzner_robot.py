@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 
-from simulator.machines.machines import MachinePark, MachineState
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.hetzner.hetzner_description import OPERATIONS, Violation, check, find
-from simulator.providers.hetzner.hetzner_robot import HetznerRobot, RobotOptions
-from simulator.providers.hetzner.hetzner_state import RobotServer
+from simulator.machines.pool import MachinePark, MachineState
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.hetzner.description import OPERATIONS, Violation, check, find
+from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
+from simulator.providers.hetzner.state import RobotServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def code(robot: HetznerRobot, method: str, path: str, **more: Any) -> tuple[int,
 
 def test_every_answer_fits_the_description(robot: HetznerRobot) -> None:
     """What the adapter is tested against is worth as much as its likeness to the real one."""
-    key = {"name": "key", "data": ssh_key.public_line(ssh_key.generate())}
+    key = {"name": "key", "data": ssh_keys.public_line(ssh_keys.generate())}
     assert code(robot, "GET", "/key") == (404, "NOT_FOUND")
     status, added = ask(robot, "POST", "/key", data=key)
     assert status == 201
@@ -175,7 +175,7 @@ def test_a_reset_reaches_a_simulated_machine(tmp_path: Path) -> None:
 
     with MachinePark(tmp_path, 0, boot_seconds=0) as park:
         server = RobotServer(number=1, name="one", hung=True, resets=("sw", "hw", "power", "power_long"))
-        line = ssh_key.public_line(ssh_key.generate())
+        line = ssh_keys.public_line(ssh_keys.generate())
         with HetznerRobot(park, user="user", password="password", servers=[server], authorized_key=line) as robot:
             state(1, MachineState.UP)
             park.wedge("1")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import paramiko
 import pytest
 
-from simulator.machines.machines import MachinePark, MachineState
+from simulator.machines.pool import MachinePark, MachineState
 from tests.support.agents.machine_client import Client, eventually, run
 
 if TYPE_CHECKING:

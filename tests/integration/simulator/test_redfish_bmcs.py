@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.domain.machine import ProviderId
 
-from simulator.machines.machines import MachinePark, MachineState
-from simulator.providers.equinix.equinix_hardware import NoHardware
-from simulator.providers.redfish.redfish_bmcs import RedfishRack
+from simulator.machines.pool import MachinePark, MachineState
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.agents.machine_client import Client, eventually
 from tests.support.providers.redfish_rack import provider
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, get_args
 from uuid import uuid4
 
 import pytest
-from shepherd_core import edges
-from shepherd_core.adapters import ssh_key
+from shepherd_core import wiring
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.providers.hetzner.hetzner import HetznerProvider
-from shepherd_core.providers.redfish.redfish import RedfishProvider
-from shepherd_core.settings import config
-from shepherd_core.settings.provider_config import HetznerSettings, RedfishSettings
+from shepherd_core.providers.hetzner.adapter import HetznerProvider
+from shepherd_core.providers.redfish.adapter import RedfishProvider
+from shepherd_core.settings import functions
+from shepherd_core.settings.providers import HetznerSettings, RedfishSettings
 
-from shepherdctl.commands.worlds import ProviderName
-from simulator.environment.supply import SUPPLIES, Order
-from simulator.machines.machines import MachinePark, MachineState
+from shepherdctl.commands.demo import ProviderName
+from simulator.environment.machine_source import SUPPLIES, Order
+from simulator.machines.pool import MachinePark, MachineState
 from tests.support.providers.redfish_rack import Secrets
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.provider import Provider
 
-    from simulator.environment.supply import Supply
+    from simulator.environment.machine_source import Supply
 
 MACHINES = 3
 
@@ -35,18 +35,18 @@ def provider_of(supply: Supply) -> Provider:
     """Return the adapter, built from what the functions are told and what an operator has stored."""
     secrets = Secrets(dict(supply.secrets))
     if supply.environment["SHEPHERD_PROVIDER"] == "hetzner":
-        (settings,) = config.load(HetznerSettings)
-        key = ssh_key.public_line(supply.secrets["/shepherd/ssh-key"])
+        (settings,) = functions.load(HetznerSettings)
+        key = ssh_keys.public_line(supply.secrets["/shepherd/ssh-key"])
         credential = settings.hetzner_credential_parameter
         return HetznerProvider(settings, lambda: secrets.read(credential), lambda: key, SystemClock())
-    (rack,) = config.load(RedfishSettings)
+    (rack,) = functions.load(RedfishSettings)
     return RedfishProvider(
         rack,
-        lambda: edges.read(rack.redfish_list),
+        lambda: wiring.read(rack.redfish_list),
         SystemClock(),
         read_secret=secrets.read,
         forget_secret=secrets.forget,
-        read_ca=lambda: edges.read(rack.redfish_ca_source or ""),
+        read_ca=lambda: wiring.read(rack.redfish_ca_source or ""),
     )
 
 

@@ -11,7 +11,7 @@ import paramiko
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simulator.machines.machines import MachinePark
+    from simulator.machines.pool import MachinePark
 
 SECONDS = 20
 """How long a test waits for what must happen at last."""

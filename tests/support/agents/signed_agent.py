@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from shepherd_core.agent.agent_api import AgentApi, Request
+from shepherd_core.agent.endpoint import AgentApi, Request
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationReport
 
 if TYPE_CHECKING:

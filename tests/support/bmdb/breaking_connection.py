@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO
 
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
 _BIND = b"B"
 _QUERY = b"Q"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.work.work import Silence
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.machine import Process
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
 PROVIDER = "static"
 HOUR = 3600

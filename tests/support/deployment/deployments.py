@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.settings.provider_config import (
+from shepherd_core.settings.providers import (
     Ec2Settings,
     EquinixSettings,
     HetznerSettings,
@@ -20,7 +20,7 @@ from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import read, read_file
 
 if TYPE_CHECKING:
-    from shepherd_core.settings.config import Settings
+    from shepherd_core.settings.functions import Settings
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = read_file(ROOT / "template.yaml")

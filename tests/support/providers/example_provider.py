@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from simulator.environment.faults import FaultScript
-from simulator.providers.kit.front import Front
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+from simulator.providers.kit.middleware import Front
 
 if TYPE_CHECKING:
     from types import TracebackType

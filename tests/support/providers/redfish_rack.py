@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import SecretMissing
-from shepherd_core.providers.redfish.redfish import RedfishProvider
-from shepherd_core.settings.provider_config import RedfishSettings
+from shepherd_core.providers.redfish.adapter import RedfishProvider
+from shepherd_core.settings.providers import RedfishSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shepherd_core.domain.clock import Clock
 
-    from simulator.providers.redfish.redfish_bmcs import RedfishRack
+    from simulator.providers.redfish.bmcs import RedfishRack
 
 
 @dataclass

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.agent.agent_api import AgentApi, Request
+from shepherd_core.agent.endpoint import AgentApi, Request
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
 
 if TYPE_CHECKING:
-    from shepherd_core.agent.agent_api import Answer
+    from shepherd_core.agent.endpoint import Answer
 
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 HEARTBEAT = HeartbeatRequest(machine_id=MACHINE).SerializeToString()

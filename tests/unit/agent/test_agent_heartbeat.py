@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from shepherd_core.settings.config import RecovererSettings
+from shepherd_core.settings.functions import RecovererSettings
 
 from agent.shepherd_agent.heartbeat import INTERVAL_VARIABLE, interval, pause_after
 from agent.shepherd_agent.refusal import Refusal

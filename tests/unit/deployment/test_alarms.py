@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core import telemetry
-from shepherd_core.providers.equinix.equinix import EquinixProvider
+from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 

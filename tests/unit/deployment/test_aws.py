@@ -88,11 +88,11 @@ def test_boto3_is_loaded_only_when_it_is_needed() -> None:
     code = """if True:
         import sys
         from pathlib import Path
-        from shepherd_core.adapters import aws, object_source, secret_store
+        from shepherd_core.adapters import aws, documents, secrets
         from shepherd_core.providers import static
-        secret_store.SsmSecretStore()
-        object_source.AgentCache(Path("unused"))
-        object_source.read(__import__("os").devnull)
+        secrets.SsmSecretStore()
+        documents.AgentCache(Path("unused"))
+        documents.read(__import__("os").devnull)
         print(sorted({"boto3", "botocore", "requests", "aws_lambda_powertools"} & set(sys.modules)))
     """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.settings import config, provider_config
-from shepherd_core.settings.config import (
+from shepherd_core.settings import functions, providers
+from shepherd_core.settings.functions import (
     BmdbSettings,
     InitializerSettings,
     ProvisionerSettings,
@@ -19,11 +19,11 @@ from shepherd_core.settings.config import (
     SilenceSettings,
     load,
 )
-from shepherd_core.settings.provider_config import EquinixSettings, StaticSettings
+from shepherd_core.settings.providers import EquinixSettings, StaticSettings
 
 ALL = [
     settings
-    for module in (config, provider_config)
+    for module in (functions, providers)
     for _, settings in inspect.getmembers(module, inspect.isclass)
     if issubclass(settings, Settings) and settings is not Settings and settings.__module__ == module.__name__
 ]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.operator.deployment import ANSWER_SECONDS
-from shepherd_core.settings.config import (
+from shepherd_core.operator.migrator import ANSWER_SECONDS
+from shepherd_core.settings.functions import (
     PREFIX,
     AgentApiSettings,
     InitializerSettings,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.providers.ec2 import ec2_objects
-from shepherd_core.settings.provider_config import Ec2Settings
+from shepherd_core.providers.ec2 import objects
+from shepherd_core.settings.providers import Ec2Settings
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import EC2, EC2_BY_TEMPLATE, FUNCTIONS, TEMPLATE, logical_id
@@ -41,7 +41,7 @@ def request(deployment: dict[str, str], **changes: str) -> dict[str, Any]:
     ]["Variables"]
     named = {name.removeprefix("SHEPHERD_").lower(): value for name, value in variables.items() if value}
     settings = Ec2Settings(**{name: value for name, value in named.items() if name.startswith("ec2_")})
-    wanted = ec2_objects.launch(settings, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
+    wanted = objects.launch(settings, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
     return {**wanted, "SubnetId": settings.ec2_subnets.split(",")[0]}
 
 

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
-from shepherd_core.adapters import ssh_key
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
-from shepherd_core.providers.ec2.ec2_objects import Instance, has_replaceable_root, launch, machine, machines, user_data
-from shepherd_core.settings.config import load
-from shepherd_core.settings.provider_config import Ec2Settings
+from shepherd_core.providers.ec2.objects import Instance, has_replaceable_root, launch, machine, machines, user_data
+from shepherd_core.settings.functions import load
+from shepherd_core.settings.providers import Ec2Settings
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
@@ -206,7 +206,7 @@ def test_nothing_is_created_where_an_instance_has_just_failed(reason: str) -> No
 
 def test_user_data_holds_the_host_key_and_who_may_log_in_and_creates_no_other_key() -> None:
     """cloud-init makes no keys of its own where it is given some; a second key would be one that nobody pinned."""
-    private = ssh_key.generate()
+    private = ssh_keys.generate()
     head, body = user_data(private, HOST_KEY, "ssh-ed25519 ours").split("\n", 1)
     assert head == "#cloud-config"
     assert json.loads(body) == {
@@ -220,9 +220,9 @@ def test_user_data_holds_the_host_key_and_who_may_log_in_and_creates_no_other_ke
 
 def test_the_private_host_key_is_one_that_belongs_to_the_public_one() -> None:
     """The machine shows the one, and we compare with the other."""
-    private = ssh_key.generate()
+    private = ssh_keys.generate()
     key = load_ssh_private_key(private.encode(), None).public_key()
-    assert ssh_key.public_line(private) == key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    assert ssh_keys.public_line(private) == key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def test_a_new_instance_is_told_what_the_settings_say() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
-from shepherd_core.providers.equinix.equinix_objects import Device, Link, machine, machines, token_tag
+from shepherd_core.providers.equinix.objects import Device, Link, machine, machines, token_tag
 from shepherd_core.providers.kit.api_object import parse
 
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 from shepherd_core.domain.errors import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, ProviderStatus
-from shepherd_core.providers.hetzner.hetzner_objects import (
-    BootEntry,
-    Server,
-    fingerprint,
-    machine,
-    machines,
-    stored_keys,
-)
+from shepherd_core.providers.hetzner.objects import BootEntry, Server, fingerprint, machine, machines, stored_keys
 from shepherd_core.providers.kit.api_object import parse
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"

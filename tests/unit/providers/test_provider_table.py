@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core import providers
 from shepherd_core.domain.machine import Capability
-from shepherd_core.providers.ec2.ec2 import Ec2Provider
-from shepherd_core.providers.equinix.equinix import EquinixProvider
-from shepherd_core.providers.hetzner.hetzner import HetznerProvider
-from shepherd_core.providers.redfish.redfish import RedfishProvider
+from shepherd_core.providers.ec2.adapter import Ec2Provider
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.providers.hetzner.adapter import HetznerProvider
+from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.provider_config import Ec2Settings, EquinixSettings, HetznerSettings, RedfishSettings
+from shepherd_core.settings.providers import Ec2Settings, EquinixSettings, HetznerSettings, RedfishSettings
 
 from tests.conftest import ManualClock
 from tests.support.deployment.deployments import PROVIDER_SETTINGS

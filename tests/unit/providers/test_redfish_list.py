@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from shepherd_core.domain.errors import ListingInvalid
-from shepherd_core.providers.redfish.redfish_list import redfish_list
-from shepherd_core.settings.provider_config import RedfishSettings
+from shepherd_core.providers.redfish.machine_list import redfish_list
+from shepherd_core.settings.providers import RedfishSettings
 
 GOOD = {
     "ID": "rack1-1",

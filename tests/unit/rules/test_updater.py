@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.listings.updating import Facts, Known
+from shepherd_core.bmdb.listings.provider_facts import Facts, Known
 from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.loops.updater import changes
-from shepherd_core.rules.comparison import YOUNG_SECONDS
+from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
 UP = Facts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING)

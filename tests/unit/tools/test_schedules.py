@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from simulator.environment.schedules import Schedules
-from simulator.lambda_.lambda_service import Invocation, LambdaService
+from simulator.environment.scheduler import Schedules
+from simulator.lambda_.service import Invocation, LambdaService
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from shepherd_core.domain.errors import BmdbUntrusted, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.settings.config import BmdbSettings
+    from shepherd_core.settings.functions import BmdbSettings
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _TLS_REQUEST = struct.pack("!ii", 8, 80877103)  # its length and its code

@@ -9,7 +9,7 @@ from shepherd_core.agent.takeover import take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.errors import NoAddress, ShepherdError
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops.loop import Admission
+from shepherd_core.loops.base import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.loops.loop import Attempt
+    from shepherd_core.loops.base import Attempt
 
 
 class Initializer:

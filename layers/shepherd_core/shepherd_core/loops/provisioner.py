@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.listings import departing, provisioning
+from shepherd_core.bmdb.listings import departures, provisioning
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import CapacityTaken, Discrepancy, ProviderError, ProviderRefused, TimeLimitExceeded
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.rules.reconcile import Plan, reconcile
+from shepherd_core.rules.provisioning import Plan, reconcile
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import Machine
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.records import Intent
-    from shepherd_core.rules.reconcile import Creation, Limits
+    from shepherd_core.rules.provisioning import Creation, Limits
 
 CREATE_SECONDS = 60.0
 """What one creation at the provider may take."""
@@ -131,7 +131,7 @@ class Provisioner:
             telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
         session.poke()  # what follows needs a live session, and not every statement looks for itself
         for provided in plan.depart:
-            if departing.remove(session, self._provider.name, provided.machine_id):
+            if departures.remove(session, self._provider.name, provided.machine_id):
                 released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
                 telemetry.info("released machine is gone", **released)
         for provided in plan.take_back:

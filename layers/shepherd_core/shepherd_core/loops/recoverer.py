@@ -20,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.recovery import holds, overrides, recovering
+from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.work.work import finish_recovery
 from shepherd_core.domain.errors import (
     MachineNotFound,
@@ -33,9 +33,9 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.health import Kind
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import Move, Step, Waits
-from shepherd_core.loops.loop import Admission
-from shepherd_core.rules.breaker import WHOLE, Budgets, by_number, by_share, ssh_outages, total, where
-from shepherd_core.rules.ladder import DEFAULT, climb, healthy_until, next_move, parse, possible
+from shepherd_core.loops.base import Admission
+from shepherd_core.rules.circuit_breaker import WHOLE, Budgets, by_number, by_share, ssh_outages, total, where
+from shepherd_core.rules.remediation import DEFAULT, climb, healthy_until, next_move, parse, possible
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from shepherd_core.bmdb.recovery.recovering import Spared
+    from shepherd_core.bmdb.recovery.remediation import Spared
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Silence, Work
     from shepherd_core.domain.backoff import Backoff
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import Rung
-    from shepherd_core.loops.loop import Attempt
+    from shepherd_core.loops.base import Attempt
 
 
 _FAILURES = 3
@@ -99,7 +99,7 @@ class Recoverer:
     def admit(self, session: Session) -> Admission:
         """Hold back where too many machines are silent, and admit as many as were counted elsewhere."""
         provider = self._provider.name
-        held, look = self._judge(session, holds.look(session, provider, self.silence))
+        held, look = self._judge(session, suspension.look(session, provider, self.silence))
         self._judged_by = look.silence
         if (patience := look.silence.recover_silent_seconds) > self.silence.silence_seconds:
             # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
@@ -109,7 +109,7 @@ class Recoverer:
                 silent_for_seconds=round(patience),
             )
         if held or look.held:
-            for location in holds.record(session, provider, held):
+            for location in suspension.record(session, provider, held):
                 telemetry.info("recovery is held back no more", where=where(location))
         for location, reason in held.items():
             telemetry.warning("recovery is held back", where=where(location), reason=reason)
@@ -143,23 +143,23 @@ class Recoverer:
             )
         return sum(each.due for each in taken)
 
-    def _ssh_outages(self, session: Session, look: holds.Look) -> dict[str, str]:
+    def _ssh_outages(self, session: Session, look: suspension.Look) -> dict[str, str]:
         """Put on record where SSH has an outage; there, machines that did not come back have no more done to them."""
         outages = ssh_outages(look.ssh)
         if outages.keys() != look.outages:
-            holds.record_outages(session, self._provider.name, outages)
+            suspension.record_outages(session, self._provider.name, outages)
         for location in look.outages - outages.keys():
             telemetry.info("SSH works again", where=where(location))
         for location, reason in outages.items():
             telemetry.warning("recovery waits: SSH has an outage", where=where(location), reason=reason)
         return outages
 
-    def _judge(self, session: Session, look: holds.Look) -> tuple[dict[str, str], holds.Look]:
+    def _judge(self, session: Session, look: suspension.Look) -> tuple[dict[str, str], suspension.Look]:
         """Return where to hold back and why, and what is due elsewhere."""
         held = by_share(look.cells, self._budgets)
         while WHOLE not in held:
             if held:
-                look = holds.look(session, self._provider.name, self.silence, passed_over=held, before=look)
+                look = suspension.look(session, self._provider.name, self.silence, passed_over=held, before=look)
             over = by_number(look.cells, self._budgets, held)
             if not over:
                 break
@@ -177,14 +177,14 @@ class Recoverer:
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, Move]:
         """Find each machine's place on the ladder, and put on record what is going to be tried."""
         moves: dict[Work, tuple[Move, datetime | None]] = {}
-        for work, past in recovering.past(session, works).items():
+        for work, past in remediation.past(session, works).items():
             taken = climb(past.history)
             until = healthy_until(taken, past.started_at, past.heard_at, self._healthy_seconds)
             move = next_move(
                 self._ladder, self._provider.capabilities, self._provider.name, [] if until else taken, past.now
             )
             moves[work] = move, until
-        return {work: moves[work][0] for work in recovering.attempt(session, moves)}
+        return {work: moves[work][0] for work in remediation.attempt(session, moves)}
 
     def work_on(self, attempt: Attempt) -> Move:
         """Take the step that was decided. A provider that has accepted it was asked once, whatever happens here."""
@@ -227,18 +227,18 @@ class Recoverer:
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Return the machines that report again, or are not to be recovered for another reason."""
-        return recovering.no_longer_due(session, works, self._judged_by)
+        return remediation.no_longer_due(session, works, self._judged_by)
 
     def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
         """End the work on machines that are well; nothing was done to them."""
-        return recovering.spare(session, spared)
+        return remediation.spare(session, spared)
 
     def finish(self, session: Session, done: Mapping[Work, Move]) -> set[UUID]:
         """Drop the tags of the agents that are gone, so that the machines need an agent start; or give machines up."""
         given_up = {work: move.told for work, move in done.items() if move.rung.step is Step.QUARANTINE}
         ended: set[UUID] = set()
         if given_up:
-            ended |= recovering.quarantine(session, given_up)
+            ended |= remediation.quarantine(session, given_up)
             for work, cause in given_up.items():
                 if work.machine_id in ended:
                     telemetry.warning("machine put into quarantine", machine_id=work.machine_id, cause=cause)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.listings import updating
+from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.rules.comparison import YOUNG_SECONDS, in_use
+from shepherd_core.rules.drift import YOUNG_SECONDS, in_use
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
 
 
-def changes(listing: Sequence[Machine], known: Sequence[updating.Known]) -> list[updating.Change]:
+def changes(listing: Sequence[Machine], known: Sequence[provider_facts.Known]) -> list[provider_facts.Change]:
     """
     Return where *known* machines, all or some, are not on record as in the provider's complete *listing*.
 
@@ -35,13 +35,13 @@ def changes(listing: Sequence[Machine], known: Sequence[updating.Known]) -> list
         ListingInvalid: the listing contradicts itself.
     """
     used = in_use(listing, {each.provider_id for each in known})
-    found = [updating.Change(each, _now(each, used.get(each.provider_id))) for each in known]
+    found = [provider_facts.Change(each, _now(each, used.get(each.provider_id))) for each in known]
     return [change for change in found if change.now != change.known.facts]
 
 
-def _now(known: updating.Known, machine: Machine | None) -> updating.Facts:
+def _now(known: provider_facts.Known, machine: Machine | None) -> provider_facts.Facts:
     if machine is not None:
-        return updating.Facts.of(machine)
+        return provider_facts.Facts.of(machine)
     # The Provisioner must go on knowing that one failed for good when it is gone: then it does not miss it.
     if known.age_seconds <= YOUNG_SECONDS or known.facts.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT:
         return known.facts
@@ -67,10 +67,10 @@ class Updater:
         """Return the ``changes`` and ``repairs`` that a pass would make; raises what ``run`` raises."""
         wrong = due.disagreements(self.connection, self.provider.name)
         repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
-        outlook = updating.look(self.connection, self.provider.name, self.update_seconds)
+        outlook = provider_facts.look(self.connection, self.provider.name, self.update_seconds)
         if not outlook.wanted or outlook.paused:
             return {"changes": [], "repairs": repairs}
-        known = updating.known(self.connection, self.provider.name, everything=outlook.due)
+        known = provider_facts.known(self.connection, self.provider.name, everything=outlook.due)
         found = changes(self.provider.list_machines(deadline), known)
         return {"changes": [change.told for change in found], "repairs": repairs}
 
@@ -86,24 +86,24 @@ class Updater:
         session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)
         try:
             repaired = {Metric.REPAIRED: self._repair()}
-            outlook = updating.look(self.connection, name, self.update_seconds)
+            outlook = provider_facts.look(self.connection, name, self.update_seconds)
             counts: dict[Metric, float] = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
             counts |= {**repaired, Metric.UNSETTLED: outlook.unsettled}
             if not outlook.wanted:
                 return counts
-            if outlook.paused or outlook.held or not updating.begin(session, name, outlook.holder):
+            if outlook.paused or outlook.held or not provider_facts.begin(session, name, outlook.holder):
                 telemetry.info("nothing is updated", reason=outlook.paused or "another Updater is at work")
                 return {**repaired}
-            known = updating.known(self.connection, name, everything=outlook.due)
+            known = provider_facts.known(self.connection, name, everything=outlook.due)
             found = changes(session.keep_alive(lambda: self.provider.list_machines(deadline)), known)
             while found and deadline.remaining() > 0:
-                for change in updating.write(session, name, found[: updating.CHUNK]):
+                for change in provider_facts.write(session, name, found[: provider_facts.CHUNK]):
                     counts[Metric.UPDATED] += 1
                     counts[Metric.MISSING] += change.now.status is ProviderStatus.MISSING
                     telemetry.info("machine updated", **change.told)
-                found = found[updating.CHUNK :]
+                found = found[provider_facts.CHUNK :]
             if outlook.due and not found:
-                updating.end(session, name)
+                provider_facts.end(session, name)
             return {**counts, Metric.INCOMPLETE: min(1, len(found))}
         finally:
             session.close()

@@ -19,7 +19,7 @@ from shepherd_core.domain.errors import (
     SecretError,
     TimeLimitExceeded,
 )
-from shepherd_core.providers.kit.http_answer import Answer, declines, innermost, never_sent, read, retry_after
+from shepherd_core.providers.kit.answer import Answer, declines, innermost, never_sent, read, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,209 @@
+"""
+Redfish: your own machines, from a machine list, restarted through their BMCs.
+
+By default each request has the credential. A session would have to be closed,
+which a function that is killed cannot do, and BMCs have few sessions.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shepherd_core import telemetry
+from shepherd_core.domain.errors import (
+    ProviderError,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SourceError,
+    TimeLimitExceeded,
+)
+from shepherd_core.domain.machine import Capability, ProviderStatus
+from shepherd_core.domain.provider import Provider
+from shepherd_core.providers.kit.machine_list import machine
+from shepherd_core.providers.redfish.bmc import Way, connected
+from shepherd_core.providers.redfish.login import Logins
+from shepherd_core.providers.redfish.machine_list import redfish_list
+from shepherd_core.providers.redfish.system import ComputerSystem, path_of_the_only, status
+from shepherd_core.providers.redfish.transport import Door
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.providers.kit.machine_list import Entry
+    from shepherd_core.settings.providers import RedfishSettings
+
+_LOGGED = 10
+"""The number of machines with an unknown power state that a log line names."""
+
+
+class RedfishProvider(Provider):
+    """
+    A provider whose machines are the entries of a JSON list, which names the BMC of each.
+
+    ``[{"ID": "rack1-3", "Addr": "192.0.2.13", "Bmc": "https://192.0.2.113", "Credential": "/shepherd/bmc/rack1-3"},
+    …]``: *ID* and *Addr* as for the static provider, *Bmc* is the URL of the BMC, *Credential* the name of the secret
+    ``user:password``. *System*, the path of the ComputerSystem, is required if a BMC has several; *Fingerprint* pins
+    the certificate of the BMC, which is otherwise verified against CAs.
+
+    *read_list* and *read_ca* return documents and raise SourceError; *read_list* caches as ``MachineList`` says.
+    *read_secret* and *forget_secret* are those of the secret store.
+    """
+
+    name = "redfish"
+
+    def __init__(
+        self,
+        settings: RedfishSettings,
+        read_list: Callable[[], bytes],
+        clock: Clock,
+        *,
+        read_secret: Callable[[str], str],
+        forget_secret: Callable[[str], None],
+        read_ca: Callable[[], bytes] | None = None,
+    ) -> None:
+        self._list = redfish_list(read_list)
+        self._boot_source = settings.redfish_boot_source
+        self._graceful = settings.redfish_graceful
+        self._list_power = settings.redfish_list_power
+        self._max_calls = settings.redfish_max_calls
+        self._way = Way(
+            logins=Logins(read_secret, forget_secret, clock),
+            clock=clock,
+            seconds=settings.redfish_timeout_seconds,
+            sessions=settings.redfish_auth == "session",
+        )
+        self._read_ca = read_ca
+        self._cas: ssl.SSLContext | None = None
+        self._cas_lock = threading.Lock()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Return all capabilities; reinstall only with a boot source in the settings."""
+        always = {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
+        return frozenset(always if self._boot_source is None else {*always, Capability.REINSTALL})
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """
+        Return all entries, each with its power state unless the settings disable that.
+
+        If a BMC does not answer in time, the state of its machine is unknown; the listing is complete all the same.
+        All BMCs together have the time for one request, and at most half of the time that is left.
+
+        Raises:
+            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
+        """
+        entries = self._list.entries(deadline)
+        if not self._list_power:
+            return [machine(entry, ProviderStatus.UNKNOWN) for entry in entries]
+        # One thread for each BMC, which so gets one request at a time, and a wrong password only once.
+        bmcs: dict[str, list[tuple[Entry, Door]]] = {}
+        for entry in entries:
+            bmcs.setdefault(entry["Bmc"], []).append((entry, self._door(entry)))
+        failures: list[str] = []
+        limit = deadline.within(min(self._way.seconds, deadline.remaining() / 2))
+        with ThreadPoolExecutor(self._max_calls, thread_name_prefix="redfish") as pool:
+            found = list(pool.map(partial(self._known, failures=failures, limit=limit), bmcs.values()))
+        if failures:
+            telemetry.warning("power states are unknown", machines=len(failures), reasons=sorted(failures)[:_LOGGED])
+        known = {provider_id: status for statuses in found for provider_id, status in statuses.items()}
+        return [machine(entry, known[entry["ID"]]) for entry in entries]
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Return one entry with its power state; here it is an error if the BMC does not answer."""
+        entry = self._list.entry(provider_id, deadline)
+        return machine(entry, self._status(entry, self._door(entry), deadline))
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """Return the entry of *capacity*, as used; see ``MachineList.take``."""
+        return self._list.take(capacity, token, capacity.status, deadline)
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Restart the machine, which then boots from its disk; switch it on if it is off.
+
+        Raises:
+            MachineNotFound: the list has no such machine.
+            NotSupported: its BMC cannot do it; nothing was done.
+        """
+        with self._system(provider_id, deadline) as system:
+            system.reboot(graceful=self._graceful)
+
+    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Switch the machine off and on; switch it on if it is off.
+
+        If the process dies in between, the machine is off; the next call, or the next ``reboot``, switches it on.
+
+        Raises:
+            MachineNotFound: the list has no such machine.
+            NotSupported: its BMC cannot do it; nothing was done.
+        """
+        with self._system(provider_id, deadline) as system:
+            system.power_cycle()
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """
+        Boot the machine once from the boot source of the settings, which must install a system.
+
+        Raises:
+            MachineNotFound: the list has no such machine.
+            NotSupported: the settings name no boot source, or the BMC cannot use this one; nothing was done.
+        """
+        if self._boot_source is None:
+            super().reinstall(provider_id, deadline)
+        with self._system(provider_id, deadline) as system:
+            system.reinstall()
+
+    @contextmanager
+    def _system(self, provider_id: ProviderId, deadline: Deadline) -> Iterator[ComputerSystem]:
+        entry = self._list.entry(provider_id, deadline)
+        with connected(self._way, self._door(entry), deadline) as bmc:
+            path = entry.get("System") or path_of_the_only(bmc)
+            yield ComputerSystem(bmc, path, self._way, self._boot_source, deadline)
+
+    def _status(self, entry: Entry, door: Door, deadline: Deadline) -> ProviderStatus:
+        with connected(self._way, door, deadline) as bmc:
+            return status(bmc, entry.get("System") or path_of_the_only(bmc))
+
+    def _known(
+        self, systems: list[tuple[Entry, Door]], failures: list[str], limit: Deadline
+    ) -> dict[str, ProviderStatus]:
+        """Return the states of the systems of one BMC; the reasons of unknown states are added to *failures*."""
+        known = {}
+        for entry, door in systems:
+            try:
+                known[entry["ID"]] = self._status(entry, door, limit)
+            except (ProviderError, TimeLimitExceeded) as error:
+                known[entry["ID"]] = ProviderStatus.UNKNOWN
+                failures.append(f"{entry['ID']}: {error}")
+        return known
+
+    def _door(self, entry: Entry) -> Door:
+        trust = entry.get("Fingerprint") or self._trusted()
+        return Door(url=entry["Bmc"], secret=entry["Credential"], trust=trust)
+
+    def _trusted(self) -> ssl.SSLContext:
+        """Return the CAs of the settings, or the system's."""
+        with self._cas_lock:
+            if self._cas is None:
+                try:
+                    # An invalid text for an empty document, for which ssl would use the CAs of the system.
+                    pem = None if self._read_ca is None else self._read_ca().decode("ascii") or "nothing"
+                    context = ssl.create_default_context(cadata=pem)
+                    # The default of Python 3.13 refuses CAs without certain extensions, which private CAs often lack.
+                    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+                    self._cas = context
+                except SourceError as error:
+                    kind = ProviderUnavailable if error.retryable else ProviderUnusable
+                    raise kind(f"the CAs of the BMCs: {error}") from error
+                except (ValueError, ssl.SSLError) as error:
+                    raise ProviderUnusable(f"the CAs of the BMCs are not PEM certificates: {error}") from error
+            return self._cas

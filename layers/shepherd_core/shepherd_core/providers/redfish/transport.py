@@ -1,0 +1,134 @@
+"""HTTPS to one BMC: one request at a time, each with a time limit, to a verified server only."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError, SSLError
+
+from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.providers.kit.answer import declines, innermost, never_sent, read
+from shepherd_core.providers.redfish.answer import TEXT_LENGTH, Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shepherd_core.domain.clock import Deadline
+
+_LONGEST = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """The address of a BMC, and how it and we authenticate."""
+
+    url: str
+    secret: str
+    """The name of the secret with our credential."""
+    trust: ssl.SSLContext | str
+    """The CAs that verify the certificate, or its SHA-256 fingerprint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request to a BMC."""
+
+    method: str
+    path: str
+    """A path, or a URL from the BMC, of which only the path is used: our credential is for this BMC only."""
+    data: object = None
+    """The body, sent as JSON; None: no body."""
+    headers: Mapping[str, str]
+    effect: bool = False
+    """Whether it changes something, so that it must not be sent after the end of the session."""
+    interrupts: bool = False
+    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called before."""
+
+    def carrying(self, header: str, value: str) -> Request:
+        """Return a copy with one more header."""
+        return replace(self, headers={**self.headers, header: value})
+
+
+class Transport:
+    """
+    The transport to the BMC at *door*, for one operation.
+
+    Each request has a new connection, as in sushy: some BMCs fail with
+    connections that stay open. Redirections are not followed; proxy settings
+    and ``~/.netrc`` are ignored.
+    """
+
+    def __init__(self, door: Door, hidden: Callable[[str], str]) -> None:
+        """*hidden* removes secrets from a text."""
+        self._url = door.url
+        self._hidden = hidden
+        self._pool = _pool(door.trust)
+        self.asked = f"the BMC {door.url}"
+        """The last request, as errors name it."""
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.clear()
+
+    def send(self, request: Request, deadline: Deadline, limit: Deadline) -> Answer:
+        """
+        Send a request, once, and return the answer, whatever its status, if it is complete by *limit*.
+
+        Raises:
+            ProviderUnavailable: no complete answer; unknown whether the request took effect.
+            ProviderRefused: the certificate is not trusted. Nothing was sent.
+            TimeLimitExceeded: no time is left. Nothing was sent.
+            SessionExpired: *deadline* leaves no time for an effect. Nothing was sent.
+            NoLongerDue: by *deadline*, the machine must not be interrupted. Nothing was sent.
+        """
+        parts = urlsplit(request.path)
+        path = f"/{parts.path.lstrip('/')}{'?' if parts.query else ''}{parts.query}"
+        self.asked = f"the BMC {self._url}: {request.method} {path}"
+        headers = {"Accept": "application/json", "OData-Version": "4.0", "Connection": "close", **request.headers}
+        body = None
+        if request.data is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(request.data).encode()
+        if request.interrupts:
+            deadline.confirm()
+        elif request.effect:
+            deadline.check()
+        try:
+            response = self._pool.request(
+                request.method,
+                self._url + path,
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(total=limit.left()),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            if request.interrupts and declines(response.status):
+                deadline.declined()
+            try:
+                content = read(self.asked, response, limit, _LONGEST)
+            finally:
+                response.close()
+        except HTTPError as error:
+            if request.interrupts and never_sent(error):
+                deadline.declined()
+            reason = innermost(error)
+            untrusted = isinstance(reason, ssl.SSLCertVerificationError | SSLError)
+            message = f"{self.asked}: no complete answer: {type(reason).__name__}: {reason}"
+            raise (ProviderRefused if untrusted else ProviderUnavailable)(message[: 2 * TEXT_LENGTH]) from error
+        return Answer(response.status, response.headers, content, self._hidden)
+
+
+def _pool(trust: ssl.SSLContext | str) -> urllib3.PoolManager:
+    if isinstance(trust, ssl.SSLContext):
+        return urllib3.PoolManager(ssl_context=trust)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # the fingerprint is checked instead, before anything is sent
+    return urllib3.PoolManager(ssl_context=context, cert_reqs="CERT_NONE", assert_fingerprint=trust)

@@ -1,0 +1,316 @@
+"""
+The settings: one type for each function, composed of small ones.
+
+Each field is read from the environment variable ``SHEPHERD_`` + its name in
+capitals; its description gives unit, meaning and range. ``load`` checks all
+types that it is given and reports every fault at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.remediation import Rung, Waits
+from shepherd_core.rules.circuit_breaker import Budget, Budgets
+from shepherd_core.rules.remediation import DEFAULT, parse
+
+PREFIX = "SHEPHERD_"
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1, le=1_000)]
+
+
+def _ladder(text: str) -> str:
+    parse(text)
+    return text
+
+
+class Settings(BaseSettings):
+    """What all settings types share: names in capitals behind the prefix, nothing but the environment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        defer_build=True,  # a function uses two or three of the types
+    )
+
+
+class BmdbSettings(Settings):
+    """How to reach the BMDB."""
+
+    bmdb_host: str = Field(description="Host name of the database; a path is the folder of its Unix socket.")
+    bmdb_port: int = Field(5432, ge=1, le=65_535, description="Port of the database.")
+    bmdb_name: str = Field("shepherd", description="Name of the database.")
+    bmdb_user: str = Field("shepherd", description="User of the database.")
+    bmdb_auth: Literal["password", "iam"] = Field(
+        "password", description="How the database knows us: by a password, or by IAM (RDS and Aurora)."
+    )
+    bmdb_password_parameter: str | None = Field(
+        None, description="Name of the SSM parameter that holds the database password; unset: none is sent."
+    )
+    bmdb_ca_source: str | None = Field(
+        None,
+        description="PEM certificates of the CAs that may sign the database's: a path, https://…, ssm:NAME or "
+        "s3://BUCKET/KEY; unset: the system's.",
+    )
+    bmdb_connect_timeout_seconds: Seconds = Field(5, description="Seconds to wait for a connection to the database.")
+    bmdb_statement_timeout_seconds: Seconds = Field(30, description="Seconds that one statement may take.")
+
+
+class MigratorSettings(BmdbSettings):
+    """The migrator."""
+
+    bmdb_statement_timeout_seconds: Seconds = Field(
+        240, description="Seconds that one statement of a migration may take."
+    )
+
+
+class AgentApiSettings(BmdbSettings):
+    """The endpoint that agents report to."""
+
+    bmdb_statement_timeout_seconds: Seconds = Field(5, description="Seconds that one statement of a report may take.")
+    max_body_bytes: int = Field(
+        1_048_576, ge=1_024, le=6_000_000, description="Bytes that the report of an agent may be long."
+    )
+    stale_seconds: Seconds = Field(
+        300,
+        description="Seconds by which an agent's clock may differ from the database's; else it is refused.",
+    )
+
+
+class ProviderChoice(Settings):
+    """Whose machines."""
+
+    provider: Literal["static", "redfish", "equinix", "ec2", "hetzner"] = Field(
+        description="The provider whose machines this function works on."
+    )
+
+
+class SessionSettings(Settings):
+    """How long a function may be silent before its work is given to others."""
+
+    session_seconds: Seconds = Field(
+        60, ge=2, description="Seconds after its last sign of life at which a session is dead and its work free."
+    )
+
+
+class ConcurrencySettings(SessionSettings):
+    """How much one invocation takes on."""
+
+    concurrency: Count = Field(10, description="Machines that one invocation works on at the same time.")
+    machine_seconds: Seconds = Field(120, description="Seconds that work on one machine may take in all.")
+    history_days: int = Field(
+        0, ge=0, le=36_500, description="Days for which the history of machines is kept; 0: for ever."
+    )
+
+
+class SshKeySettings(Settings):
+    """Our SSH key."""
+
+    ssh_key_parameter: str = Field(
+        "/shepherd/ssh-key", description="Name of the SSM parameter that holds the SSH key; made at first use."
+    )
+
+
+class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
+    """The Provisioner."""
+
+    max_machines: int = Field(50, ge=0, description="Machines to manage at most; 0: no limit.")
+    chunk: Count = Field(20, description="Machines that one pass creates at most.")
+    creation_seconds: float = Field(
+        5,
+        ge=0,
+        le=3_600,
+        description="Seconds between two creations at the provider; 0: none. "
+        "Machines that exist already are taken over without.",
+    )
+    penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity that failed is left alone.")
+    boot_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=86_400,
+        description="Seconds after its creation in which no agent start is tried at a machine that has yet to boot; "
+        "unset: what is usual at the provider.",
+    )
+    max_disputed: int = Field(
+        3, ge=0, description="Unexplained differences that are set aside one by one; more stop the pass."
+    )
+    assimilate: bool = Field(
+        False,  # noqa: FBT003 - the default of a field
+        description="Take unknown machines of ours at the provider into the BMDB instead of disputing them.",
+    )
+
+
+class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
+    """The Updater."""
+
+    update_seconds: Seconds = Field(
+        3_600, description="Seconds after which settled machines are compared with the provider's listing again."
+    )
+
+
+class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
+    """The Initializer."""
+
+    agent_source: str = Field(description="Where the agent executable is: a path or s3://BUCKET/KEY.")
+    agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
+    agent_endpoint: str = Field(description="Where the agents report to; given to them at takeover.")
+    agent_ca_source: str | None = Field(
+        None,
+        description="PEM certificate that the agents trust for the endpoint, a path or s3://…; unset: the system's.",
+    )
+    agent_heartbeat_seconds: Seconds | None = Field(
+        None,
+        description="Seconds between two heartbeats of an agent, for those that are started from now on; unset: what "
+        "the machine's environment says, else 60.",
+    )
+    ssh_user: str = Field("root", description="User that we log in as.")
+    ssh_port: int = Field(22, ge=1, le=65_535, description="Port where SSH answers on the machines.")
+    ssh_connect_timeout_seconds: Seconds = Field(2, description="Seconds to wait for an SSH connection.")
+    agent_timeout_seconds: Seconds = Field(60, description="Seconds that the agent may take to answer.")
+    backoff_initial_seconds: Seconds = Field(300, description="Seconds to leave a machine alone after a first failure.")
+    backoff_maximum_seconds: Seconds = Field(14_400, description="Seconds to leave a machine alone at most.")
+    backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return the policy for machines whose agent could not be started."""
+        return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
+
+
+class SilenceSettings(Settings):
+    """When an agent counts as silent."""
+
+    first_heartbeat_seconds: Seconds = Field(
+        1_800, description="Seconds that a started agent has for its first heartbeat."
+    )
+    silence_seconds: Seconds = Field(600, description="Seconds without a heartbeat after which a machine is recovered.")
+
+
+class BreakerSettings(Settings):
+    """When so many machines are silent at once that the fault is hardly theirs, and the Recoverer holds back."""
+
+    breaker_silent_machines: int = Field(
+        20,
+        ge=0,
+        le=1_000,
+        description="Machines of a provider or location that may fall silent at once; of more, none is recovered.",
+    )
+    breaker_silent_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="The same, as a share of the machines that ever reported; 1: no share is too large.",
+    )
+    breaker_never_machines: int = Field(
+        20,
+        ge=0,
+        le=1_000,
+        description="Machines of a provider or location that may never report; of more, none is recovered.",
+    )
+    breaker_never_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The same, as a share of the machines whose agent was started; 1: no share is too large.",
+    )
+    breaker_smallest_fleet: int = Field(
+        10, ge=1, le=1_000, description="Machines of which a share is taken at least; of fewer it means nothing."
+    )
+
+    @property
+    def budgets(self) -> Budgets:
+        """Return how many machines may be silent at once."""
+        return Budgets(
+            silent=Budget(self.breaker_silent_machines, self.breaker_silent_share),
+            never=Budget(self.breaker_never_machines, self.breaker_never_share),
+            smallest_fleet=self.breaker_smallest_fleet,
+        )
+
+
+class GraceSettings(Settings):
+    """How long a machine is waited for."""
+
+    grace_seconds: Seconds = Field(
+        1_800, description="Seconds that a machine has to come back after a step; then the next may be taken."
+    )
+
+
+class RecovererSettings(
+    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings, BreakerSettings, GraceSettings
+):
+    """The Recoverer."""
+
+    ladder: Annotated[str, AfterValidator(_ladder)] = Field(
+        DEFAULT,
+        description="Steps of recovery, and how often each is tried: restart-agent, reboot, power-cycle, reinstall "
+        "(destroys what is on the machine), and quarantine at the end.",
+    )
+    cooldown_seconds: float = Field(
+        600,
+        ge=0,
+        le=86_400,
+        description="Seconds between two steps at the same machine, back or not.",
+    )
+    healthy_seconds: Seconds = Field(
+        3_600,
+        description="Seconds that an agent must report for, until its machine's ladder begins anew.",
+    )
+
+    settle_seconds: float = Field(
+        120, ge=0, le=86_400, description="Seconds after a reboot in which no agent start is tried."
+    )
+    backoff_initial_seconds: Seconds = Field(60, description="Seconds to leave a machine alone after a first failure.")
+    backoff_maximum_seconds: Seconds = Field(3_600, description="Seconds to leave a machine alone at most.")
+    backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Return the ladder."""
+        waits = Waits(settle=self.settle_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
+        return parse(self.ladder, waits)
+
+    @property
+    def backoff(self) -> Backoff:
+        """Return the policy for machines that could not be recovered."""
+        return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(*settings_types: type[S]) -> list[S]:
+    """
+    Return one object for each of *settings_types*, read from the environment of this process.
+
+    Raises:
+        ConfigError: something is missing or wrong; holds every fault of all the types.
+    """
+    loaded: list[S] = []
+    found: list[str] = []
+    for settings_type in settings_types:
+        try:
+            loaded.append(settings_type())
+        except ValidationError as error:
+            found += [fault for fault in _faults(settings_type, error) if fault not in found]
+    if found:
+        raise ConfigError(found)
+    return loaded
+
+
+def _faults(settings_type: type[Settings], error: ValidationError) -> list[str]:
+    """Return one line for each fault: variable, value, and what was wanted. No setting is a secret."""
+    lines = []
+    for item in error.errors(include_url=False):
+        name = str(item["loc"][0])
+        variable = PREFIX + name.upper()
+        got = "not set" if item["type"] == "missing" else f"{item['input']!r}: {item['msg']}"
+        lines.append(f"{variable} is {got}. {settings_type.model_fields[name].description}")
+    return lines

@@ -1,0 +1,158 @@
+"""The settings of the providers, one type for each; otherwise as ``config``. Only the chosen provider's are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from shepherd_core.settings.functions import Count, Seconds, Settings
+
+
+def _filled_in(value: str) -> str:
+    """Refuse what was never filled in: a wrong prefix would touch machines that are not ours."""
+    if "FIXME" in value:
+        msg = "still contains FIXME"
+        raise ValueError(msg)
+    return value
+
+
+FilledIn = Annotated[str, Field(min_length=1), AfterValidator(_filled_in)]
+
+
+class StaticSettings(Settings):
+    """The static list."""
+
+    static_list: str = Field(
+        description="Where the list is: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
+    )
+
+
+class EquinixSettings(Settings):
+    """Equinix Metal."""
+
+    equinix_project_id: str = Field(description="The project whose reservations and devices are managed.")
+    equinix_api_key_parameter: str = Field(description="Name of the SSM parameter that holds the API key.")
+    equinix_device_prefix: FilledIn = Field(
+        description="Host names of our devices begin with this; all others are ignored."
+    )
+    equinix_key_label: FilledIn = Field(description="Label of our SSH key in the project.")
+    equinix_os: str = Field("ubuntu_24_04", description="Operating system that new devices get.")
+    equinix_api_url: str = Field("https://api.equinix.com/metal/v1", description="Base URL of the API.")
+    equinix_max_calls: Count = Field(3, description="Calls to the API at the same time.")
+
+
+class HetznerSettings(Settings):
+    """Hetzner's dedicated servers."""
+
+    hetzner_credential_parameter: str = Field(
+        description="Name of the SSM parameter that holds USER:PASSWORD of the Robot web service."
+    )
+    hetzner_name_prefix: FilledIn = Field(
+        description="Names of our servers in Robot begin with this; all others are ignored."
+    )
+    hetzner_key_name: FilledIn = Field(description="Name of our SSH key in Robot's key store.")
+    hetzner_reboot: Literal["software", "hardware"] = Field(
+        "software",
+        description="How servers are rebooted: by Ctrl+Alt+Del (software) where that is offered, or by the reset "
+        "button (hardware).",
+    )
+    hetzner_reinstall: Literal["linux", "rescue"] = Field(
+        "linux",
+        description="What a reinstall boots: the installation of a distribution (linux), or the rescue system, which "
+        "leaves the disks alone (rescue).",
+    )
+    hetzner_dist: str = Field("Debian 12 base", description="Distribution that is installed, as Robot calls it.")
+    hetzner_api_url: str = Field("https://robot-ws.your-server.de", description="Base URL of the web service.")
+
+
+def _listed(value: str) -> str:
+    """Refuse a list whose entries cannot all be meant."""
+    if not all(value.split(",")) or value != "".join(value.split()):
+        msg = "is not one or more ids separated by commas, without spaces"
+        raise ValueError(msg)
+    return value
+
+
+Ids = Annotated[str, AfterValidator(_listed)]
+
+
+class Ec2Settings(Settings):
+    """Amazon EC2, in the account and the region that the functions run in."""
+
+    ec2_fleet: FilledIn = Field(
+        max_length=64,
+        pattern=r"^[A-Za-z0-9._:/=+@-]+$",
+        description="Our instances carry the tag shepherd-fleet with this value; all others are ignored.",
+    )
+    ec2_limit: Count = Field(description="Instances to have at most.")
+    ec2_subnets: Ids = Field(
+        description="Subnets that new instances are put into, separated by commas; the next where one has no capacity."
+    )
+    ec2_security_groups: Ids | None = Field(
+        None,
+        description="Security groups of new instances, separated by commas; unset: those of the launch template, or "
+        "the default one.",
+    )
+    ec2_launch_template: str | None = Field(
+        None, description="Launch template of new instances, its id (lt-…) or name; unset: none."
+    )
+    ec2_launch_template_version: str | None = Field(
+        None, description="Version of that launch template; unset: its default one."
+    )
+    ec2_image: str | None = Field(
+        None,
+        pattern="^ami-[0-9a-f]+$",
+        validate_default=True,
+        description="AMI that new instances and reinstalled ones get; unset: that of the launch template.",
+    )
+    ec2_instance_type: str | None = Field(
+        None,
+        validate_default=True,
+        description="Type of new instances, such as m7i.metal-24xl; unset: that of the launch template.",
+    )
+    ec2_address: Literal["private", "public"] = Field(
+        "private", description="Which address of an instance SSH is tried at."
+    )
+
+    @field_validator("ec2_image", "ec2_instance_type")
+    @classmethod
+    def _from_somewhere(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and info.data.get("ec2_launch_template") is None:
+            msg = "is needed where there is no launch template"
+            raise ValueError(msg)
+        return value
+
+
+class RedfishSettings(Settings):
+    """Machines of one's own, with their BMCs."""
+
+    redfish_list: str = Field(
+        description="Where the list of machines and BMCs is: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
+    )
+    redfish_ca_source: str | None = Field(
+        None,
+        description="PEM certificates of the CAs that may sign those of the BMCs: a path, https://…, ssm:NAME or "
+        "s3://BUCKET/KEY; unset: the system's.",
+    )
+    redfish_auth: Literal["basic", "session"] = Field(
+        "basic", description="How to log in to the BMCs: with every request, or by sessions, which are closed again."
+    )
+    redfish_graceful: bool = Field(
+        False,  # noqa: FBT003 - the default of a field
+        description="Ask the operating system to restart, where the BMC can; it may not hear. Else restart by force.",
+    )
+    redfish_boot_source: str | None = Field(
+        None,
+        pattern=r"^(pxe|[a-z][a-z0-9+.-]*://[^\s@]+)$",
+        description="What a reinstallation boots once: pxe, or the URL of an image for the BMC's virtual CD drive; "
+        "unset: machines are not reinstalled.",
+    )
+    redfish_list_power: bool = Field(
+        True,  # noqa: FBT003 - the default of a field
+        description="Whether a listing asks every BMC for the power state; else it is unknown.",
+    )
+    redfish_timeout_seconds: Seconds = Field(
+        30, description="Seconds that a BMC may take for a request, all BMCs for a listing, and a machine to go off."
+    )
+    redfish_max_calls: Count = Field(16, description="BMCs that a listing asks at the same time.")

@@ -1,0 +1,192 @@
+"""The command that runs a loop once, here."""
+
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from datetime import datetime
+from typing import Annotated, Any, cast
+
+import typer
+from shepherd_core import handlers, telemetry
+from shepherd_core.domain.machine import INVALID
+
+from shepherdctl.database import schema_named
+from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
+
+_HEAD = ("loop", "provider", "dry_run")
+
+
+def run(
+    loop: Annotated[
+        str,
+        typer.Argument(
+            parser=one_of(*handlers.LOOPS),
+            metavar="LOOP",
+            help=f"One of {', '.join(handlers.LOOPS)}.",
+            show_default=False,
+        ),
+    ],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what a run would begin with now, and change nothing.")
+    ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=1, max=86_400, metavar="COUNT", help="Time for all; what may take longer than is left is not begun."
+        ),
+    ] = 300,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Run a loop once, in this process, with the settings of the environment.
+
+    Does what one invocation of its function does, and may be done beside them.
+    Log lines and metrics go to standard error.
+
+    Examples:
+      shepherdctl run provisioner --dry-run
+      shepherdctl run initializer --seconds 600
+      shepherdctl run recoverer --dry-run -o json | jq '.plan[].machine_id'
+    """
+    telemetry.bind(loop=loop)
+    try:
+        with schema_named(), redirect_stdout(sys.stderr):
+            result = handlers.run(loop, seconds, f"shepherdctl on {socket.gethostname()}", dry_run=dry_run)
+    finally:
+        telemetry.unbind()
+    plan = result.get("plan")
+    if output is Form.JSON:
+        document({name: _with_times(part) for name, part in result.items()} if dry_run else result)
+    elif dry_run:
+        _tell_plan(plan, result)
+    else:
+        counts = [(name.replace("_", " "), count) for name, count in result.items() if name not in _HEAD]
+        facts(counts)
+        if not counts:
+            note("nothing was done: the log line above says why")
+
+
+def _tell_plan(plan: object, result: Mapping[str, Any]) -> None:
+    """Show a plan in the way of the loop that made it."""
+    if isinstance(plan, list):
+        _tell_work(plan, result["plan_if_not_held_back"])
+        for reason in result["held_back"]:
+            note(f"recovery is suspended: {reason}")
+    elif "changes" in (named := cast("Mapping[str, Any]", plan)):
+        _tell_changes(named["changes"])
+    else:
+        _tell_steps(named)
+
+
+def _with_times(plan: object) -> object:
+    """Return the plan of a loop that works on machines with times instead of texts, which is how plans tell them."""
+    if not isinstance(plan, list):
+        return plan
+    return [
+        {**work, "due_at": datetime.fromisoformat(work["due_at"])} if isinstance(work, dict) else work for work in plan
+    ]
+
+
+def _tell_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> None:
+    """Show what a loop that works on machines would claim, and what it would if recovery were not suspended."""
+    rows = [*((work, None) for work in plan), *((work, "yes") for work in suspended)]
+    table(
+        [
+            Column("MACHINE"),
+            Column("PROVIDER ID"),
+            Column("PROCESS"),
+            Column("SUSPENDED"),
+            Column("DECISION", prose=True),
+            Column("DUE SINCE (UTC)"),
+            Column("LAST BACKOFF"),
+        ],
+        [
+            (
+                name,
+                work["provider_id"],
+                work["process"],
+                held,
+                work["decision"],
+                f"{datetime.fromisoformat(work['due_at']):%Y-%m-%d %H:%M:%S}",
+                None if work["last_interval_seconds"] is None else f"{work['last_interval_seconds']} s",
+            )
+            for name, (work, held) in zip(ids(work["machine_id"] for work, _ in rows), rows, strict=True)
+        ],
+    )
+    if not plan:
+        note("no machine would be taken" if suspended else "no machine is due")
+
+
+def _tell_changes(changes: list[dict[str, Any]]) -> None:
+    """Show what the Updater would put on record: a row for each fact."""
+    names = ids(change["machine_id"] for change in changes)
+    table(
+        [
+            Column("MACHINE"),
+            Column("PROVIDER ID"),
+            Column("FACT"),
+            Column("ON RECORD", spare=1),
+            Column("LISTED", spare=1),
+        ],
+        [
+            (name, change["provider_id"], fact.replace("_", " "), was, now)
+            for name, change in zip(names, changes, strict=True)
+            for fact, (was, now) in change["changed"].items()
+        ],
+    )
+    if not changes:
+        note("there is nothing to do")
+
+
+def _tell_steps(plan: Mapping[str, Any]) -> None:
+    """Show what the Provisioner would do, step by step, and what it disputes."""
+    steps = [
+        *(("remove", provided) for provided in plan["depart"]),
+        *(("take back", provided) for provided in plan["take_back"]),
+        *(("set aside", provided) for provided in plan["set_aside"]),
+        *(("adopt", _merged(intent, machine)) for intent, machine in plan["adopt"]),
+        *(("forget", intent) for intent in plan["forget"]),
+        *(("assimilate", machine) for machine in plan["assimilate"]),
+        *(
+            (
+                "create again" if creation["intent"] else "create",
+                _merged(creation["intent"] or {}, creation["capacity"]),
+            )
+            for creation in plan["create"]
+        ),
+    ]
+    names = ids(step.get("machine_id") for _, step in steps)
+    table(
+        [
+            Column("STEP"),
+            Column("PROVIDER ID"),
+            Column("RESERVATION"),
+            Column("ADDRESS"),
+            Column("LOCATION", spare=1),
+            Column("MACHINE"),
+        ],
+        [
+            (
+                what,
+                None if step.get("provider_id") == INVALID else step.get("provider_id"),
+                step.get("reservation_id"),
+                step.get("address"),
+                step.get("location"),
+                name,
+            )
+            for name, (what, step) in zip(names, steps, strict=True)
+        ],
+    )
+    for difference in plan["differences"]:
+        note(f"disputed: {difference}")
+    if not steps:
+        note("there is nothing to do")
+    note(f"{counted(plan['managed'], 'machine')} managed now")
+    if plan["waiting"]:
+        note(f"{counted(plan['waiting'], 'place')} at the provider unused: SHEPHERD_MAX_MACHINES is reached")
+
+
+def _merged(*records: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for record in records for name, value in record.items() if value is not None}

@@ -1,0 +1,121 @@
+"""What a person sees of a world while it runs."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from shepherd_core.domain.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from simulator.environment.environment import World
+    from simulator.environment.status import Sight
+    from simulator.lambda_.service import Invocation
+
+_LOOK_SECONDS = 0.25
+_ROWS = 20
+_LINES = 8
+_TOLD = ("created", "adopted", "forgotten", "finished", "failed", "canceled", "disputed")
+_NO_SSH = "(no SSH before a machine has booted: it backs off and is tried again)"
+_STYLES = {"agent running": "green", "agent unhealthy": "red", "backing off": "yellow", "being worked on": "cyan"}
+
+
+@dataclass
+class Show:
+    """What a person sees while a world runs: a live table on a terminal, else a line for everything that happens."""
+
+    console: Console
+    live: Live | None
+    lines: list[str] = field(default_factory=list)
+    events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
+    explained: set[str] = field(default_factory=set)
+    held_back: bool = False
+    """The Recoverer held back, when it was last invoked."""
+
+    def say(self, world: World, text: str) -> None:
+        """Tell *text*, with the seconds that have passed."""
+        self.lines.append(f"{world.elapsed:5.1f} s  {text}")
+        if self.live is None:
+            self.console.print(self.lines[-1], highlight=False, soft_wrap=True)
+
+    def explain(self, world: World, text: str) -> None:
+        """Say *text*, unless it was said before or is empty."""
+        if text and text not in self.explained:
+            self.explained.add(text)
+            self.say(world, f"{'':<11}  {text}")
+
+    def refresh(self, world: World, sights: list[Sight]) -> None:
+        """Tell what the functions did since the last time, and show the machines."""
+        while not world.power.empty():
+            provider_id, what = world.power.get()
+            self.say(world, f"{'power':<11}  {provider_id[:8]}: {what}")
+            self.explain(world, world.supply.switching)
+        while not self.events.empty():
+            event = self.events.get()
+            if event.function == "recoverer" and event.result is not None:
+                held_back = bool(event.result.get("held_back"))
+                if held_back != self.held_back:
+                    self.held_back = held_back
+                    told = "holds back: it is hardly all the machines" if held_back else "holds back no more"
+                    self.say(world, f"{event.function:<11}  {told}")
+            did = [f"{count} {what}" for what in _TOLD if (count := (event.result or {}).get(what))]
+            did += [event.error.splitlines()[0]] if event.error is not None else []
+            if did:
+                self.say(world, f"{event.function:<11}  {', '.join(did)}")
+            for function, what, meaning in (
+                ("provisioner", "created", world.supply.taking),
+                ("initializer", "failed", _NO_SSH),
+            ):
+                if event.function == function and (event.result or {}).get(what):
+                    self.explain(world, meaning)
+        if self.live is not None:
+            self.live.update(Group(_table(world, sights), *map(Text, self.lines[-_LINES:])))
+
+
+def _table(world: World, sights: list[Sight]) -> Table:
+    running = sum(sight.running for sight in sights)
+    counts = f"{world.settings.machines - len(sights)} unused, {len(sights)} machines, {running} running"
+    table = Table(title=f"minute {world.minutes:.0f} of the fleet: {counts}")
+    for column in ("machine", "provider id", "the machine is", "the BMDB says"):
+        table.add_column(column)
+    table.add_column("heartbeat", justify="right")
+    for sight in sights[:_ROWS]:
+        harm = world.harmed.get(sight.provider_id)
+        if harm and world.park.reboots(sight.provider_id):
+            harm += ", rebooted"
+        style = _STYLES.get(sight.state)
+        table.add_row(
+            str(sight.machine_id)[:8],
+            sight.provider_id[:8],
+            sight.power + (f" ({harm})" if harm else ""),
+            f"[{style}]{sight.state}[/]" if style else sight.state,
+            "" if sight.heartbeat_age is None else f"{sight.heartbeat_age / 60:.0f} min ago",
+        )
+    if len(sights) > _ROWS:
+        table.add_row("…", "", "", f"{len(sights) - _ROWS} more", "")
+    return table
+
+
+def until(world: World, show: Show, condition: Callable[[list[Sight]], bool], seconds: float) -> bool:
+    """Watch the world until *condition* holds; False: it did not within *seconds*."""
+    from simulator.environment.status import look  # noqa: PLC0415 - a world takes seconds to import
+
+    end = world.elapsed + seconds
+    while world.elapsed < end:
+        for provider_id, harm in world.harm_due():
+            show.say(world, f"{'':<11}  harm: {harm} on {provider_id[:8]}")
+        sights = look(world)
+        show.refresh(world, sights)
+        if condition(sights):
+            return True
+        SystemClock().sleep(_LOOK_SECONDS)
+    return False

@@ -1,0 +1,279 @@
+"""
+A complete simulated environment: a provider's API, machines, agents, AWS, a database, functions and schedules.
+
+Four things are simulated: the provider is a local server of its API, the
+machines are SSH servers with folders as disks, AWS is moto, and fleet time
+runs faster: a minute of fleet time takes ``60 / speed`` seconds. Everything
+else is real. The functions run unchanged, as separate processes that are
+configured by environment variables alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+import boto3
+from moto.server import ThreadedMotoServer
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.clock import SystemClock
+
+from shepherdctl.interrupts import deferred
+from simulator.environment import certificate
+from simulator.environment.agent_endpoint import AgentEndpoint, invoking
+from simulator.environment.faults import Faults
+from simulator.environment.machine_source import SUPPLIES, Order
+from simulator.environment.postgres import Postgres
+from simulator.environment.scheduler import Schedules
+from simulator.environment.tcp_proxy import TcpDoor
+from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService
+from simulator.lifecycle import Assembled
+from simulator.machines.pool import MachinePark
+from simulator.scratch import scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+LOOPS = ("provisioner", "initializer", "recoverer", "updater")
+
+_BUCKET = "shepherd-agents"
+_CA = f"s3://{_BUCKET}/ca.pem"
+_REGION = "eu-central-1"
+_AWS = {
+    "AWS_ACCESS_KEY_ID": "made-up",
+    "AWS_SECRET_ACCESS_KEY": "made-up",
+    "AWS_REGION": _REGION,
+    "AWS_DEFAULT_REGION": _REGION,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a simulated environment."""
+
+    machines: int = 10
+    """The capacity; all of it becomes machines."""
+    provider: str = "equinix"
+    """One of ``SUPPLIES``."""
+    speed: float = 60
+    """How many times faster than real time fleet time runs."""
+    faults: Faults = field(default_factory=Faults)
+    twice: float = 0.05
+    """Probability that a schedule's event is delivered twice."""
+    seed: int = 0
+    migrated: bool = True
+    """Whether the BMDB has its schema from the start; otherwise run the Migrator."""
+    scheduled: bool = True
+    """False: no events are fired; the caller invokes the functions."""
+    remote: str | None = None
+    """
+    An IPv4 address of this computer at which the functions reach everything; the machines have this address and those
+    after it. The BMDB is behind ``World.door`` there, with TLS. None: loopback addresses, and a Unix socket for the
+    BMDB.
+    """
+
+
+class World(Assembled):
+    """A simulated environment; it runs from entry to exit. Its attributes may be read and changed."""
+
+    def __init__(self, settings: Settings, told: Callable[[Invocation], None] = lambda _: None) -> None:
+        """*told* gets the outcome of every invocation, on several threads."""
+        super().__init__()
+        self.settings = settings
+        self._told = told
+        self._address = settings.remote or "127.0.0.1"
+        self._lock = threading.Lock()
+        self._machine_faults = list(settings.faults.machines)
+        self.harmed: dict[str, str] = {}
+        """The last fault of each machine that had one, by provider id."""
+        self.power: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        """Every change of a machine's power: its provider id, and the change."""
+
+    @property
+    def elapsed(self) -> float:
+        """Return the real seconds since the schedules started."""
+        return time.monotonic() - self._began
+
+    @property
+    def minutes(self) -> float:
+        """Return the minutes of fleet time since the schedules started."""
+        return self.elapsed * self.settings.speed / 60
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Return the machines of the BMDB, as ``shepherdctl machine list`` does."""
+        with self._lock:
+            return queries.list_machines(self._bmdb, limit=1_000_000)
+
+    def history(self, machine_id: UUID) -> list[dict[str, Any]]:
+        """Return the history of one machine, newest first."""
+        with self._lock:
+            return queries.history(self._bmdb, machine_id)
+
+    def harm(self, provider_id: str, what: str) -> None:
+        """Inject the fault *what*, a method of ``MachinePark``, into a machine, and record it."""
+        self.harmed[provider_id] = what
+        getattr(self.park, what)(provider_id)
+
+    def harm_due(self) -> list[tuple[str, str]]:
+        """Inject the machine faults that are due by the faults file; return provider id and fault of each."""
+        done: list[tuple[str, str]] = []
+        for fault in list(self._machine_faults):
+            names = self.park.names()
+            if fault.at_seconds <= self.minutes * 60 and fault.machine < len(names):
+                self._machine_faults.remove(fault)
+                self.harm(names[fault.machine], fault.harm)
+                done.append((names[fault.machine], fault.harm))
+        return done
+
+    def scaled(self, seconds: float) -> float:
+        """Return the real seconds of *seconds* of fleet time."""
+        return seconds / self.settings.speed
+
+    def _make(self) -> None:
+        enter = self._enter
+        self.folder = enter(lambda: scratch("shepherd-"))
+        self.postgres = enter(Postgres)
+        self.bmdb_settings = self.postgres.new_database(*(() if self.settings.migrated else ("template1",)))
+        self._bmdb = Connection(self.bmdb_settings, None, SystemClock())
+        self._stack.callback(self._bmdb.close)
+        tls, self._ca = certificate.make(self._address, self.folder)
+        self.endpoint = enter(
+            lambda: AgentEndpoint(invoking(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
+        )
+        self.park = enter(
+            lambda: MachinePark(
+                self.folder / "machines",
+                0,
+                boot_seconds=self.scaled(60),
+                first_address=self.settings.remote,
+                agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
+                told=lambda name, what: self.power.put((name, what)),
+            )
+        )
+        self.supply = enter(
+            lambda: SUPPLIES[self.settings.provider](
+                Order(
+                    park=self.park,
+                    machines=self.settings.machines,
+                    minute=self.scaled(60),
+                    address=self._address,
+                    faults=self.settings.faults.api,
+                    seed=self.settings.seed,
+                )
+            )
+        )
+        self.door = enter(lambda: TcpDoor(self.postgres.socket, self._address, tls))
+        self.configs = self._functions(self._make_aws())
+        self.log = self.folder / "functions.log"
+        self.functions = enter(lambda: LambdaService(self.configs, self.log))
+        self._began = time.monotonic()
+        self.schedules = enter(
+            lambda: Schedules(
+                self.functions,
+                LOOPS if self.settings.scheduled else (),
+                self.scaled(60),
+                done=self._told,
+                every=self.supply.every,
+                twice=self.settings.twice,
+                seed=self.settings.seed,
+            )
+        )
+
+    def _make_aws(self) -> str:
+        """Start moto, store what an operator stores before a deployment, and return moto's URL."""
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server logs every request
+        server = ThreadedMotoServer(self._address, 0, verbose=False)
+        with deferred():
+            server.start()
+            self._stack.callback(server.stop)
+        url = "http://{}:{}".format(*server.get_host_and_port())
+        # moto's state lives as long as the process: a second environment would find the keys of the first.
+        urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
+        session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
+        ssm = session.client("ssm", endpoint_url=url)
+        for name, secret in self.supply.secrets.items():
+            ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
+        agent = self.folder / "agent"
+        with deferred():  # or it complains of being interrupted
+            subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
+        s3 = session.client("s3", endpoint_url=url)
+        s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
+        s3.upload_file(str(agent), _BUCKET, "agent")
+        s3.upload_file(str(self._ca), _BUCKET, "ca.pem")
+        return url
+
+    def _functions(self, aws: str) -> Mapping[str, FunctionConfig]:
+        """Return the functions with the default settings, scaled to fleet time."""
+        bmdb = self.bmdb_settings
+        if self.settings.remote is not None:
+            bmdb = bmdb.model_copy(
+                update={"bmdb_host": self._address, "bmdb_port": self.door.port, "bmdb_ca_source": _CA}
+            )
+        common = {
+            **_AWS,
+            "AWS_ENDPOINT_URL": aws,
+            "TMPDIR": str(self.folder),
+            **self.supply.environment,
+            "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
+            "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
+            "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
+            "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
+            "SHEPHERD_BMDB_PASSWORD_PARAMETER": "",
+            "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
+            "SHEPHERD_SESSION_SECONDS": "10",
+        }
+        return {
+            "migrator": FunctionConfig(common, timeout_seconds=60),
+            # High enough never to throttle: agents that are throttled wait longer, and become unhealthy in the end.
+            "agent_api": FunctionConfig(common, timeout_seconds=10, concurrency=8),
+            "provisioner": FunctionConfig(
+                {
+                    **common,
+                    "SHEPHERD_MAX_MACHINES": "0",
+                    "SHEPHERD_CREATION_SECONDS": str(self.scaled(5)),
+                    "SHEPHERD_PENALTY_SECONDS": str(self.scaled(3600)),
+                    "SHEPHERD_BOOT_SECONDS": str(self.scaled(300)),
+                },
+                timeout_seconds=90,
+            ),
+            "initializer": FunctionConfig(
+                {
+                    **common,
+                    "SHEPHERD_MACHINE_SECONDS": "20",
+                    "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
+                    "SHEPHERD_AGENT_ENDPOINT": self.endpoint.url,
+                    "SHEPHERD_AGENT_CA_SOURCE": _CA,
+                    "SHEPHERD_SSH_PORT": str(self.park.port),
+                    "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(300)),
+                    "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(14_400)),
+                },
+                timeout_seconds=60,
+            ),
+            "updater": FunctionConfig(
+                {**common, "SHEPHERD_UPDATE_SECONDS": str(self.scaled(3600))}, timeout_seconds=60
+            ),
+            "recoverer": FunctionConfig(
+                {
+                    **common,
+                    "SHEPHERD_MACHINE_SECONDS": "20",
+                    "SHEPHERD_FIRST_HEARTBEAT_SECONDS": str(self.scaled(1800)),
+                    "SHEPHERD_SILENCE_SECONDS": str(self.scaled(600)),
+                    "SHEPHERD_SETTLE_SECONDS": str(self.scaled(120)),
+                    "SHEPHERD_GRACE_SECONDS": str(self.scaled(1800)),
+                    "SHEPHERD_COOLDOWN_SECONDS": str(self.scaled(600)),
+                    "SHEPHERD_HEALTHY_SECONDS": str(self.scaled(3600)),
+                    "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(60)),
+                    "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(3600)),
+                },
+                timeout_seconds=60,
+            ),
+        }

@@ -1,0 +1,216 @@
+"""The machine sources of simulated environments: a provider, or your own racks."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.providers.equinix.objects import TOKEN_TAG
+
+from simulator.lifecycle import Closeable
+from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
+from simulator.providers.redfish.bmcs import RedfishRack
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from simulator.environment.faults import Rule
+    from simulator.machines.pool import MachinePark
+
+_MADE_UP = "made-up-secret-of-a-simulated-provider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The specification of a simulated provider."""
+
+    park: MachinePark
+    """The park of its machines."""
+    machines: int
+    minute: float
+    """The real seconds of a minute of fleet time."""
+    address: str
+    """The IP address of this computer at which it serves."""
+    faults: Sequence[Rule]
+    seed: int
+    """The seed of its random numbers."""
+
+
+class Supply(Closeable):
+    """A simulated provider; a context manager that serves from entry to exit."""
+
+    kind: ClassVar[str]
+    """A human-readable description of its capacity."""
+    taking: ClassVar[str] = ""
+    """A human-readable remark on the creation of a machine."""
+    switching: ClassVar[str] = ""
+    """A human-readable remark on a change of power, if it is more than a reboot."""
+    every: ClassVar[Mapping[str, int]] = {}
+    """The minutes between two invocations of a function; default 1."""
+    environment: Mapping[str, str]
+    """The environment variables of the functions; set on entry, like the secrets."""
+    secrets: Mapping[str, str]
+    """The secrets that an operator stores for it, by the name of the SSM parameter."""
+    _server: Any
+
+    @abstractmethod
+    def __init__(self, order: Order) -> None: ...
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
+
+    @property
+    def errors(self) -> Sequence[Exception]:
+        """Return the errors of the simulator itself."""
+        errors: Sequence[Exception] = self._server.errors
+        return errors
+
+    @property
+    def calls(self) -> int:
+        """Return the number of requests."""
+        return int(self._server.calls.total())
+
+    @abstractmethod
+    def names(self) -> Collection[str]:
+        """Return the provider ids of its machines."""
+
+    def in_use(self) -> dict[str, str | None]:
+        """Return the machines that it marks as Shepherd's, with the idempotency token of each, if any."""
+        return {}
+
+
+class EquinixSupply(Supply):
+    """A project at Equinix Metal with reservations."""
+
+    kind = "reservations at a simulated provider"
+    taking = "(not contacted for five minutes, the usual boot time)"
+
+    def __init__(self, order: Order) -> None:
+        project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
+        self._server: EquinixApi = EquinixApi(
+            order.park,
+            project_id=project,
+            api_key=_MADE_UP,
+            reservations=order.machines,
+            options=EquinixOptions(provision_seconds=3 * order.minute, action_seconds=order.minute / 4),
+            faults=order.faults,
+            seed=order.seed,
+            address=order.address,
+        )
+        self.environment = {
+            "SHEPHERD_PROVIDER": "equinix",
+            "SHEPHERD_EQUINIX_PROJECT_ID": project,
+            "SHEPHERD_EQUINIX_API_KEY_PARAMETER": parameter,
+            "SHEPHERD_EQUINIX_API_URL": self._server.url,
+            "SHEPHERD_EQUINIX_DEVICE_PREFIX": "fleet-",
+            "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
+        }
+        self.secrets = {parameter: _MADE_UP}
+
+    def names(self) -> Collection[str]:
+        """See ``Supply``."""
+        return {device.id for device in self._server.devices()}
+
+    def in_use(self) -> dict[str, str | None]:
+        """See ``Supply``."""
+        return {
+            device.id: next((tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)), None)
+            for device in self._server.devices()
+        }
+
+
+class RedfishSupply(Supply):
+    """Your own racks: a list of machines, each with a BMC in front of sushy-tools' emulator."""
+
+    kind = "machines in a simulated rack, each with a BMC"
+    taking = "(taken from the machine list: nothing on them changes)"
+    switching = "(by its BMC, at the Recoverer's request over Redfish)"
+    every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
+    """Each listing queries every BMC, and one computer emulates them all in accelerated time."""
+
+    def __init__(self, order: Order) -> None:
+        self._key, public = _ssh_key()
+        self._server: RedfishRack = RedfishRack(
+            order.park,
+            machines=order.machines,
+            authorized_key=public,
+            address=order.address,
+            action_seconds=order.minute / 4,
+            fault_rules=order.faults,
+        )
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        # Shorter than the time that a function may work on a machine.
+        self.environment = {**self._server.environment, "SHEPHERD_REDFISH_TIMEOUT_SECONDS": "10"}
+        self.secrets = {**self._server.secrets, **self._key}
+        return self
+
+    @property
+    def calls(self) -> int:
+        """See ``Supply``."""
+        return self._server.calls
+
+    def names(self) -> Collection[str]:
+        """See ``Supply``."""
+        return self._server.names
+
+
+class HetznerSupply(Supply):
+    """An account with rented servers."""
+
+    kind = "rented servers in a simulated account"
+    taking = "(taken as they are: nothing on them changes)"
+    switching = "(by Robot's reset button, at the Recoverer's request)"
+    every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
+    """As docs/providers/hetzner.md advises for a growing fleet, because listings are limited by the hour."""
+
+    def __init__(self, order: Order) -> None:
+        key, public = _ssh_key()
+        parameter = "/shepherd/hetzner-credential"
+        self._server: HetznerRobot = HetznerRobot(
+            order.park,
+            user="#ws+simulated",
+            password=_MADE_UP,
+            servers=order.machines,
+            authorized_key=public,
+            options=RobotOptions(action_seconds=order.minute / 4, clock=lambda: time.monotonic() * 60 / order.minute),
+            faults=order.faults,
+            address=order.address,
+        )
+        self.environment = {
+            "SHEPHERD_PROVIDER": "hetzner",
+            "SHEPHERD_HETZNER_CREDENTIAL_PARAMETER": parameter,
+            "SHEPHERD_HETZNER_NAME_PREFIX": "server-",
+            "SHEPHERD_HETZNER_KEY_NAME": "shepherd",
+            "SHEPHERD_HETZNER_API_URL": self._server.url,
+            "SHEPHERD_HETZNER_REBOOT": "hardware",  # a hanging machine ignores Ctrl+Alt+Del
+        }
+        self.secrets = {parameter: f"#ws+simulated:{_MADE_UP}", **key}
+
+    def names(self) -> Collection[str]:
+        """See ``Supply``."""
+        return {str(server.number) for server in self._server.servers()}
+
+
+SUPPLIES: Mapping[str, type[Supply]] = {
+    "equinix": EquinixSupply,
+    "redfish": RedfishSupply,
+    "hetzner": HetznerSupply,
+}
+"""By provider. Without ``static``, which cannot reboot, and ``ec2``, whose simulation has no machines."""
+
+
+def _ssh_key() -> tuple[dict[str, str], str]:
+    """Return secret and public line of a key for machines that exist before Shepherd does."""
+    private = ssh_keys.generate()
+    return {"/shepherd/ssh-key": private}, ssh_keys.public_line(private)

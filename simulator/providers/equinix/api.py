@@ -1,0 +1,133 @@
+"""
+A stateful local server of the Equinix Metal API, version 1, for tests and simulated environments.
+
+It answers the operations on devices, hardware reservations and SSH keys as the
+published description says: paging, includes and excludes, errors, states that
+lag. Where the description is silent, it does what makes a careless client fail:
+the hrefs of pages hold the page number alone, a page never has more entries
+than ``per_page_cap``, a device that is being made cannot be deleted, and a
+reservation is not provisionable while a device occupies it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from simulator.environment.faults import FaultScript, Rule
+from simulator.providers.equinix.answers import BASE
+from simulator.providers.equinix.middleware import EquinixFront
+from simulator.providers.equinix.records import Device, Reservation, SshKey
+from simulator.providers.equinix.state import EquinixOptions, EquinixState
+from simulator.providers.kit.middleware import Served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from simulator.providers.equinix.hardware import Hardware
+
+__all__ = ["EquinixApi", "EquinixOptions"]
+
+_UNREACHABLE = "192.0.2.1"  # reserved for documentation: no host has it
+
+
+class EquinixApi(Served):
+    """
+    The API on its own port; a context manager.
+
+    All methods are safe to use from any thread while it runs. The records it
+    returns are copies.
+    """
+
+    _front: EquinixFront
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        *,
+        project_id: str,
+        api_key: str,
+        reservations: int | Sequence[Reservation],
+        options: EquinixOptions | None = None,
+        faults: Iterable[Rule] = (),
+        seed: int = 0,
+        address: str = "127.0.0.1",
+    ) -> None:
+        """
+        Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on.
+
+        The same *seed* makes the same ids.
+        """
+        options = options or EquinixOptions()
+        given = [Reservation() for _ in range(reservations)] if isinstance(reservations, int) else reservations
+        self.faults = FaultScript(faults)
+        """The faults to inject; rules can be added at any time."""
+        self._state = EquinixState(hardware, options, (project_id, *options.other_projects), given, seed)
+        middleware = EquinixFront(self._state, self.faults, api_key, options)
+        super().__init__(middleware, middleware.reply, self._state.agenda, address)
+
+    @property
+    def url(self) -> str:
+        """Return the base URL, which ends with /metal/v1."""
+        return super().url + BASE
+
+    def devices(self) -> list[Device]:
+        """Return the devices, oldest first."""
+        with self._state.lock:
+            return copy.deepcopy(list(self._state.devices.values()))
+
+    def reservations(self) -> list[Reservation]:
+        """Return the reservations of all projects."""
+        with self._state.lock:
+            return copy.deepcopy(list(self._state.reservations.values()))
+
+    def keys(self) -> list[SshKey]:
+        """Return the SSH keys of projects and users."""
+        with self._state.lock:
+            return copy.deepcopy(list(self._state.keys.values()))
+
+    def add_device_by_hand(
+        self, hostname: str, tags: Sequence[str] = (), *, reservation_id: str | None = None, racked: bool = True
+    ) -> Device:
+        """
+        Add an active device, as an operator would in the console, and return it.
+
+        It accepts every key of the project. Unless it is *racked*, nothing answers at its address.
+        """
+        state = self._state
+        with state.lock:
+            reservation = Reservation() if reservation_id is None else state.reservation(reservation_id)
+            if reservation_id is not None and state.occupant(reservation_id) is not None:
+                raise ValueError(f"reservation {reservation_id} is in use")
+            device = Device(
+                id=state.new_id(),
+                project_id=reservation.project_id or state.projects[0],
+                hostname=hostname,
+                plan=reservation.plan,
+                facility=reservation.facility,
+                operating_system="ubuntu_24_04",
+                reservation_id=reservation_id,
+                tags=list(tags),
+                ssh_keys=list(state.keys.values()),
+                address=_UNREACHABLE,
+                racked=racked,
+            )
+            authorized = "\n".join(key.key for key in device.ssh_keys)
+            if racked:
+                device.address = state.hardware.rack(device.id, authorized, 0)
+            state.add_active(device)
+            return copy.deepcopy(device)
+
+    def snatch(self, reservation_id: str) -> Device:
+        """Put another user's device on a free reservation and return it."""
+        return self.add_device_by_hand("somebody-else", reservation_id=reservation_id, racked=False)
+
+    def forget(self, device_id: str) -> None:
+        """Make a device and its machine vanish."""
+        with self._state.lock:
+            self._state.forget(self._state.device(device_id))
+
+    def fail(self, device_id: str) -> None:
+        """Make a device fail: its state is ``failed`` and its machine is off."""
+        with self._state.lock:
+            self._state.fail(self._state.device(device_id))

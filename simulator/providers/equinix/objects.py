@@ -1,0 +1,162 @@
+"""The objects of the simulated Equinix API, as JSON."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from simulator.providers.equinix.answers import BASE, Json, Link
+from simulator.providers.equinix.records import PENDING, Device, Reservation, SshKey, fingerprint, metro_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.providers.equinix.state import EquinixState
+
+
+def device_json(state: EquinixState, device: Device) -> Json:
+    """Return a device, with links to related objects."""
+    body: Json = {
+        **device.settings,
+        **_head("devices", device.id),
+        "hostname": device.hostname,
+        "state": device.state,
+        "tags": list(device.tags),
+        "created_at": device.created_at,
+        "updated_at": device.updated_at,
+        "locked": device.locked,
+        "user": "root",
+        "plan": plan_link(device.plan),
+        "operating_system": _named("operating-systems", device.operating_system),
+        "facility": facility_link(device.facility),
+        "metro": metro_link(metro_of(device.facility)),
+        "project": project_link(device.project_id),
+        "ip_addresses": _addresses(device),
+        "ssh_keys": [_key_link(key) for key in device.ssh_keys],
+        "actions": [{"type": name, "name": name.replace("_", " ").capitalize()} for name in _actions(device)],
+        "provisioning_events": list(device.events),
+    }
+    if device.reservation_id is not None:
+        reservation = state.reservations[device.reservation_id]
+        body["hardware_reservation"] = Link(
+            f"{BASE}/hardware-reservations/{reservation.id}", lambda: reservation_json(state, reservation)
+        )
+    if device.state in PENDING:
+        seconds = state.options.provision_seconds
+        done = (time.monotonic() - device.queued_at) / seconds if seconds else 1.0
+        body["provisioning_percentage"] = round(min(100.0, 100 * done), 1)
+    return body
+
+
+def reservation_json(state: EquinixState, reservation: Reservation) -> Json:
+    """Return a reservation, with links to related objects."""
+    device = state.occupant(reservation.id)
+    return {
+        **_head("hardware-reservations", reservation.id),
+        "created_at": reservation.created_at,
+        "device": None if device is None else _device_link(state, device),
+        "facility": facility_link(reservation.facility),
+        "plan": plan_link(reservation.plan),
+        "project": project_link(reservation.project_id),
+        "provisionable": provisionable(state, reservation),
+        "spare": reservation.spare,
+        "need_of_service": reservation.need_of_service,
+        "custom_rate": 0.0,
+        "termination_time": None,
+    }
+
+
+def _device_link(state: EquinixState, device: Device) -> Link:
+    return Link(f"{BASE}/devices/{device.id}", lambda: device_json(state, device))
+
+
+def provisionable(state: EquinixState, reservation: Reservation) -> bool:
+    """Return whether a device can be created on a reservation now."""
+    return reservation.provisionable and not reservation.spare and state.occupant(reservation.id) is None
+
+
+def key_json(key: SshKey) -> Json:
+    """Return an SSH key."""
+    return {
+        "id": key.id,
+        "href": f"{BASE}/ssh-keys/{key.id}",
+        "label": key.label,
+        "key": key.key,
+        "fingerprint": fingerprint(key.key),
+        "entity": {"href": f"{BASE}{key.entity}"},
+        "tags": list(key.tags),
+        "created_at": key.created_at,
+        "updated_at": key.updated_at,
+    }
+
+
+def _key_link(key: SshKey) -> Link:
+    return Link(f"{BASE}/ssh-keys/{key.id}", lambda: key_json(key))
+
+
+def plan_link(slug: str) -> Link:
+    """Return the link to a plan."""
+    body: Json = {"class": slug, "type": "standard", "specs": {"cpus": [], "drives": [], "nics": [], "features": {}}}
+    return _named("plans", slug, **body)
+
+
+def facility_link(code: str) -> Link:
+    """Return the link to a facility."""
+    body: Json = {"metro": metro_link(metro_of(code)), "features": ["baremetal"], "ip_ranges": []}
+    return _named("facilities", code, shown=False, **body)
+
+
+def metro_link(code: str) -> Link:
+    """Return the link to a metro."""
+    return _named("locations/metros", code, country="US")
+
+
+def project_link(project_id: str) -> Link:
+    """Return the link to a project."""
+    href = f"{BASE}/projects/{project_id}"
+    return Link(href, lambda: {"id": project_id, "href": href, "name": "Project"})
+
+
+def _named(collection: str, slug: str, *, shown: bool = True, **more: Any) -> Link:
+    """Return the link to an entry of the catalogue, which has a slug (places: a code) and a name."""
+    identity = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{collection}/{slug}"))
+    href = f"{BASE}/{collection}/{identity}"
+    word = "slug" if collection in ("plans", "operating-systems") else "code"
+    return Link(href, lambda: {"id": identity, "href": href, word: slug, "name": slug, **more}, shown=shown)
+
+
+def _head(collection: str, identity: str) -> Json:
+    return {"id": identity, "short_id": identity[:8], "href": f"{BASE}/{collection}/{identity}"}
+
+
+def _actions(device: Device) -> Sequence[str]:
+    return {"active": ("power_off", "reboot", "rescue", "reinstall"), "inactive": ("power_on", "reinstall")}.get(
+        device.state, ()
+    )
+
+
+def _addresses(device: Device) -> list[Link]:
+    return [
+        _address(device, address, public=public)
+        for address, public in ((device.address, True), (device.private_address, False))
+        if address is not None
+    ]
+
+
+def _address(device: Device, address: str, *, public: bool) -> Link:
+    identity = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{device.id}/{address}"))
+    body: Json = {
+        "id": identity,
+        "href": f"{BASE}/ips/{identity}",
+        "address": address,
+        "address_family": 6 if ":" in address else 4,
+        "public": public,
+        "management": True,
+        "manageable": True,
+        "enabled": True,
+        "cidr": 31,
+        "global_ip": False,
+        "assigned_to": {"href": f"{BASE}/devices/{device.id}"},
+    }
+    return Link(body["href"], lambda: body, shown=True)

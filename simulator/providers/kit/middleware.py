@@ -1,0 +1,120 @@
+"""The middleware of every simulated API: it counts calls and injects the faults of a script."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from simulator.environment import faults
+from simulator.lifecycle import Closeable
+from simulator.providers.kit.http_server import Reply, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simulator.providers.equinix.timers import Agenda
+    from simulator.providers.kit.http_server import HttpRequest
+
+
+class Front:
+    """Counts calls and injects faults. Safe to use from any thread."""
+
+    def __init__(self, *scripts: faults.FaultScript, closing: threading.Event | None = None) -> None:
+        """Of several *scripts*, all delays happen, and the first other fault."""
+        self.errors: list[Exception] = []
+        """Errors of the simulator itself."""
+        self.closing = threading.Event() if closing is None else closing
+        """Set it to end all delays; from then on every call is dropped."""
+        self._scripts = scripts
+        self._lock = threading.Lock()
+        self._calls: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def calls(self) -> Counter[tuple[str, str]]:
+        """Return the number of calls by method and path template."""
+        with self._lock:
+            return self._calls.copy()
+
+    def pass_on(
+        self, method: str, path: str, template: str, real: Callable[[faults.Rule | None], Reply]
+    ) -> Reply | None:
+        """
+        Return the reply to a call of *path*, None to close the connection without one.
+
+        *real* carries out the call and returns the API's answer. It receives the fault, because faults of one API's
+        own are injected there; dropping, cutting and replacing an answer is done here.
+        """
+        with self._lock:
+            self._calls[method, template] += 1
+        delays: list[faults.Delay] = []
+        fault: faults.Rule | None = None
+        for script in self._scripts:
+            more, found = script.hits(method, path)
+            delays += more
+            fault = fault or found
+        if self._closed_in(delays, "before"):
+            return None
+        reply = _with_fault(real, fault)
+        return None if self._closed_in(delays, "after") else reply
+
+    def _closed_in(self, delays: Sequence[faults.Delay], when: faults.When) -> bool:
+        """Wait as long as the delays say; return whether the API was closed meanwhile."""
+        return self.closing.wait(sum(delay.seconds for delay in delays if delay.when == when))
+
+
+class Served(Closeable):
+    """An API that answers from ``start`` to ``close``."""
+
+    def __init__(
+        self, middleware: Front, reply: Callable[[HttpRequest], Reply | None], agenda: Agenda, address: str
+    ) -> None:
+        """Take a free port of *address*, an IP address of this computer."""
+        self._front, self._agenda = middleware, agenda
+        self._server = Server(reply, address)
+
+    @property
+    def url(self) -> str:
+        """Return the base URL."""
+        return self._server.url
+
+    @property
+    def calls(self) -> Counter[tuple[str, str]]:
+        """Return the number of calls by method and path; variable parts of a path are in braces."""
+        return self._front.calls
+
+    @property
+    def errors(self) -> list[Exception]:
+        """Return requests that did not fit the API, and errors of hardware and simulator; empty if all went well."""
+        return [*self._front.errors, *self._agenda.errors]
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._agenda.start()
+        self._server.start()
+
+    def close(self) -> None:
+        """End all connections and threads; actions that are not due yet are dropped."""
+        self._front.closing.set()
+        self._server.close()
+        self._agenda.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+
+def _with_fault(real: Callable[[faults.Rule | None], Reply], fault: faults.Rule | None) -> Reply | None:
+    reply = None
+    if not (isinstance(fault, faults.Drop | faults.Answer) and fault.when == "before"):
+        reply = real(fault)
+    match fault:
+        case faults.Drop():
+            return None
+        case faults.Answer():
+            headers = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
+            return Reply(status=fault.status, body=fault.body, headers=headers)
+        case faults.Cut() if reply is not None:
+            return replace(reply, cut=True)
+    return reply

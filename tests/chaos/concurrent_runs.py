@@ -1,0 +1,345 @@
+"""
+Invocations beside each other, interleaved at their outside effects by a scheduler that decides everything.
+
+Every thread of every invocation stops before each of its effects; one at a time
+is let go on, and when all of them have come to rest again the invariants are
+asked and the next is chosen. A thread that waits in PostgreSQL for a row that
+another one holds is seen there, and somebody else goes on. Beside letting one
+go on, the scheduler may kill an invocation at its effect, before it or after it,
+or let the time of a session pass.
+
+A schedule is a function of its ``Choices``: the same choices, the same schedule.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from shepherd_core.domain.errors import ShepherdError
+
+from tests.chaos.crash_points import Killed, Points
+from tests.chaos.invariants import violations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType
+
+    from tests.chaos.stage.environment import World
+
+T = TypeVar("T")
+
+SOON_SECONDS = 61.0
+"""After so long a session that showed no sign of life is dead."""
+
+_PATIENCE_SECONDS = 60.0
+_LOOK_SECONDS = 0.0005
+_BLOCKED_SECONDS = 0.005
+
+# By the locks and not by what the waiting say of themselves: who releases a row grants it, before his answer comes.
+_WAITING = """
+SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE a.datname = current_database() AND a.application_name = 'shepherd' AND NOT l.granted
+"""
+_OPEN = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'shepherd' AND state <> 'idle'
+"""
+_WAITS = {
+    ("session.py", "wait"),
+    ("control_loop.py", "_collected"),
+    ("control_loop.py", "_ask"),
+    ("thread.py", "_worker"),
+}
+"""Files and functions in which a thread waits for another."""
+_ACTION = re.compile(r"POST .*/devices/([^/]+)/actions")
+_THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(CAST(:pids AS int[]))"
+
+
+class Deed(Enum):
+    """What the scheduler can do."""
+
+    GO_ON = auto()
+    DIE_BEFORE = auto()
+    DIE_AFTER = auto()
+    PASS_TIME = auto()
+
+
+class Choices(Protocol):
+    """What decides."""
+
+    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Deed, Stop]:
+        """Return what is to be done with which of the *stopped* threads; *last*: the invocation that went on last."""
+
+
+class Stop(NamedTuple):
+    """A thread that stopped before an effect."""
+
+    actor: str
+    """Its invocation."""
+    thread: str
+    effect: str
+
+
+class _State(Enum):
+    RUNS = auto()
+    STOPPED = auto()
+    IN_EFFECT = auto()
+    ENDED = auto()
+
+
+@dataclass(eq=False)
+class _Actor:
+    """One invocation."""
+
+    name: str
+    dead: bool = False
+    buried: bool = False
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class _Thread:
+    actor: _Actor
+    name: str
+    """Its place in the family: ``1.2`` is the second thread that the first one started."""
+    thread: threading.Thread
+    state: _State = _State.RUNS
+    effect: str = ""
+    fatal: bool = False
+    since: float = 0.0
+    children: int = 0
+
+
+@dataclass
+class Ran:
+    """What came of one schedule."""
+
+    trace: list[str] = field(default_factory=list)
+    """Every decision, in its order."""
+    broken: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """What invocations raised, as they may when another was faster."""
+    deaths: int = 0
+    """Invocations that were killed."""
+    waits: int = 0
+    """How often a thread was seen to wait for a row that another holds."""
+
+
+class Scheduler:
+    """A ``Guard`` for several invocations at once."""
+
+    def __init__(self, world: World, choices: Choices) -> None:
+        """Let *choices* decide."""
+        self._world = world
+        self._choices = choices
+        self._change = threading.Condition()
+        self._threads: list[_Thread] = []
+        self._by_ident: dict[int, _Thread] = {}
+        self._ran = Ran()
+
+    # What the threads of the invocations call.
+
+    @property
+    def dead(self) -> bool:
+        """Whether the invocation that asks was killed."""
+        mine = self._by_ident.get(threading.get_ident())
+        return mine is not None and mine.actor.dead
+
+    def starts(self, thread: threading.Thread) -> None:
+        """See ``Guard``."""
+        parent = self._by_ident.get(threading.get_ident())
+        if parent is None:
+            return
+        parent.children += 1
+        self._add(_Thread(parent.actor, f"{parent.name}.{parent.children}", thread))
+
+    def effect(self, name: str, call: Callable[[], T]) -> T:
+        """See ``Guard``."""
+        mine = self._by_ident.get(threading.get_ident())
+        if mine is None:
+            return call()
+        if mine.actor.dead:
+            raise Killed
+        if "(" in name:  # changes nothing that another could see, so its place among the others does not matter
+            return call()
+        with self._change:
+            mine.state, mine.effect = _State.STOPPED, name
+            self._change.notify_all()
+            self._change.wait_for(lambda: mine.state is not _State.STOPPED)
+            if mine.actor.dead:
+                raise Killed
+        try:
+            return call()
+        finally:
+            with self._change:
+                mine.state = _State.RUNS
+                self._change.notify_all()
+                if mine.fatal:
+                    mine.actor.dead = True
+            if mine.actor.dead:
+                raise Killed
+
+    # What the scheduler does.
+
+    def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Ran:
+        """Run the invocations of *cast* inside *points* until all have ended, and return what came of it."""
+        with points:
+            for name in sorted(cast):
+                self._begin(_Actor(name), cast[name])
+                self._rest()  # what comes before the first effect is not done at once either
+            last: str | None = None
+            while stopped := self._rest():
+                deed, stop = self._choices.choose(stopped, last)
+                last = stop.actor
+                self._note_decisions(stopped)
+                self._ran.trace.append(f"{deed.name} {' '.join(stop)}")
+                self._carry_out(deed, stop, points)
+                self._rest()
+                found = violations(self._world, watched=True)
+                self._ran.broken += [each for each in found if each not in self._ran.broken]
+        return self._ran
+
+    def _note_decisions(self, stopped: list[Stop]) -> None:
+        """Note since when workers stand before an action: what happens from then on they cannot know."""
+        before = {match[1] for stop in stopped if (match := _ACTION.search(stop.effect))}
+        for device in before - self._world.decided.keys():
+            self._world.decided[device] = str(self._world.fleet.sql("SELECT clock_timestamp()::text")[0][0])
+        for device in self._world.decided.keys() - before:
+            del self._world.decided[device]
+
+    def _begin(self, actor: _Actor, call: Callable[[], object]) -> None:
+        def target() -> None:
+            try:
+                call()
+            except Killed:
+                pass
+            except ShepherdError as error:
+                self._ran.errors.append(f"{actor.name}: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody thought of it
+                if not actor.dead:  # of the dead, the connection was closed while they still read from it
+                    self._ran.broken.append(f"{actor.name} raised {type(error).__name__}: {error}")
+
+        thread = threading.Thread(target=target, daemon=True)
+        self._add(_Thread(actor, "1", thread))
+        thread.start()
+
+    def _add(self, mine: _Thread) -> None:
+        run = mine.thread.run
+
+        def registered() -> None:
+            self._by_ident[threading.get_ident()] = mine
+            try:
+                run()
+            finally:
+                with self._change:
+                    mine.state = _State.ENDED
+                    del self._by_ident[threading.get_ident()]
+                    self._change.notify_all()
+
+        mine.thread.run = registered  # type: ignore[method-assign]  # of this one thread
+        with self._change:
+            self._threads.append(mine)
+
+    def _carry_out(self, deed: Deed, stop: Stop, points: Points) -> None:
+        if deed is Deed.PASS_TIME:
+            # Nobody can look at his deadline and have his effect in one: who stands still in between is not stopped.
+            decided = any(each.state is _State.STOPPED and "POST" in each.effect for each in self._threads)
+            if not decided and not self._world.fleet.sql(_OPEN)[0][0]:  # what holds rows would hold us
+                self._world.pass_time(SOON_SECONDS)
+                points.clock.ahead += SOON_SECONDS
+            return
+        mine = next(each for each in self._threads if (each.actor.name, each.name) == stop[:2])
+        with self._change:
+            mine.fatal = deed is Deed.DIE_AFTER
+            mine.actor.dead = deed is Deed.DIE_BEFORE
+            if deed is not Deed.DIE_BEFORE:
+                mine.state, mine.since = _State.IN_EFFECT, time.monotonic()
+                self._change.notify_all()
+
+    def _rest(self) -> list[Stop]:
+        """Wait until nobody goes on by himself, and return who stopped at an effect; nobody: all have ended."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        before: object = None
+        while True:
+            assert time.monotonic() < end, f"nobody goes on, after {self._ran.trace}"
+            self._bury()
+            with self._change:
+                living = [each for each in self._threads if each.state is not _State.ENDED and not each.actor.dead]
+                stopped = [each for each in living if each.state is _State.STOPPED]
+                busy = [each for each in living if each.state is _State.IN_EFFECT]
+                running = [each for each in living if each.state is _State.RUNS]
+            if not living:
+                return []
+            frames = sys._current_frames()  # after the states: who stopped meanwhile is looked at again
+            seen = [_asleep(frames.get(each.thread.ident or 0)) for each in running]
+            # Somebody sleeps until another thread of his wakes him. Where there is none, he was woken already.
+            waited_for = {each.actor for each in (*stopped, *busy)}
+            asleep = all(seen) and (not seen or seen == before) and {each.actor for each in running} <= waited_for
+            if stopped and asleep and self._all_blocked(busy):
+                names = sorted((each.actor.name, each.name, each.effect) for each in stopped)
+                return [Stop(*each) for each in names]
+            before = seen
+            with self._change:
+                self._change.wait(_LOOK_SECONDS)
+
+    def _all_blocked(self, busy: list[_Thread]) -> bool:
+        """Return whether all that are in an effect wait for rows that others hold."""
+        if not busy:
+            return True
+        if any(time.monotonic() - each.since < _BLOCKED_SECONDS for each in busy):
+            return False
+        blocked: int = self._world.fleet.sql(_WAITING)[0][0]
+        if blocked < len(busy) or any(each.state is not _State.IN_EFFECT for each in busy):
+            return False
+        self._ran.waits += 1
+        return True
+
+    def _bury(self) -> None:
+        """Do for invocations that died what the operating system does: their connections end, and are seen to end."""
+        for actor in {each.actor for each in self._threads if each.actor.dead and not each.actor.buried}:
+            actor.buried = True
+            self._ran.deaths += 1
+            idents = {each.thread.ident for each in self._threads if each.actor is actor}
+            opened = [each for ident in idents for each in self._world.connections.pop(ident or 0, [])]
+            pids = []
+            for connection in opened:
+                if connection._driver is not None:
+                    pids.append(struct.unpack("!i", connection._driver._backend_key_data[:4])[0])
+                connection.close()
+            end = time.monotonic() + _PATIENCE_SECONDS
+            while self._world.fleet.sql(_THERE, pids=pids)[0][0]:
+                assert time.monotonic() < end, "the server does not notice that a client is gone"
+                time.sleep(_LOOK_SECONDS)
+            with self._change:
+                for each in self._threads:
+                    if each.actor is actor and each.state is _State.STOPPED:
+                        each.state = _State.RUNS  # into its death
+                self._change.notify_all()
+
+
+def _asleep(frame: FrameType | None) -> tuple[int, int] | None:
+    """Return where a thread waits for another, which shows where it stands in the libraries for that; else None."""
+    if frame is None:
+        return None
+    here, code = (id(frame), frame.f_lasti), frame.f_code
+    if code.co_filename.endswith("threading.py"):
+        while frame is not None and frame.f_code.co_filename.endswith("threading.py"):
+            if frame.f_code.co_name == "start":
+                return None  # not asleep: it starts another
+            frame = frame.f_back
+        return here
+    return here if (code.co_filename.rpartition("/")[2], code.co_name) in _WAITS else None
+
+
+def normal(trace: list[str]) -> list[str]:
+    """Return *trace* without the ids, which no seed decides."""
+    names: dict[str, str] = defaultdict(lambda: f"id{len(names)}")
+    return ["/".join(names[part] if part.count("-") == 4 else part for part in line.split("/")) for line in trace]

@@ -1,0 +1,165 @@
+"""Faults of a provider's API."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass as checked
+from shepherd_core.providers.equinix.objects import token_tag
+
+from simulator.environment import faults
+from tests.chaos.faults.stage import Fault, rows
+from tests.support.bmdb.capacity import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.chaos.faults.stage import Stage
+    from tests.chaos.stage.environment import World
+
+_DEVICES = "/projects/{id}/devices"
+_RESERVATIONS = "/projects/{id}/hardware-reservations"
+_ACTIONS = "/devices/{id}/actions"
+
+
+def _api(*rules: faults.Rule) -> Callable[[Stage], None]:
+    """Let calls of the API be hit by *rules*."""
+
+    def begin(stage: Stage) -> None:
+        stage.world.api._front._per_page_cap = 2  # so that listings have pages
+        for rule in rules:
+            stage.world.api.faults.add(rule)
+        stage.undo.callback(stage.world.api.faults.clear)
+
+    return begin
+
+
+def _status(status: int, method: Any = "*", path: str = "**", **more: Any) -> Callable[[Stage], None]:
+    return _api(faults.Answer(method=method, path=path, status=status, **{"times": 0, **more}))
+
+
+@checked(frozen=True, kw_only=True)
+class _Meanwhile(faults.Rule):
+    """Spoils no call, but does something just before one."""
+
+    call: Any
+
+    def hits(self, count: int) -> bool:
+        if super().hits(count):
+            self.call()
+        return False
+
+
+def _snatch(stage: Stage) -> None:
+    """Let somebody use the capacity of the first creation, after it was seen to be free and before it is asked for."""
+    second = stage.world.api.reservations()[1].id
+    _api(_Meanwhile(method="POST", path=_DEVICES, call=lambda: stage.world.api.snatch(second)))(stage)
+
+
+def _one_token_for_two(stage: Stage) -> None:
+    """Let two devices, on no reservation, carry the token of a creation whose outcome is not known."""
+    ((token,),) = stage.world.fleet.sql(
+        "SELECT machine_id FROM machine_creation_intent ORDER BY intended_at DESC LIMIT 1"
+    )
+    twins = [stage.world.api.add_device_by_hand(f"{PREFIX}twin", [token_tag(token)], racked=False) for _ in range(2)]
+    stage.undo.callback(stage.world.api.forget, twins[0].id)
+
+
+def _late(seconds: float) -> Callable[[Stage], None]:
+    def begin(stage: Stage) -> None:
+        _api(faults.CreateLate(method="POST", path=_DEVICES, seconds=seconds))(stage)
+        if not seconds:
+            stage.undo.callback(wait_for_what_comes_late, stage.world)
+
+    return begin
+
+
+def wait_for_what_comes_late(world: World) -> None:
+    """Wait until the provider has done all that it was going to do."""
+    end = time.monotonic() + 20
+    while world.api._state.agenda._entries:
+        assert time.monotonic() < end, "the provider has always something left to do"
+        time.sleep(0.01)
+
+
+def _slow_to_answer(stage: Stage) -> None:
+    _api(faults.Delay(method="POST", seconds=3, when="after", times=0))(stage)
+    stage.scenario.way.machine_seconds = 1
+
+
+_REFUSED, _UNAVAILABLE, _INVALID = "ProviderRefused", "ProviderUnavailable", "ListingInvalid"
+_UNUSABLE = "ProviderUnusable"
+
+
+PROVIDER = (
+    *rows(
+        "provisioner",
+        ("401", _status(401), f"fails {_UNUSABLE}"),
+        ("403", _status(403), f"fails {_UNUSABLE}"),
+        ("403", _status(403, "POST", _DEVICES), f"penalty {_UNUSABLE}"),
+        ("404", _status(404, "GET", _RESERVATIONS), f"fails {_REFUSED}"),
+        ("422", _status(422, "POST", _DEVICES), f"penalty {_REFUSED}"),
+        ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),
+        ("429 with Retry-After", _status(429, "POST", _DEVICES, retry_after=60), "incomplete"),
+        ("500", _status(500), f"fails {_UNAVAILABLE}"),
+        ("503", _status(503, "GET", times=2), ""),
+        ("503", _status(503, "POST", _DEVICES), f"penalty {_UNAVAILABLE}, incomplete"),
+        (
+            "timeout after the effect",
+            _status(504, "POST", _DEVICES, when="after"),
+            f"penalty {_UNAVAILABLE}, incomplete",
+        ),
+        (
+            "timeout after the effect",
+            _api(faults.Drop(method="POST", path=_DEVICES, when="after")),
+            f"penalty {_UNAVAILABLE}, incomplete",
+        ),
+        ("empty page", _api(faults.EmptyPage(method="GET", path=_RESERVATIONS)), ""),
+        ("empty page", _api(faults.EmptyPage(method="GET", path=_RESERVATIONS, times=0)), f"fails {_INVALID}"),
+        ("page that repeats", _api(faults.RepeatPage(method="GET", path=_RESERVATIONS, nth=2)), ""),
+        ("page that repeats", _api(faults.RepeatPage(method="GET", path=_RESERVATIONS, times=0)), f"fails {_INVALID}"),
+        ("page that repeats", _api(faults.SameNext(method="GET", path=_RESERVATIONS, times=0)), ""),
+        ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_RESERVATIONS, nth=2)), ""),
+        ("creation that succeeds late", _late(0), f"penalty {_UNAVAILABLE}, incomplete"),
+        ("creation that succeeds late", _late(0.4), f"penalty {_UNAVAILABLE}, incomplete"),
+        ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
+        ("capacity snatched by somebody else", _snatch, "penalty CapacityTaken"),
+    ),
+    Fault(
+        "two devices with one token",
+        "provisioner",
+        _one_token_for_two,
+        frozenset({"disputed"}),
+        plants="no_machine_is_doubled",
+    ),
+    *rows(
+        "recoverer",
+        ("401", _status(401), f"cause {_UNUSABLE}"),
+        ("403", _status(403), f"cause {_UNUSABLE}"),
+        ("404", _status(404, "POST", _ACTIONS), "cause MachineNotFound"),
+        ("422", _status(422, "POST", _ACTIONS), f"cause {_REFUSED}"),
+        ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),
+        ("429 with Retry-After", _status(429, "POST", _ACTIONS, retry_after=60), f"cause {_UNAVAILABLE}"),
+        ("500", _status(500, "POST", _ACTIONS), f"cause {_UNAVAILABLE}"),
+        ("503", _status(503, "GET"), f"cause {_UNAVAILABLE}"),
+        ("timeout after the effect", _slow_to_answer, f"cause {_UNAVAILABLE}"),
+        ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
+    ),
+    *rows(
+        "updater",
+        ("401", _status(401), f"fails {_UNUSABLE}"),
+        ("404", _status(404), f"fails {_REFUSED}"),
+        ("429 with Retry-After", _status(429, retry_after=60), f"fails {_UNAVAILABLE}"),
+        ("500", _status(500, times=2), ""),
+        ("503", _status(503), f"fails {_UNAVAILABLE}"),
+        ("empty page", _api(faults.EmptyPage(method="GET", path=_DEVICES, times=0)), f"fails {_INVALID}"),
+        (
+            "page that repeats",
+            _api(faults.RepeatPage(method="GET", path=_DEVICES, nth=2, times=0)),
+            f"fails {_INVALID}",
+        ),
+        ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_DEVICES, nth=2)), ""),
+        ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
+    ),
+)

@@ -1,0 +1,163 @@
+"""Faults of what the functions stand on: SSM, the place where the agent is kept, the database, their clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+from shepherd_core.adapters.secrets import SsmSecretStore
+
+from tests.chaos.faults.stage import LOOPS, rows
+from tests.support.bmdb.fleet import _TABLES, HOUR
+from tests.support.providers.scripted_http import Answer, scripted_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from shepherd_core.agent.takeover import AgentBinary
+
+    from tests.chaos.faults.stage import Stage
+
+
+def _aws(service: str, answer: Answer) -> Callable[[Stage], None]:
+    """Let an AWS service give this one answer."""
+
+    def begin(stage: Stage) -> None:
+        server = stage.undo.enter_context(scripted_server(lambda _: answer))
+        name = f"AWS_ENDPOINT_URL_{service}"
+        os.environ[name] = server.url
+        stage.undo.callback(os.environ.pop, name)
+
+    return begin
+
+
+def _ssm(code: str, use: Callable[[Stage], object]) -> Callable[[Stage], None]:
+    def begin(stage: Stage) -> None:
+        _aws("SSM", Answer(400, json.dumps({"__type": code}).encode()))(stage)
+        use(stage)
+
+    return begin
+
+
+def _secret() -> str:
+    return SsmSecretStore().get("/a/secret")
+
+
+def _api_key(stage: Stage) -> None:
+    stage.scenario.way.api_key = _secret
+
+
+def _password(stage: Stage) -> None:
+    stage.scenario.way.password = _secret
+
+
+def _ssh_key(stage: Stage) -> None:
+    stage.scenario.way.prepare = _secret
+
+
+def _agent_in_s3(stage: Stage) -> None:
+    refusal = b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>"
+    _aws("S3", Answer(404, refusal, {"Content-Type": "application/xml"}))(stage)
+    stage.scenario.way.agent_source = "s3://bucket/agent"
+
+
+class _Replaced:
+    """An agent whose file is replaced between its fetching and its first use."""
+
+    def __init__(self, agent: AgentBinary, path: Path) -> None:
+        self.sha256, self.size = agent.sha256, agent.size
+        self._agent, self._path = agent, path
+
+    def open(self) -> BinaryIO:
+        """Open it, too late."""
+        with self._path.open("a") as file:
+            file.write("# newer\n")
+        return self._agent.open()
+
+
+def _replaced_agent(stage: Stage) -> None:
+    path = stage.scenario._agent  # type: ignore[union-attr]  # the Initializer's scenario
+    stage.scenario.way.agent = lambda agent: _Replaced(agent, path)
+
+
+AWS = (
+    *rows("provisioner", ("SSM throttled", _ssm("ThrottlingException", _api_key), "fails ProviderUnavailable")),
+    *rows("provisioner", ("parameter missing", _ssm("ParameterNotFound", _api_key), "fails ProviderUnusable")),
+    *rows("recoverer", ("parameter missing", _ssm("ParameterNotFound", _api_key), "cause ProviderUnusable")),
+    *rows("updater", ("parameter missing", _ssm("ParameterNotFound", _password), "fails SecretMissing")),
+    *rows(
+        "initializer",
+        ("SSM throttled", _ssm("ThrottlingException", _ssh_key), "fails SecretUnavailable"),
+        ("parameter missing", _ssm("ParameterNotFound", _ssh_key), "fails SecretMissing"),
+        ("agent object missing", _agent_in_s3, "fails SourceMissing"),
+        ("agent object changed in the middle", _replaced_agent, "cause SourceUnavailable"),
+    ),
+)
+
+
+def _full(stage: Stage) -> None:
+    """Answer every write as PostgreSQL does when its disk is full."""
+    stage.sql(
+        "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+        "RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END$$",
+        undo="DROP FUNCTION no_room CASCADE",
+    )
+    for (table,) in stage.world.fleet.sql(_TABLES):
+        stage.world.fleet.sql(f"CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION no_room()")
+
+
+def _read_only(stage: Stage) -> None:
+    database = stage.world.fleet.settings.bmdb_name
+    stage.sql(
+        f"ALTER DATABASE {database} SET default_transaction_read_only = on",
+        undo=f"ALTER DATABASE {database} RESET default_transaction_read_only",
+    )
+
+
+def _out_of_connections(stage: Stage) -> None:
+    stage.sql("CREATE ROLE crowded LOGIN CONNECTION LIMIT 0", undo="DROP ROLE crowded")
+    stage.scenario.way.bmdb = stage.world.fleet.settings.model_copy(update={"bmdb_user": "crowded"})
+
+
+def _older(stage: Stage) -> None:
+    stage.sql(
+        "UPDATE schema_migrations SET version = -version WHERE version = (SELECT max(version) FROM schema_migrations)",
+        undo="UPDATE schema_migrations SET version = -version WHERE version < 0",
+    )
+
+
+def _newer(stage: Stage) -> None:
+    stage.sql(
+        "UPDATE schema_migrations SET version = version + 9000 "
+        "WHERE version = (SELECT max(version) FROM schema_migrations)",
+        undo="UPDATE schema_migrations SET version = version - 9000 WHERE version > 9000",
+    )
+
+
+def _clock(seconds: float) -> Callable[[Stage], None]:
+    def begin(stage: Stage) -> None:
+        right = time.time
+        time.time = lambda: right() + seconds
+        stage.undo.callback(setattr, time, "time", right)
+
+    return begin
+
+
+DATABASE = tuple(
+    fault
+    for loop in LOOPS
+    for fault in rows(
+        loop,
+        ("database full", _full, "fails BmdbUnavailable"),
+        ("database read-only", _read_only, "fails BmdbUnavailable"),
+        ("database out of connections", _out_of_connections, "fails BmdbUnavailable"),
+        ("schema older", _older, "fails SchemaMismatch"),
+        ("schema newer", _newer, "fails SchemaMismatch"),
+        ("clock of the function wrong by an hour", _clock(HOUR), ""),
+        ("clock of the function wrong by an hour", _clock(-HOUR), ""),
+    )
+)

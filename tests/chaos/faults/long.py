@@ -1,0 +1,67 @@
+"""The faulty network in its long form, each place of each link of each loop: run this module."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.clock import SystemClock
+
+from simulator.environment.postgres import Postgres
+from simulator.machines.pool import MachinePark
+from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
+from tests.chaos.faults.network import explore
+from tests.support.agents.machine_client import Client
+from tests.support.bmdb.fleet import Fleet
+
+if TYPE_CHECKING:
+    from tests.chaos.faults.fault import Bendable
+    from tests.chaos.faults.network import Link
+
+
+def main() -> int:
+    """Print a line for each loop and link, and what was broken; return 1 if anything was."""
+    logging.disable(logging.CRITICAL)  # the functions tell of every failure that is planned here
+    private_key = ssh_keys.generate()
+    broken: list[str] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Postgres() as postgres,
+        MachinePark(Path(folder) / "park", 0, boot_seconds=0) as park,
+    ):
+        client = Client(park)
+        client.authorized_key = ssh_keys.public_line(private_key)
+        for name in ("a", "b"):
+            client.rack(name)
+        fleet = Fleet(postgres.new_database(), SystemClock())
+        starts = AgentStarts(fleet, park, private_key, Path(folder))
+        ways: tuple[tuple[Bendable, tuple[Link, ...]], ...] = (
+            (Provisions(fleet), ("database", "provider")),
+            (Recoveries(fleet), ("database", "provider")),
+            (Updates(fleet), ("database", "provider")),
+            (starts, ("database", "ssh")),
+        )
+        for scenario, links in ways:
+            for link in links:
+                began = time.monotonic()
+                explored = explore(scenario, link)
+                broken += explored.broken
+                sys.stdout.write(
+                    f"{scenario.name:<12} {link:<9} {len(explored.names):3} exchanges, "
+                    f"{len(explored.breaks):4} breaks, "
+                    f"{explored.ticks:4} ticks afterwards, {len(explored.broken)} promises broken, "
+                    f"{time.monotonic() - began:.0f} s\n"
+                )
+                sys.stdout.flush()
+        fleet.close()
+    sys.stdout.writelines(f"  - {each}\n" for each in broken)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

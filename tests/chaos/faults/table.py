@@ -1,0 +1,36 @@
+"""The table of the faults of the outside: all that are named, and where each is tried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.faults.at_machines import MACHINES
+from tests.chaos.faults.at_provider import PROVIDER
+from tests.chaos.faults.at_services import AWS, DATABASE
+
+if TYPE_CHECKING:
+    from tests.chaos.faults.stage import Fault
+
+__all__ = ["ELSEWHERE", "FAULTS", "MACHINES", "NAMED"]
+
+FAULTS: tuple[Fault, ...] = (*PROVIDER, *AWS, *DATABASE)
+
+ELSEWHERE = {
+    ("401", "initializer"): "test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+    ("404", "initializer"): "test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+    ("503", "initializer"): "test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+}
+"""What is shown of whole loops by other tests, in ``tests/integration``."""
+
+NAMED = (
+    "401", "403", "404", "422", "429 with Retry-After", "500", "503", "timeout after the effect", "empty page",
+    "page that repeats", "listing that shrinks in the middle", "creation that succeeds late",
+    "device in an unknown state", "two devices with one token", "capacity snatched by somebody else",
+    "SSH refused", "SSH black hole", "SSH banner and nothing more", "SSH authentication refused",
+    "SSH host key changed", "disk full", "connection lost in the upload", "agent that hangs",
+    "agent that floods stdout without end", "agent that answers garbage", "agent that exits 1",
+    "agent that answers for another machine", "SSM throttled", "parameter missing", "agent object missing",
+    "agent object changed in the middle", "database full", "database read-only", "database out of connections",
+    "schema older", "schema newer", "clock of the function wrong by an hour",
+)  # fmt: skip
+"""The faults that must not be forgotten."""

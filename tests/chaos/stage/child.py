@@ -1,0 +1,123 @@
+"""
+Processes that run a real function, as Lambda does, and are ended by SIGKILL at one of its effects.
+
+Run as ``python -m tests.chaos.stage.child FD``: reads one JSON request a line from
+standard input, forks a process for it, and answers with one JSON line on the
+file descriptor FD when that has ended. Forked from one that has imported
+everything, a process costs milliseconds and is a process all the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import aws_lambda_powertools.utilities.parameters
+import boto3
+from shepherd_core import handlers, wiring
+from shepherd_core.adapters import aws, documents, secrets, ssh, ssh_keys
+from shepherd_core.agent import endpoint
+from shepherd_core.loops import initializer, provisioner, recoverer, updater
+from shepherd_core.providers.equinix import adapter
+
+from simulator.lambda_.environment import Context
+from tests.chaos.crash_points import Points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 300.0
+"""What an invocation may take."""
+
+IMPORTED = (
+    endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, wiring, adapter, initializer, documents,
+    provisioner, recoverer, handlers, secrets, ssh, ssh_keys, updater,
+)  # fmt: skip
+"""What is not to be imported once more by each of them."""
+
+
+class Suicide:
+    """A ``Guard`` that ends the process at the effect with the number *at* (0: never), before it or *after* it."""
+
+    dead = False
+
+    def __init__(self, at: int, *, after: bool, pipe: int) -> None:
+        """Write to *pipe* at which effect it was."""
+        self._at = at
+        self._after = after
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def effect(self, name: str, call: Callable[[], T]) -> T:
+        """See ``Guard``."""
+        with self._lock:
+            self._count += 1
+            fatal = self._count == self._at
+        if fatal and not self._after:
+            self._die(name)
+        result = call()
+        if fatal:
+            self._die(name)
+        return result
+
+    def starts(self, thread: threading.Thread) -> None:
+        """See ``Guard``."""
+
+    def _die(self, name: str) -> None:
+        os.write(self._pipe, name.encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(SECONDS)  # until it comes
+
+
+def _serve(request: dict[str, Any], pipe: int) -> None:
+    """Be the process that carries out *request*."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    silence = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(silence, descriptor)
+    name = request["function"]
+    spec = importlib.util.spec_from_file_location(f"{name}_app", ROOT / "functions" / name / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    context = Context("chaos", name, time.monotonic() + SECONDS)
+    try:
+        with Points(Suicide(request["at"], after=request["after"], pipe=pipe)):
+            module.lambda_handler(request["event"], context)
+    except Exception as error:  # noqa: BLE001 - told to who asked
+        os.write(pipe, f"{type(error).__name__}: {error}"[:1000].encode())
+        os._exit(1)
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    with os.fdopen(int(sys.argv[1]), "w") as answers:
+        for line in sys.stdin:
+            reader, writer = os.pipe()
+            process = os.fork()
+            if process == 0:
+                _serve(json.loads(line), writer)
+            os.close(writer)
+            with os.fdopen(reader, "rb") as pipe:
+                told = pipe.read().decode()
+            _, status = os.waitpid(process, 0)
+            answers.write(json.dumps({"status": os.waitstatus_to_exitcode(status), "told": told}) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""
+The due index against the tags, over histories that nobody would think of.
+
+The index is derived, and claims believe it: a machine whose row comes too late
+is left lying. So, after each step of any history, claims must hand out what
+the plain query over the tags finds.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import Move, Rung, Step
+from shepherd_core.rules.circuit_breaker import WHOLE
+
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.plain_eligibility import plainly_eligible
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+
+Found = dict[Process, list["UUID"]]
+
+LOOPS = (Process.AGENT_START, Process.RECOVERY)
+MACHINES = 2
+SESSIONS = 2
+HERE = "rack 1"
+
+# Everything lasts whole minutes, so that nothing is just about to happen when a step takes its milliseconds.
+SESSION_SECONDS = 1200
+SETTLE_SECONDS = 120
+GRACE_SECONDS = 900
+COOLDOWN_SECONDS = 300
+BACKOFF = Backoff(60, 600, 2)
+
+
+class History:
+    """What happens, step by step, to a few machines."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        fleet.empty()
+        self.fleet = fleet
+        self.machines = [fleet.provided_machine() for _ in range(MACHINES)]
+        fleet.locate(self.machines[0], HERE)
+        self.sessions = [fleet.open_session(SESSION_SECONDS) for _ in range(SESSIONS)]
+        self.held: list[tuple[Session, work.Work]] = []
+        self.pauses: list[UUID] = []
+        self.compared = 0
+
+    # The loops.
+
+    def claim(self, session: int, process: Process, limit: int) -> None:
+        """Claim as a loop does."""
+
+        def step() -> None:
+            found = work.claim(self.sessions[session], process, PROVIDER, limit)
+            self.held += [(self.sessions[session], each) for each in found.work]
+
+        self._in_session(session, step)
+
+    def look(self, session: int, process: Process) -> None:
+        """Claim all that there is and give it back at once, which leaves the other due rows where it put them."""
+
+        def step() -> None:
+            work_found = claimed(self.sessions[session], process)
+            if work_found:
+                work.cancel(self.sessions[session], work_found)
+
+        self._in_session(session, step)
+
+    def survey(self, session: int) -> None:
+        """Count the silent machines as the Recoverer does, which moves the due rows of the others."""
+        self._in_session(session, lambda: self._look(self.sessions[session]))
+
+    def hold(self, session: int, where: list[str]) -> None:
+        """Hold recovery back there, and nowhere else."""
+        self._in_session(
+            session, lambda: suspension.record(self.sessions[session], PROVIDER, dict.fromkeys(where, "?"))
+        )
+
+    def _look(self, session: Session) -> suspension.Look:
+        held = [hold["location"] for hold in suspension.holds(session.connection) if hold["ended_at"] is None]
+        return suspension.look(session, PROVIDER, work.Silence(), passed_over=[each for each in held if each])
+
+    def access(self, session: int, machine: int) -> None:
+        """Start work that no loop schedules."""
+
+        def step() -> None:
+            held = work.start_work(self.sessions[session], Process.ACCESS, self.machines[machine])
+            self.held.append((self.sessions[session], held))
+
+        self._in_session(session, step)
+
+    def end(self, which: int, how: str) -> None:
+        """End some work in hand; it may have been lost by now."""
+        if not self.held:
+            return
+        session, held = self.held.pop(which % len(self.held))
+        if how == "fail":
+            work.fail(session, {held: work.Failure("no luck", BACKOFF.next(held.last_interval_seconds))})
+        elif how == "cancel":
+            work.cancel(session, [held])
+        elif held.process is Process.AGENT_START and how == "do it":
+            work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None)})
+        elif held.process is Process.RECOVERY and how == "do it":
+            work.finish_recovery(
+                session, [held], SETTLE_SECONDS, grace_seconds=GRACE_SECONDS, cooldown_seconds=COOLDOWN_SECONDS
+            )
+        elif held.process is Process.RECOVERY and how == "give up":
+            remediation.quarantine(session, {held: "enough"})
+        else:
+            work.finish(session, [held])
+
+    def poke(self, session: int) -> None:
+        """Give a sign of life."""
+        self._in_session(session, self.sessions[session].poke)
+
+    def close(self, session: int) -> None:
+        """Close a session, which gives back what it holds, and open another."""
+        self.sessions[session].close()
+        self.sessions[session] = self.fleet.open_session(SESSION_SECONDS)
+
+    def _in_session(self, session: int, step: Any) -> None:
+        try:
+            step()
+        except SessionExpired:
+            self.sessions[session] = self.fleet.open_session(SESSION_SECONDS)
+        except WorkConflict:
+            pass
+
+    # The machines.
+
+    def heartbeat(self, machine: int) -> None:
+        """Let an agent report, if one was started."""
+        queries.record_heartbeat(self.fleet.connection, self.machines[machine])
+
+    def agent(self, machine: int, minutes: int) -> None:
+        """Let the agent have been started so long ago, by hand."""
+        self.fleet.change(
+            self.machines[machine],
+            f"INSERT INTO machine_agent_started VALUES ('{self.machines[machine]}', "
+            f"clock_timestamp() - interval '{minutes} minutes', decode(repeat('00', 32), 'hex')) "
+            "ON CONFLICT (machine_id) DO UPDATE SET agent_started_at = excluded.agent_started_at",
+        )
+
+    def not_back(self, machine: int, minutes: int, tried: bool) -> None:
+        """Let it have been told ten minutes ago to come back, until so many minutes from now, and have been *tried*."""
+        machine_id = self.machines[machine]
+        backoff = (
+            f"INSERT INTO work_backoff VALUES ('{machine_id}', 'ShepherdAgentStart', clock_timestamp(), '?', 60) "
+            "ON CONFLICT (machine_id, process) DO UPDATE SET last_interval_seconds = 60"
+        )
+        self.fleet.change(
+            machine_id,
+            f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'",
+            f"DELETE FROM machine_awaited WHERE machine_id = '{machine_id}'",
+            f"INSERT INTO machine_awaited VALUES ('{machine_id}', clock_timestamp() - interval '10 minutes', "
+            f"clock_timestamp() + interval '{minutes} minutes')",
+            *([backoff] if tried else []),
+        )
+
+    def drop(self, machine: int, tag: str) -> None:
+        """Remove a tag."""
+        self.fleet.change(
+            self.machines[machine], f"DELETE FROM machine_{tag} WHERE machine_id = '{self.machines[machine]}'"
+        )
+
+    def request(self, machine: int, generation: int) -> None:
+        """Want an installation."""
+        self.fleet.request_installation(self.machines[machine], generation)
+
+    def report(self, machine: int, generation: int, result: str) -> None:
+        """Let an installation be reported."""
+        self.fleet.report_installation(self.machines[machine], generation, result)
+
+    def attempt(self, which: int) -> None:
+        """Put a step on record, as the Recoverer does before it takes it."""
+        recoveries = [each for each in self.held if each[1].process is Process.RECOVERY]
+        if not recoveries:
+            return
+        session, held = recoveries[which % len(recoveries)]
+        with suppress(SessionExpired):
+            remediation.attempt(session, {held: (Move(Rung(Step.REBOOT), 1), None)})
+
+    # The operators, and time.
+
+    def retry(self, machine: int, process: Process | None) -> None:
+        """End backoffs."""
+        remediation.retry(self.fleet.connection, self.machines[machine], reason="me: ?", process=process)
+
+    def unquarantine(self, machine: int) -> None:
+        """Give a machine back to the loops."""
+        remediation.unquarantine(
+            self.fleet.connection, self.machines[machine], reason="me: ?", grace_seconds=GRACE_SECONDS
+        )
+
+    def pause(self, machine: int | None, process: Process | None, provider: str | None, seconds: int | None) -> None:
+        """Put some scope on hold."""
+        machine_id = None if machine is None else self.machines[machine]
+        self.pauses.append(
+            queries.pause(
+                self.fleet.connection,
+                owner="me",
+                reason="?",
+                machine_id=machine_id,
+                process=process,
+                provider=provider,
+                seconds=seconds,
+            )
+        )
+
+    def resume(self, which: int) -> None:
+        """End one of the pauses."""
+        if self.pauses:
+            queries.resume(self.fleet.connection, self.pauses.pop(which % len(self.pauses)))
+
+    def time(self, minutes: int) -> None:
+        """Let time pass; sessions that are not kept alive die of it."""
+        self.fleet.pass_time(60 * minutes)
+        self.held = [(session, _earlier(held, 60 * minutes)) for session, held in self.held]
+
+    def compare(self) -> None:
+        """See, without leaving a trace, that claims hand out what the tags say."""
+        connection = self.fleet.connection
+
+        self.compared += 1
+        asked = self.machines[self.compared % MACHINES]
+
+        def unit() -> tuple[Found, list[Process], Found, int]:
+            # A claim puts off what a dead session holds by five seconds, until it was swept up.
+            session = self.fleet.open_session(SESSION_SECONDS)
+            self.fleet.pass_time(6, connection.script)
+            plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
+            verdicts = explain.why(connection, asked, work.Silence())[0]
+            told = [verdict.process for verdict in verdicts if verdict.eligible]
+            look, handed_out = self._look(session), {}
+            if look.idle:
+                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES, silence=look.silence).examined
+            for loop in LOOPS:  # a machine may be due for both, and is given back for the other
+                found = claimed(session, loop, silence=look.silence)
+                handed_out[loop] = sorted(ids(found))
+                if found:
+                    work.cancel(session, found)
+            return plain, told, handed_out, look.claimable
+
+        plain, told, handed_out, due = connection.rehearse(unit)
+        assert handed_out == plain
+        assert told == [loop for loop in LOOPS if asked in plain[loop]], "what people are told must be what claims do"
+        # The Recoverer claims no more than it has counted. What is on hold as a whole is counted all the same.
+        assert due >= len(plain[Process.RECOVERY])
+        if not self.pauses and not suspension.holds(connection):
+            assert due == len(plain[Process.RECOVERY])
+
+
+def _earlier(held: work.Work, seconds: int) -> work.Work:
+    """Return the work as it is when so much time has passed."""
+    return replace(held, due_at=held.due_at - timedelta(seconds=seconds))
+
+
+machine = st.integers(0, MACHINES - 1)
+session = st.integers(0, SESSIONS - 1)
+which = st.integers(0, 5)
+generation = st.integers(1, 2)
+loop = st.sampled_from(LOOPS)
+
+
+def step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Return the strategy for one method of History with its arguments."""
+    return st.tuples(st.just(name), *arguments)
+
+
+# Claims and time come often: they are what moves due rows.
+minutes = step("time", st.sampled_from([1, 2, 5, 10, 20, 30]))
+claims = step("claim", session, loop, st.integers(1, MACHINES))
+looks = step("look", session, loop)
+ends = step("end", which, st.sampled_from(["do it", "do it", "finish", "fail", "fail", "cancel", "give up"]))
+steps = st.one_of(
+    minutes,
+    minutes,
+    claims,
+    claims,
+    looks,
+    looks,
+    ends,
+    ends,
+    step("access", session, machine),
+    step("poke", session),
+    step("close", session),
+    step("heartbeat", machine),
+    step("heartbeat", machine),
+    step("agent", machine, st.sampled_from([0, 15, 30])),
+    step("not_back", machine, st.sampled_from([-5, 5, 20]), st.booleans()),
+    step("drop", machine, st.sampled_from(["agent_started", "agent_heartbeat", "os_installation_request"])),
+    step("request", machine, generation),
+    step("report", machine, generation, st.sampled_from(["Success", "Error"])),
+    step(
+        "pause",
+        st.none() | machine,
+        st.none() | loop,
+        st.sampled_from([None, PROVIDER, "equinix"]),
+        st.sampled_from([None, 300, 1200]),
+    ),
+    step("resume", which),
+    step("attempt", which),
+    step("retry", machine, st.none() | loop),
+    step("unquarantine", machine),
+    step("survey", session),
+    step("hold", session, st.sampled_from([[], [], [HERE], [WHOLE], [HERE, WHOLE], ["elsewhere"]])),
+)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.lists(steps, min_size=8, max_size=40))
+def test_claims_hand_out_what_the_tags_say_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
+    """See above; should it fail, the steps that it names are the shortest history that it found."""
+    happening = History(fleet)
+    for name, *arguments in history:
+        getattr(happening, name)(*arguments)
+        happening.compare()

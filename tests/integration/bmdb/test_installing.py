@@ -1,0 +1,212 @@
+"""Asking for an installation: each request is a generation of its own, and made knowing the one before."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, get_args
+from uuid import uuid4
+
+import pytest
+from shepherd_core.bmdb.agents import installation
+from shepherd_core.bmdb.agents.installation import Installation
+from shepherd_core.domain.errors import MachineUnknown
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
+
+from agent.shepherd_agent.messages import installation_request
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.fleet import Fleet, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+IMAGE = MetropolisInstallation(
+    image_url="https://images.example.com/a.img", image_sha256=bytes(range(32)), node_parameters=b"\0opaque"
+)
+OTHER = MetropolisInstallation(image_url="https://images.example.com/b.img", image_sha256=bytes(32))
+
+
+def ask(connection: Connection, machine_id: UUID, image: MetropolisInstallation = IMAGE) -> int | None:
+    """Look, and ask for an installation."""
+    return installation.request(connection, machine_id, image, installation.look(connection, machine_id))
+
+
+@pytest.mark.parametrize(
+    ("requested", "reported", "generation"),
+    [(None, None, 1), (1, None, 2), (1, 1, 2), (4, 2, 5), (2, 4, 5), (None, 7, 8), (2**53, None, 2**53 + 1)],
+)
+def test_a_request_is_newer_than_any_request_or_report(
+    fleet: Fleet, connection: Connection, requested: int | None, reported: int | None, generation: int
+) -> None:
+    """An agent ignores what is not newer, and a report that is on its way must answer no later wish."""
+    machine_id = fleet.started_machine()
+    if requested is not None:
+        fleet.request_installation(machine_id, requested)
+    if reported is not None:
+        fleet.report_installation(machine_id, reported)
+    assert ask(connection, machine_id) == generation
+    found = installation.look(connection, machine_id)
+    assert found.request is not None
+    assert found.request.generation == generation
+    assert found.pending
+    assert not found.fulfilled
+    assert found.next_generation == generation + 1
+
+
+def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: Fleet, connection: Connection) -> None:
+    """What stands in the row is sent as it is; a generation of its own there would never be answered."""
+    machine_id = fleet.started_machine()
+    fleet.report_installation(machine_id, 6, "Error")
+    assert ask(connection, machine_id) == 7
+    request = installation.look(connection, machine_id).request
+    assert request is not None
+    sent = OSInstallationRequest.FromString(request.raw)
+    assert sent == OSInstallationRequest(generation=7, metropolis=IMAGE)
+    received = installation_request(HeartbeatResponse(installation_request=sent).SerializeToString())
+    assert received is not None
+    assert (received.generation, received.received) == (7, request.raw)
+
+
+@pytest.mark.parametrize(
+    ("requested", "reported", "holds"),
+    [
+        (None, None, ""),
+        (None, (2, "Success"), ""),
+        (2, None, "pending"),
+        (2, (1, "Success"), "pending"),
+        (2, (3, "Success"), "pending"),
+        (2, (2, "Error"), ""),
+        (2, (2, "Success"), "fulfilled"),
+    ],
+)
+def test_only_a_report_of_the_wanted_generation_ends_the_wait(
+    fleet: Fleet, connection: Connection, requested: int | None, reported: tuple[int, str] | None, holds: str
+) -> None:
+    """What operators are told must be what the loops go by."""
+    machine_id = fleet.provided_machine()
+    if requested is not None:
+        fleet.request_installation(machine_id, requested)
+    if reported is not None:
+        fleet.report_installation(machine_id, *reported)
+    found = installation.look(connection, machine_id)
+    assert (found.pending, found.fulfilled) == (holds == "pending", holds == "fulfilled")
+    assert (fleet.sql("SELECT process IS NULL FROM machine_need") == [[True]]) is found.fulfilled
+
+
+def test_an_installed_machine_is_cared_for_again_at_once(fleet: Fleet, connection: Connection) -> None:
+    """Its due row rests; a request that did not bring it up to date would leave the machine lying."""
+    machine_id = fleet.silent_machine()
+    assert ask(connection, machine_id) == 1
+    fleet.report_installation(machine_id, 1)
+    session = fleet.open_session()
+    assert claimed(session, Process.RECOVERY) == []
+    assert ask(connection, machine_id) == 2
+    assert ids(claimed(session, Process.RECOVERY)) == [machine_id]
+
+
+CHANGES: dict[str, Callable[[Fleet, UUID], None]] = {
+    "another request": lambda fleet, machine_id: fleet.request_installation(machine_id, 2),
+    "a report": lambda fleet, machine_id: fleet.report_installation(machine_id, 1, "Error"),
+    "a success after all": lambda fleet, machine_id: fleet.report_installation(machine_id, 0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, connection: Connection, change: str) -> None:
+    """Who looked first and asks second would replace, or do again, what they never saw."""
+    machine_id = fleet.started_machine()
+    fleet.request_installation(machine_id, 1)
+    fleet.report_installation(machine_id, 0, "Error")
+    seen = installation.look(connection, machine_id)
+    CHANGES[change](fleet, machine_id)
+    before = installation.look(connection, machine_id)
+    due = fleet.sql("SELECT * FROM machine_due")
+    assert installation.request(connection, machine_id, IMAGE, seen) is None
+    assert installation.look(connection, machine_id) == before
+    assert fleet.sql("SELECT * FROM machine_due") == due
+
+
+def test_of_twins_one_is_told(fleet: Fleet, connection: Connection) -> None:
+    """Both looked, both ask: one image is installed, and the other operator knows."""
+    machine_id = fleet.started_machine()
+    seen = installation.look(connection, machine_id)
+    assert installation.request(connection, machine_id, IMAGE, seen) == 1
+    assert installation.request(fleet.connect(), machine_id, OTHER, seen) is None
+    request = installation.look(connection, machine_id).request
+    assert request is not None
+    assert OSInstallationRequest.FromString(request.raw).metropolis == IMAGE
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_before: bool) -> None:
+    """The row may not be there yet to wait for, so the due row is locked; then the newest state counts."""
+    machine_id = fleet.started_machine()
+    if asked_before:
+        fleet.request_installation(machine_id, 1)
+    seen = installation.look(fleet.connection, machine_id)
+    twin, first = fleet.connect(), fleet.connection
+    outcome: list[int | None] = []
+    thread = threading.Thread(target=lambda: outcome.append(installation.request(twin, machine_id, OTHER, seen)))
+
+    def unit() -> None:
+        first.run("lock_due", machine_ids=[machine_id])
+        thread.start()
+        fleet.wait_until_blocked()
+        values = f"('{machine_id}', 2, '\\x1002')"
+        first.script(
+            f"INSERT INTO machine_os_installation_request VALUES {values} "
+            "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation"
+        )
+        first.run("rearm", machine_ids=[machine_id])
+
+    first.transact(unit)
+    thread.join()
+    assert outcome == [None]
+    assert installation.look(first, machine_id).next_generation == 3
+
+
+def test_what_is_not_provided_gets_no_request(fleet: Fleet, connection: Connection) -> None:
+    """The Provisioner may yet forget that machine, and what belongs to one keeps it from being forgotten."""
+    machine_id = fleet.bare_machine()
+    assert ask(connection, machine_id) is None
+    assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
+
+
+def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
+    """Nothing on record, and no machine, are not the same."""
+    with pytest.raises(MachineUnknown):
+        installation.look(connection, uuid4())
+
+
+def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:
+    """They end in logs and tracebacks, and may hold the secrets of a new system."""
+    machine_id = fleet.started_machine()
+    ask(connection, machine_id)
+    fleet.report_installation(machine_id, 1)
+    assert "opaque" not in repr(installation.look(connection, machine_id))
+
+
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> None:
+    """Asking again by guess would be another generation: the machine would be installed twice."""
+    machine_id = fleet.started_machine()
+    with BreakingConnection(fleet.settings) as way:
+        way.lose(lost, commit=True)
+        assert installation.request(fleet.connect(way.settings), machine_id, IMAGE, Installation()) == 1
+        assert way.armed == 0
+        fleet.disconnect()
+    assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[1]]
+
+
+def test_a_request_that_was_lost_and_overtaken_is_told_as_such(fleet: Fleet) -> None:
+    """What another asked for meanwhile is not ours; ours is not wanted any more."""
+    machine_id = fleet.started_machine()
+    with BreakingConnection(fleet.settings) as way:
+        way.lose("answer", commit=True, meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))
+        assert installation.request(fleet.connect(way.settings), machine_id, IMAGE, Installation()) is None
+        assert way.armed == 0
+        fleet.disconnect()
+    assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[2]]

@@ -1,0 +1,942 @@
+"""
+Sessions, work and the due index against a model of them, over histories that nobody would think of.
+
+Hypothesis makes up what functions, agents, operators and time do, and in which
+moment of a statement; after every step the BMDB must look as the model does,
+and hand out what the model would. An assertion that fails begins with the name
+of the promise that was broken.
+
+    pytest tests/integration/bmdb/test_model.py --hypothesis-profile=long --hypothesis-seed=1
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from pg8000.core import CoreConnection
+from shepherd_core.bmdb.agents import installation
+from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery.remediation import Spared
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.gaps import Gap
+from shepherd_core.domain.machine import Process, WorkEvent
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+
+from tests.conftest import ManualClock
+from tests.support.bmdb.breaking_connection import BreakingConnection
+from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.model import FIRST_HEARTBEAT_SECONDS, GRACE_SECONDS, LOOPS, SILENCE_SECONDS, UNIT, Model, Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from types import TracebackType
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+MACHINES = 3
+FUNCTIONS = 2
+HERE = "rack 1"
+
+SILENCE = Silence(first_heartbeat_seconds=FIRST_HEARTBEAT_SECONDS, silence_seconds=SILENCE_SECONDS)
+SESSION_SECONDS = 20 * UNIT
+SETTLE_SECONDS = 2 * UNIT
+BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
+
+# A due row may come too early, since the claim judges by the tags, and never later than this.
+_LATE = f"""
+SELECT n.machine_id, n.process, d.process, d.not_before
+FROM machine_next n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
+WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
+    OR (n.overdue AND d.recover_at IS NULL)
+    OR n.process IS NOT NULL
+    AND CASE WHEN n.overdue THEN d.recover_at ELSE d.not_before END > interval '1 second' + greatest(
+        clock_timestamp() + interval '5 seconds',
+        n.locked_until,
+        n.backoff_until,
+        least(n.paused_until, clock_timestamp() + interval '10 minutes'),
+        n.since + CASE
+            WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0'
+            WHEN n.reported THEN interval '{SILENCE_SECONDS} seconds'
+            ELSE interval '{FIRST_HEARTBEAT_SECONDS} seconds'
+        END
+    )
+    -- A hold that begins anew takes back the end of the last, from which silence was counted. Nobody waits for that:
+    -- while it lasts no machine there is recovered, and afterwards silence is counted from its end.
+    AND NOT (
+        n.process = 'ShepherdRecovery'
+        AND EXISTS (
+            SELECT 1
+            FROM recovery_holds x
+            WHERE x.provider = n.provider AND x.location IN ('', coalesce(n.location, '')) AND x.ended_at IS NULL
+        )
+    )
+    -- Where somebody looks, a long time in which nobody did may spare a machine; what is claimed then is compared too.
+    AND NOT (
+        n.process = 'ShepherdRecovery'
+        AND EXISTS (SELECT 1 FROM recovery_looks)
+        AND d.not_before <= clock_timestamp() + interval '{FIRST_HEARTBEAT_SECONDS} seconds'
+    )
+"""
+
+_BLOCKED = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+_CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
+
+_EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": WorkEvent.RECOVERED}
+"""What becomes of work that is ended so; else it is finished."""
+
+Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
+Event = Literal["death", "pause", "heartbeats", "failover", "clock"]
+Deed = Literal["resume", "unquarantine", "retry", "install", "forget", "heartbeat"]
+DEEDS: tuple[Deed, ...] = get_args(Deed)
+
+
+@dataclass
+class Function:
+    """A function that runs: its session, the session's number in the model, and a clock that nobody can rely on."""
+
+    session: Session
+    number: int
+    clock: ManualClock
+    driver: Any = None
+    """Its connection when it began its last step; None: it had to make one."""
+
+    def broke(self) -> bool:
+        """Return whether its connection broke in its last step."""
+        return self.driver not in (None, self.session.connection._driver)
+
+
+class Interference:
+    """
+    Lets something happen just before a statement, the one with this number, or loses its request or its answer.
+
+    It stands in the driver, where every statement of the product passes.
+    """
+
+    def __init__(self, number: int, happening: Callable[[], object], lost: Moment | None = None) -> None:
+        self.happened = False
+        self.outcome: object = None
+        """What came of that."""
+        self._left = number
+        self._happening = happening
+        self._lost = lost
+
+    def __enter__(self) -> Self:
+        self._original = CoreConnection.execute_named
+
+        def statement(*arguments: Any) -> Any:
+            return self._interfere(lambda: self._original(*arguments))
+
+        CoreConnection.execute_named = statement
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        CoreConnection.execute_named = self._original
+
+    def _interfere(self, call: Callable[[], Any]) -> Any:
+        if self.happened:
+            return call()
+        self._left -= 1
+        if self._left:
+            return call()
+        self.happened = True
+        if self._lost == "answer lost":
+            call()
+        if self._lost is not None:
+            raise ConnectionResetError(self._lost)
+        self.outcome = self._happening()
+        return call()
+
+
+class Bmdb(RuleBasedStateMachine):
+    """What can happen, each step once to the BMDB and once to the model."""
+
+    def __init__(self, fleet: Fleet, way: BreakingConnection) -> None:
+        super().__init__()
+        fleet.disconnect()
+        fleet.empty()
+        self.fleet = fleet
+        self.way = way
+        """To the database, for functions."""
+        self.model = Model()
+        self.machines: list[UUID] = []
+        self.numbers: dict[UUID, int] = {}
+        """The sessions."""
+        self.functions: list[Function] = []
+        self.handed_out: list[tuple[Function, work.Work]] = []
+        """Whatever was handed out to a function, also what it has ended or lost since."""
+        self.pauses: list[tuple[UUID, Pause]] = []
+        self.put_off = False
+        """Whether a claim may have met a machine of a dead session, and put it off by five seconds."""
+        self.appear(None)
+        for _ in range(FUNCTIONS):
+            self.functions.append(self._function())
+
+    # Functions.
+
+    @rule(at=st.integers(0, FUNCTIONS - 1), close=st.booleans())
+    def invoke(self, at: int, close: bool) -> None:
+        """Let a function end, or be killed, and the next begin."""
+        if close:
+            function = self.functions[at]
+            function.session.close()
+            self.model.close(function.number)
+        self.functions[at] = self._function()
+
+    def _function(self) -> Function:
+        clock = ManualClock()
+        connection = self.fleet.connect(self.way.settings)
+        session = Session.open(connection, clock, "test", "a test", SESSION_SECONDS)
+        number = self.model.open(SESSION_SECONDS)
+        self.numbers[session.session_id] = number
+        return Function(session, number, clock)
+
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        units=st.sampled_from([1, 2, 5, 10, 20, 30]),
+        event=st.sampled_from([None, None, "death", "heartbeats", "failover", "clock"]),
+    )
+    def wait(self, at: int, units: int, event: Event | None) -> None:
+        """Let time pass, and then something happen to a function, to all agents, or to the database."""
+        self.pass_time(units)
+        if event is not None:
+            self._happen(self.functions[at], event)
+
+    # Each of these is one statement, so what happens in the middle of it has happened before it.
+
+    lost = ("request lost", "answer lost", "late commit")
+    moments = st.sampled_from([None] * 9 + ["between", "after", *lost, "old transaction"])
+    events = st.sampled_from(["death", "pause", "heartbeats", "failover"])
+
+    def _both(
+        self,
+        function: Function,
+        real: Callable[[], Any],
+        modelled: Callable[[], Any],
+        moment: Moment | None,
+        event: Event,
+    ) -> tuple[Any, Any]:
+        """Carry a step out, with an event at some moment of it; return what came of it and what should have."""
+        happening = partial(self._happen, function, event)
+        lost = moment if moment in ("request lost", "answer lost") else None
+        if moment is not None:
+            self._connect(function)  # nobody promises anything if two connections break, one after another
+        function.driver = function.session.connection._driver
+        if moment == "old transaction":
+            connection = function.session.connection
+
+            def unit() -> Any:
+                connection.run("now")
+                self._happen(function, "death")
+                return real()
+
+            return _outcome(lambda: connection.transact(unit)), _outcome(modelled)
+        if moment is None:
+            return _outcome(real), _outcome(modelled)
+        if moment == "late commit":  # when the function waits for it, and at the latest when it went on without
+            self.way.lose("late")
+            seen = _outcome(real)
+            self.way.let_go()
+            wanted = _outcome(modelled)
+            happening()
+            return seen, wanted
+        guard = Interference(2 if moment == "after" else 1, happening, lost)
+        with guard:
+            seen = _outcome(real)
+        wanted = _outcome(modelled)
+        if not guard.happened:  # there was one statement only, and it is over
+            happening()
+        return seen, wanted
+
+    def _connect(self, function: Function) -> None:
+        try:
+            function.session.connection.run("now")
+        except CommitUnknown:
+            function.session.connection.run("now")
+
+    def _happen(self, function: Function, event: Event) -> None:
+        match event:
+            case "death":
+                if self.model.alive(function.number):
+                    self.fleet.expire(function.session)
+                    # In this moment, which is later than the start of any transaction.
+                    self.fleet.sql(
+                        "UPDATE sessions SET deadline = clock_timestamp() WHERE session_id = :id",
+                        id=function.session.session_id,
+                    )
+                    self.model.die(function.number)
+            case "pause":
+                self.pause(None, None, 5)
+            case "heartbeats":
+                for machine in range(len(self.machines)):
+                    self.heartbeat(machine)
+            case "failover":
+                self.fail_over()
+            case "clock":  # time is the database's, so nothing may come of it
+                function.clock.now += 3600 * (-1) ** len(self.handed_out)
+
+    @rule(at=st.integers(0, FUNCTIONS - 1), moment=moments, event=events)
+    def poke(self, at: int, moment: Moment | None, event: Event) -> None:
+        """Give a sign of life."""
+        function = self.functions[at]
+        seen, wanted = self._both(
+            function, function.session.poke, lambda: self.model.poke(function.number), moment, event
+        )
+        assert seen == wanted, "a_dead_session_commits_nothing"
+
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        process=st.sampled_from(LOOPS),
+        limit=st.integers(1, MACHINES),
+        moment=moments,
+        event=events,
+    )
+    def claim(self, at: int, process: Process, limit: int, moment: Moment | None, event: Event) -> None:
+        """Claim as a loop does."""
+        function = self.functions[at]
+        found: list[work.Work] = []
+
+        def real() -> None:
+            holders = self.model.work
+            known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
+            silence = replace(SILENCE, gaps=self._gaps())
+            found.extend(work.claim(function.session, process, PROVIDER, limit, silence=silence, known=known).work)
+
+        def modelled() -> None:
+            numbers = {self.machines.index(held.machine_id) for held in found}
+            assert len(numbers) == len(found) <= limit, "nobody_works_twice_on_a_machine"
+            if function.broke() and not found:
+                return  # then it was not claimed, but looked for
+            if found and not self.model.alive(function.number):
+                raise AssertionError("a_dead_session_commits_nothing")
+            for held in found:
+                number = self.machines.index(held.machine_id)
+                broken = self.model.obstacle(number, process)
+                assert broken is None, broken
+                _, seconds = self.model.machines[number].backoffs.get(process, (0, None))
+                assert held.last_interval_seconds == seconds, "a_machine_is_left_alone_as_long_as_was_said"
+            self.model.claim(function.number, process, numbers)
+
+        seen, wanted = self._both(function, real, modelled, moment, event)
+        assert seen == wanted, "a_dead_session_commits_nothing"
+        self.handed_out += [(function, held) for held in found]
+        if found and moment is None:
+            assert self.fleet.sql(
+                "SELECT bool_and(CASE WHEN process = :process THEN not_before ELSE recover_at END = "
+                "(SELECT deadline FROM sessions WHERE session_id = :session)) "
+                "FROM machine_due WHERE machine_id = ANY(:ids)",
+                session=function.session.session_id,
+                process=process,
+                ids=ids(found),
+            ) == [[True]], "a_claimed_machine_falls_due_when_its_session_dies"
+
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        process=st.sampled_from(LOOPS),
+        units=st.sampled_from([0, 0, 10, 30]),
+        how=st.sampled_from([None, "do it", "do it", "fail", "give up"]),
+        moment=moments,
+        event=events,
+    )
+    def tick(
+        self, *, at: int, process: Process, units: int, how: str | None, moment: Moment | None, event: Event
+    ) -> None:
+        """Carry a whole invocation of a loop out, which may come late, and may be killed in the middle."""
+        self.pass_time(units)
+        self.functions[at] = self._function()
+        self.claim(at, process, MACHINES, None, event)
+        if self.handed_out and how is not None:
+            self.end(0, True, how, moment, event)
+
+    @rule(at=st.integers(0, FUNCTIONS - 1), machine=st.integers(0, MACHINES - 1))
+    def access(self, at: int, machine: int) -> None:
+        """Take one machine for what no loop schedules."""
+        function, machine = self.functions[at], machine % len(self.machines)
+        found: list[work.Work] = []
+        try:
+            seen = _outcome(
+                lambda: found.append(work.start_work(function.session, Process.ACCESS, self.machines[machine]))
+            )
+        except CommitUnknown:
+            return  # the connection was dead, and this statement does not ask what became of it
+        wanted = _outcome(lambda: self.model.start(function.number, Process.ACCESS, machine))
+        assert seen == wanted, "nobody_works_twice_on_a_machine"
+        self.handed_out += [(function, held) for held in found]
+
+    @precondition(lambda self: self.handed_out)
+    @rule(
+        which=st.integers(0, 7),
+        batch=st.booleans(),
+        how=st.sampled_from(["do it", "do it", "finish", "fail", "cancel", "spare", "give up"]),
+        moment=moments,
+        event=events,
+    )
+    def end(self, which: int, batch: bool, how: str, moment: Moment | None, event: Event) -> None:
+        """End work that was handed out, the last first; it may have been ended before, or lost."""
+        function, first = self.handed_out[-1 - which % len(self.handed_out)]
+        works = {first.machine_id: first}
+        if batch:
+            works |= {
+                held.machine_id: held
+                for holder, held in self.handed_out
+                if holder is function and held.process is first.process
+            }
+        if how == "spare" and first.process is not Process.RECOVERY:
+            how = "cancel"
+        wanted_event = _EVENTS.get(how, WorkEvent.FINISHED)
+
+        def modelled() -> set[UUID]:
+            ended = {
+                machine_id
+                for machine_id, held in works.items()
+                if self._end_in_model(function, held, how, self.machines.index(machine_id))
+            }
+            if function.broke():  # then the history was asked, which knows of earlier ends too
+                ended |= {
+                    machine_id
+                    for machine_id in works
+                    if self.model.ended_last(
+                        function.number, first.process, self.machines.index(machine_id), wanted_event
+                    )
+                }
+            return ended
+
+        seen, wanted = self._both(
+            function, lambda: _end(function.session, list(works.values()), how), modelled, moment, event
+        )
+        if seen != wanted:
+            alive = self.model.alive(function.number)
+            raise AssertionError(
+                f"{'every_started_work_ends_once' if alive else 'a_dead_session_commits_nothing'}: {seen}, not {wanted}"
+            )
+
+    def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:  # noqa: PLR0911 - a table
+        session, process = function.number, held.process
+        if how == "fail":
+            return self.model.fail(session, process, machine, BACKOFF.next(held.last_interval_seconds))
+        if how == "cancel":
+            return self.model.end(session, process, machine, WorkEvent.CANCELED)
+        if how == "spare":
+            return self.model.end(session, process, machine, WorkEvent.RECOVERED)
+        if how == "do it" and process is Process.AGENT_START:
+            return self.model.agent_started(session, machine)
+        if how == "do it" and process is Process.RECOVERY:
+            return self.model.recovered(session, machine, SETTLE_SECONDS)
+        if how == "give up" and process is Process.RECOVERY:
+            return self.model.given_up(session, machine)
+        return self.model.end(session, process, machine, WorkEvent.FINISHED)
+
+    @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
+    @rule(which=st.integers(0, 7), moment=moments, event=events)
+    def strike(self, which: int, moment: Moment | None, event: Event) -> None:
+        """Ask whether a machine may be interrupted, just before that; it may have been ended before, or lost."""
+        handed_out = [(holder, held) for holder, held in self.handed_out if held.process is Process.RECOVERY]
+        function, held = handed_out[-1 - which % len(handed_out)]
+        machine = self.machines.index(held.machine_id)
+        seen, wanted = self._both(
+            function,
+            lambda: not remediation.no_longer_due(function.session, [held], SILENCE),
+            lambda: self.model.may_strike(function.number, machine),
+            moment,
+            event,
+        )
+        assert seen == wanted, f"no_healthy_machine_is_rebooted: {seen}, not {wanted}"
+
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        where=st.sampled_from([set(), set(), {HERE}, {""}, {"elsewhere"}]),
+        moment=moments,
+        event=events,
+    )
+    def hold(self, at: int, where: set[str], moment: Moment | None, event: Event) -> None:
+        """Hold recovery back as the Recoverer does, there and nowhere else."""
+        function = self.functions[at]
+
+        def real() -> None:
+            suspension.record(function.session, PROVIDER, dict.fromkeys(where, "many are silent"))
+
+        seen, wanted = self._both(function, real, lambda: self.model.hold(function.number, where), moment, event)
+        assert seen == wanted, "a_dead_session_commits_nothing"
+
+    @rule(
+        at=st.integers(0, FUNCTIONS - 1),
+        moment=st.sampled_from([None] * 4 + ["between", "request lost", "answer lost"]),
+        event=events,
+    )
+    def look(self, at: int, moment: Moment | None, event: Event) -> None:
+        """Look at the machines as the Recoverer does; for a long time nobody may have."""
+        function = self.functions[at]
+
+        def real() -> None:
+            suspension.look(function.session, PROVIDER, SILENCE)
+
+        seen, wanted = self._both(function, real, lambda: self.model.look(function.number), moment, event)
+        assert seen == wanted, "a_dead_session_commits_nothing"
+
+    def _gaps(self) -> tuple[Gap, ...]:
+        """Return the times in which nobody looked, as the Recoverer would find them now."""
+        rows = self.fleet.sql(
+            "SELECT extract(epoch FROM ended_at - began_at)::float8, "
+            "extract(epoch FROM clock_timestamp() - ended_at)::float8 FROM recovery_unwatched"
+        )
+        return tuple(Gap(*row) for row in rows)
+
+    # What happens besides.
+
+    @precondition(lambda self: len(self.machines) < MACHINES)
+    @rule(location=st.sampled_from([None, HERE]))
+    def appear(self, location: str | None) -> None:
+        """Let the Provisioner have made a machine."""
+        self.machines.append(self.fleet.locate(self.fleet.provided_machine(), location))
+        self.model.appear(location)
+
+    def heartbeat(self, machine: int) -> None:
+        """Let an agent report, if there is one."""
+        machine %= len(self.machines)
+        queries.record_heartbeat(self.fleet.connection, self.machines[machine])
+        self.model.heartbeat(machine)
+
+    @rule(
+        machine=st.none() | st.integers(0, MACHINES - 1),
+        process=st.none() | st.sampled_from(LOOPS),
+        units=st.sampled_from([None, 5, 20]),
+    )
+    def pause(self, machine: int | None, process: Process | None, units: int | None) -> None:
+        """Put something on hold."""
+        seconds = None if units is None else units * UNIT
+        if machine is not None:
+            machine %= len(self.machines)
+        pause_id = queries.pause(
+            self.fleet.connection,
+            owner="me",
+            reason="?",
+            machine_id=None if machine is None else self.machines[machine],
+            process=process,
+            seconds=seconds,
+        )
+        pause = Pause(machine, process, None if seconds is None else self.model.now + seconds)
+        self.pauses.append((pause_id, pause))
+        self.model.pauses.append(pause)
+
+    @precondition(lambda self: self.pauses)
+    @rule()
+    def resume(self) -> None:
+        """End the pauses."""
+        while self.pauses:
+            pause_id, pause = self.pauses.pop()
+            assert queries.resume(self.fleet.connection, pause_id) == self.model.resume(pause)
+
+    @rule(
+        machine=st.integers(0, MACHINES - 1),
+        first=st.sampled_from(DEEDS),
+        second=st.sampled_from(DEEDS),
+        before=st.integers(1, 5),
+    )
+    def beside(self, machine: int, first: Deed, second: Deed, before: int) -> None:
+        """Let two do something to one machine; the second begins before that statement of the first."""
+        machine %= len(self.machines)
+        self.functions[0] = self._function()  # which ends the work of the dead, as the operator's own session would
+        connections = [self.fleet.connect(), self.fleet.connect()]
+        for connection in connections:
+            connection.run("now")
+        lock = self.fleet.open_session(SESSION_SECONDS)
+        assert provisioning.take_lock(lock, PROVIDER) is not None
+
+        def real(which: int) -> bool:
+            return self._done((first, second)[which], machine, connections[which], lock)
+
+        with ThreadPoolExecutor(1) as pool:
+            other: list[Future[bool]] = []
+
+            def happening() -> bool:
+                other.append(pool.submit(real, 1))
+                return self._ends(other[0])
+
+            guard = Interference(before, happening)
+            with guard:
+                seen = [real(0)]
+            if not guard.happened:
+                happening()
+            seen.append(other[0].result(WAIT_SECONDS))
+        lock.close()
+        # Who had to wait came after the first; who had not, before it began to change anything.
+        for which in (1, 0) if guard.happened and guard.outcome else (0, 1):
+            wanted = self._modelled((first, second)[which], machine)
+            assert seen[which] == wanted, "whoever is second judges by what the first left"
+
+    def _ends(self, future: Future[bool]) -> bool:
+        """Return whether it ends, or has to wait."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not future.done() and not self.fleet.sql(f"SELECT {_BLOCKED}")[0][0]:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        return future.done()
+
+    def _done(self, deed: Deed, machine: int, connection: Connection, lock: Session) -> bool:
+        machine_id = self.machines[machine]
+        mine = [pause_id for pause_id, pause in self.pauses if pause.machine == machine]
+
+        def forget() -> bool:
+            session = Session(connection, ManualClock(), lock.session_id, SESSION_SECONDS, 0)
+            with suppress(WorkConflict):
+                departures.forget(session, PROVIDER, machine_id, Order("me", "?", UNIT))
+                return True
+            return False
+
+        done: dict[Deed, Callable[[], object]] = {
+            "resume": lambda: mine and queries.resume(connection, mine[0]),
+            "unquarantine": lambda: remediation.unquarantine(
+                connection, machine_id, reason="?", grace_seconds=GRACE_SECONDS
+            ),
+            "retry": lambda: remediation.retry(connection, machine_id, reason="?"),
+            "install": lambda: self._install(connection, machine_id),
+            "forget": forget,
+            "heartbeat": lambda: queries.record_heartbeat(connection, machine_id),
+        }
+        return bool(done[deed]())
+
+    def _install(self, connection: Connection, machine_id: UUID) -> bool:
+        wanted = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
+        while True:
+            seen = installation.look(connection, machine_id)
+            if installation.request(connection, machine_id, wanted, seen) is not None:
+                return True
+            if installation.look(connection, machine_id) == seen:
+                return False  # nobody else wanted one meanwhile
+
+    def _modelled(self, deed: Deed, machine: int) -> bool:
+        found = self.model.machines[machine]
+        match deed:
+            case "resume":
+                mine = [each for each in self.pauses if each[1].machine == machine][:1]
+                self.pauses = [each for each in self.pauses if each not in mine]
+                return bool(mine) and self.model.resume(mine[0][1])
+            case "unquarantine":
+                return self.model.unquarantine(machine)
+            case "retry":
+                return self.model.retry(machine)
+            case "install":
+                return not found.departed
+            case "forget":
+                return self.model.forget(machine, UNIT)
+            case "heartbeat":
+                self.model.heartbeat(machine)
+                return found.started_at is not None
+
+    def pass_time(self, units: int) -> None:
+        """Let time pass; sessions that are not kept alive die of it."""
+        self.fleet.pass_time(UNIT * units)
+        self.model.now += UNIT * units
+        self.put_off = False
+
+    def fail_over(self) -> None:
+        """Break every connection, as a failover of the database does."""
+        self.fleet.sql(f"SELECT pg_terminate_backend(pid) {_CONNECTIONS}")
+        self.fleet.wait_until(f"NOT EXISTS (SELECT 1 {_CONNECTIONS})")
+        self.fleet.connection.close()  # agents and operators come with connections of their own
+
+    # What must hold.
+
+    @invariant()
+    def nothing_is_lost_doubled_or_stuck(self) -> None:
+        """Look at everything after every step."""
+        self._compare_histories()
+        assert self.fleet.sql(_LATE) == [], "nobody_waits_for_ever"
+        self._compare_claims()
+
+    def _compare_histories(self) -> None:
+        """And with it who works on what: what was started and not ended is held, and by whom."""
+        # What operators do is of no session, nor is that a machine is in quarantine.
+        rows = self.fleet.sql(
+            "SELECT machine_id, process, event, session_id FROM work_history "
+            "WHERE session_id IS NOT NULL ORDER BY timestamp"
+        )
+        for number, machine_id in enumerate(self.machines):
+            seen = [(Process(row[1]), WorkEvent(row[2]), self.numbers[row[3]]) for row in rows if row[0] == machine_id]
+            wanted = self.model.machines[number].history
+            assert seen == wanted, self._promise(seen, wanted)
+        held = {
+            (self.machines.index(row[0]), Process(row[1])): self.numbers[row[2]]
+            for row in self.fleet.sql("SELECT machine_id, process, session_id FROM work")
+        }
+        assert held == self.model.work, "every_started_work_ends_once"
+
+    def _promise(self, seen: list[Any], wanted: list[Any]) -> str:
+        if len(seen) > len(wanted):
+            _, event, session = seen[-1]
+            if event is WorkEvent.EXPIRED:
+                return "a_live_session_keeps_its_work"
+            if not self.model.alive(session):
+                return "a_dead_session_commits_nothing"
+        return "every_started_work_ends_once"
+
+    def _compare_claims(self) -> None:
+        """See it without leaving a trace; dead sessions are swept up by it."""
+        connection = self.fleet.connection
+
+        def unit() -> dict[Process, set[int]]:
+            session = self.fleet.open_session(SESSION_SECONDS)
+            if self.put_off:
+                self.fleet.pass_time(6, connection.script)
+            silence = replace(SILENCE, gaps=suspension.gaps(connection, PROVIDER))
+            handed_out = {}
+            for loop in LOOPS:  # a machine may be due for both, and is given back for the other
+                found = claimed(session, loop, silence=silence)
+                handed_out[loop] = {self.machines.index(each) for each in ids(found)}
+                if found:
+                    work.cancel(session, found)
+            return handed_out
+
+        swept = self.model.swept()
+        self.put_off |= swept.work != self.model.work
+        for loop, seen in connection.rehearse(unit).items():
+            for number in seen:
+                broken = swept.obstacle(number, loop)
+                assert broken is None, broken
+            assert seen == swept.claimable(loop), "nobody_waits_for_ever"
+
+    def teardown(self) -> None:
+        """Let everybody die, and one more look: then all that was started must have ended."""
+        self.pass_time(60)
+        self.functions[0] = self._function()
+        assert not +self.model.unended()
+        self._compare_histories()
+        self.fleet.disconnect()
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    """Return what *call* returns, or the type of what it raises by contract."""
+    try:
+        return call()
+    except (SessionExpired, WorkConflict) as error:
+        return type(error)
+
+
+def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:  # noqa: PLR0911 - a table
+    process = works[0].process
+    if how == "fail":
+        return work.fail(
+            session,
+            {held: work.Failure("SshRefused: no luck", BACKOFF.next(held.last_interval_seconds)) for held in works},
+        )
+    if how == "cancel":
+        return work.cancel(session, works)
+    if how == "spare":
+        return remediation.spare(session, {held: Spared("its agent reports again", recovered=True) for held in works})
+    if how == "do it" and process is Process.AGENT_START:
+        return work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
+    if how == "do it" and process is Process.RECOVERY:
+        return work.finish_recovery(session, works, SETTLE_SECONDS, grace_seconds=GRACE_SECONDS)
+    if how == "give up" and process is Process.RECOVERY:
+        return remediation.quarantine(session, dict.fromkeys(works, "enough"))
+    return work.finish(session, works)
+
+
+@pytest.fixture
+def way(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return the way that functions take to the database."""
+    with BreakingConnection(fleet.settings) as found:
+        yield found
+        fleet.disconnect()
+
+
+def test_the_bmdb_does_what_its_model_does(fleet: Fleet, way: BreakingConnection) -> None:
+    """Should it fail, the steps that it prints are the shortest history that it found."""
+    profile = settings()
+    run_state_machine_as_test(
+        lambda: Bmdb(fleet, way),  # type: ignore[arg-type]  # whatever makes one will do
+        settings=settings(
+            max_examples=profile.max_examples // 4,
+            stateful_step_count=30,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
+
+
+class KnownHistory:
+    """Everything that a search can do, once."""
+
+    def __init__(self, bmdb: Bmdb) -> None:
+        self.bmdb = bmdb
+
+    def step(self, name: str, **arguments: Any) -> None:
+        """Take a step, and look."""
+        if name in {"claim", "end", "hold", "look", "poke", "strike", "tick"}:
+            arguments = {"moment": None, "event": "death", **arguments}
+        getattr(self.bmdb, name)(**arguments)
+        self.bmdb.nothing_is_lost_doubled_or_stuck()
+
+    def end(self, how: str, **arguments: Any) -> None:
+        """End what was handed out last."""
+        self.step("end", which=0, batch=True, how=how, **arguments)
+
+    def claim(self, at: int, **arguments: Any) -> None:
+        """Claim what needs an agent."""
+        self.step("claim", at=at, process=Process.AGENT_START, limit=3, **arguments)
+
+    def recover(self, at: int, units: int, how: str, **arguments: Any) -> None:
+        """Carry an invocation of the Recoverer out."""
+        self.step("tick", at=at, process=Process.RECOVERY, units=units, how=how, **arguments)
+
+    def wait(self, at: int, units: int, event: Event | None = None) -> None:
+        """Let time pass, and something happen."""
+        self.step("wait", at=at, units=units, event=event)
+
+    def operators(self) -> None:
+        """Let operators put everything on hold, before the first word of a claim and after it."""
+        self.claim(0, event="pause", moment="between")
+        self.wait(0, 5)
+        self.claim(0, event="pause", moment="after")
+        self.step("resume")
+
+    def lost_answers(self) -> None:
+        """Repeat what was ended, and lose answers: what was ended stays ended."""
+        self.step("end", which=0, batch=False, how="cancel")
+        self.end("do it", moment="answer lost")
+        self.end("do it")
+        self.step("invoke", at=0, close=True)
+        self.claim(0, moment="answer lost")
+        self.end("do it", moment="request lost")
+        self.end("do it")
+
+    def late_commits(self) -> None:
+        """Let the server commit when the function has lost the connection already, and asks."""
+        self.end("cancel", moment="late commit", event="heartbeats")
+        self.step("poke", at=0, moment="late commit", event="heartbeats")
+        self.claim(0, moment="late commit", event="heartbeats")
+        assert self.bmdb.model.work
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
+
+    def agents(self) -> None:
+        """Let agents be heard, and fall silent; where they cannot be heard, they are not silent."""
+        self.wait(0, 20, "heartbeats")
+        self.recover(0, 5, "do it")
+        self.step("hold", at=0, where={HERE})
+        self.recover(0, 5, "cancel")
+        self.step("hold", at=0, where=set(), moment="answer lost")
+        self.recover(0, 10, "do it", event="heartbeats", moment="between")
+
+    def strikes(self) -> None:
+        """Look again just before machines are interrupted: they report, are paused, cannot be heard, or are lost."""
+        self.wait(0, 5)
+        self.step("invoke", at=1, close=True)
+        self.claim(1)
+        self.end("do it")
+        self.wait(0, 30)
+        for moment, event in ((None, "death"), ("between", "heartbeats"), ("answer lost", "heartbeats")):
+            self.step("tick", at=0, process=Process.RECOVERY, units=10, how=None)
+            self.step("strike", which=0, moment=moment, event=event)
+            self.end("spare", moment="answer lost")
+        self.step("tick", at=0, process=Process.RECOVERY, units=10, how=None)
+        self.step("strike", which=0, moment="between", event="pause")
+        self.step("strike", which=0)
+        self.wait(0, 5)
+        self.step("hold", at=0, where={""})
+        self.step("strike", which=0)
+        self.step("hold", at=0, where=set())
+        self.step("strike", which=0, moment="between", event="death")
+        self.end("spare")
+
+    def schedules(self) -> None:
+        """Let the Recoverer look seldom: what agents did not say meanwhile does not count, until it looked for long."""
+        self.wait(0, 5)
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
+        self.end("do it")
+        for moment in ("answer lost", "between"):
+            self.step("invoke", at=0, close=True)
+            self.step("look", at=0, moment=moment, event="heartbeats")
+            self.wait(0, 21, "heartbeats")
+            self.recover(0, 2, "do it")
+            self.wait(0, 7)
+            self.step("look", at=0)
+            self.recover(0, 3, "do it")  # silent for long enough, but nobody looked
+            self.recover(0, 8, "cancel")  # by now they would have reported
+
+    def deaths(self) -> None:
+        """Let sessions die: with work in hand, before it is ended, and in a transaction that began before."""
+        self.wait(0, 2, "clock")
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
+        self.end("fail")
+        self.wait(0, 2)
+        self.claim(0)
+        self.step("invoke", at=1, close=False)
+        self.step("access", at=1, machine=0)
+        self.step("poke", at=0, event="failover", moment="between")
+        self.wait(0, 1, "death")
+        self.end("fail")
+        for moment in ("old transaction", "between"):
+            self.step("invoke", at=0, close=False)
+            self.claim(0, moment=moment)
+        self.step("invoke", at=0, close=True)
+        self.claim(0)
+        self.end("finish", moment="old transaction")
+
+    def operators_beside(self) -> None:
+        """Let two operators, and an agent, do something to one machine that recovery gave up on."""
+        self.wait(0, 30)
+        self.step("resume")
+        self.claim(0)
+        self.end("do it")
+        for pair in (("unquarantine", "resume"), ("resume", "unquarantine")):
+            self.recover(0, 30, "give up")
+            self.step("pause", machine=0, process=None, units=None)
+            self.step("beside", machine=0, first=pair[0], second=pair[1], before=4)
+            self.claim(0)
+            self.end("fail")
+            self.step("beside", machine=0, first="retry", second="install", before=2)
+            self.claim(0)
+            self.end("do it")
+        self.step("beside", machine=0, first="heartbeat", second="forget", before=1)
+        self.step("beside", machine=1, first="forget", second="heartbeat", before=4)
+
+    def work_by_name(self) -> None:
+        """Keep a session alive beyond the date at which the due row of its machine comes."""
+        self.step("invoke", at=0, close=False)
+        self.step("access", at=0, machine=0)
+        self.wait(0, 10, "failover")
+        self.step("poke", at=0)
+        self.wait(0, 15)
+        self.step("invoke", at=1, close=True)
+        self.claim(1)
+
+
+def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way: BreakingConnection) -> None:
+    """A search may leave something out, and takes its time to find what it does not."""
+    bmdb = Bmdb(fleet, way)
+    bmdb.appear(HERE)
+    bmdb.appear(None)
+    known = KnownHistory(bmdb)
+    known.operators()
+    known.late_commits()
+    known.lost_answers()
+    known.agents()
+    known.deaths()
+    known.work_by_name()
+    known.strikes()
+    known.schedules()
+    known.operators_beside()
+    bmdb.teardown()
+    ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
+    assert {event for machine in bmdb.model.machines for _, event, _ in machine.history} == {WorkEvent.STARTED, *ends}

@@ -1,0 +1,277 @@
+"""Pauses: honoured inside the claim itself, so that no loop can forget them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.machines.explain import Block
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+from tests.support.bmdb.plain_eligibility import plainly_eligible
+
+if TYPE_CHECKING:
+    from typing import Any
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.support.bmdb.fleet import Fleet
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+DAY = 24 * 3600
+
+# What each scope holds up: of a paused and another machine that need an agent, the paused one's recovery, and one of
+# another provider.
+SCOPES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "everything": ({}, {"start", "other start", "recovery", "elsewhere"}),
+    "a process": ({"process": START}, {"start", "other start", "elsewhere"}),
+    "a provider": ({"provider": PROVIDER}, {"start", "other start", "recovery"}),
+    "a process at a provider": ({"process": START, "provider": PROVIDER}, {"start", "other start"}),
+    "a machine": ({"machine_id": "start"}, {"start"}),
+    "a machine's process": ({"machine_id": "start", "process": START}, {"start"}),
+    "a machine's other process": ({"machine_id": "start", "process": RECOVER}, set()),
+    "a machine at its provider": ({"machine_id": "start", "provider": PROVIDER}, {"start"}),
+    "a machine at another provider": ({"machine_id": "start", "provider": "equinix"}, set()),
+    "all of it": ({"machine_id": "recovery", "process": RECOVER, "provider": PROVIDER}, {"recovery"}),
+}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -> None:
+    """An operator who holds one machine must not stop the fleet, nor the other way round."""
+    machines = {
+        "start": fleet.provided_machine(),
+        "other start": fleet.provided_machine(),
+        "recovery": fleet.silent_machine(),
+        "elsewhere": fleet.provided_machine("equinix"),
+    }
+    chosen, held_up = SCOPES[scope]
+    if "machine_id" in chosen:
+        chosen = {**chosen, "machine_id": machines[chosen["machine_id"]]}
+    paused = queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
+    session = fleet.open_session()
+
+    def handed_out() -> set[str]:
+        found = [*claimed(session, START), *claimed(session, RECOVER), *claimed(session, START, provider="equinix")]
+        return {name for name, machine_id in machines.items() if machine_id in ids(found)}
+
+    plain = {
+        *plainly_eligible(fleet.sql, START),
+        *plainly_eligible(fleet.sql, RECOVER),
+        *plainly_eligible(fleet.sql, START, "equinix"),
+    }
+    assert {name for name, machine_id in machines.items() if machine_id in plain} == set(machines) - held_up
+    assert handed_out() == set(machines) - held_up
+    assert queries.resume(fleet.connection, paused)
+    assert handed_out() == held_up
+
+
+def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
+    """Return which machines each of those says to be paused that tell people of it; of the counts, as many names."""
+    silence = Silence(first_heartbeat_seconds=1800, silence_seconds=600)
+    names = {machine_id: name for name, machine_id in machines.items()}
+    listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
+    shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}
+    why = {
+        name
+        for name, each in machines.items()
+        if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each, silence)[0])
+    }
+    counted = sum(count["paused"] for count in queries.count_machines(connection, silence))
+    return [listed, shown, why, set(sorted(listed)[:counted])]
+
+
+@pytest.mark.parametrize("seconds", [None, 300, -1], ids=["for ever", "for a while", "over"])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
+    fleet: Fleet, scope: str, seconds: float | None
+) -> None:
+    """Whoever looks from the counts to the list, and from there to one machine, must not find several truths."""
+    machines = {
+        "start": fleet.provided_machine(),
+        "other start": fleet.provided_machine(),
+        "recovery": fleet.silent_machine(),
+        "elsewhere": fleet.provided_machine("equinix"),
+    }
+    chosen, held_up = SCOPES[scope]
+    if "machine_id" in chosen:
+        chosen = {**chosen, "machine_id": machines[chosen["machine_id"]]}
+    pause_id = queries.pause(fleet.connection, owner="me", reason="maintenance", seconds=seconds, **chosen)
+    wanted = held_up if seconds != -1 else set()
+    assert told_paused(fleet.connection, machines) == [wanted] * 4
+    assert queries.resume(fleet.connection, pause_id)
+    assert told_paused(fleet.connection, machines) == [set()] * 4
+
+
+@pytest.mark.parametrize(
+    ("chosen", "covered"),
+    [
+        ({}, {"quarantined", "intended", "awaited"}),
+        ({"provider": "equinix"}, {"intended"}),
+        ({"process": START}, {"awaited"}),
+        ({"process": RECOVER}, set()),
+    ],
+)
+def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
+    fleet: Fleet, chosen: dict[str, Any], covered: set[str]
+) -> None:
+    """A pause of everything covers them too; one of a process does not cover a machine that needs nothing of it."""
+    machines = {
+        "quarantined": fleet.silent_machine(),
+        "intended": fleet.bare_machine(),
+        "awaited": fleet.provided_machine(),
+    }
+    fleet.change(
+        machines["quarantined"], f"INSERT INTO machine_quarantine VALUES ('{machines['quarantined']}', now(), '?', '')"
+    )
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=machines["intended"])
+    fleet.change(machines["awaited"], f"INSERT INTO machine_awaited VALUES ('{machines['awaited']}', now(), now())")
+    queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
+    listed, shown, _, counted = told_paused(fleet.connection, machines)
+    assert listed == shown == counted == covered
+
+
+def test_all_pauses_that_cover_a_machine_are_told_oldest_first(fleet: Fleet) -> None:
+    """Ending one of them is not enough."""
+    machine_id = fleet.provided_machine()
+    made = [
+        queries.pause(fleet.connection, owner="me", reason="?", **chosen)
+        for chosen in ({"machine_id": machine_id}, {}, {"provider": PROVIDER}, {"process": START})
+    ]
+    (listed,) = queries.list_machines(fleet.connection)
+    assert listed["pause_ids"] == queries.show_machine(fleet.connection, machine_id)["pause_ids"] == made
+
+
+def test_a_pause_ends_by_itself(fleet: Fleet) -> None:
+    """Forgotten pauses are how fleets rot."""
+    machine_id = fleet.provided_machine()
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id, seconds=300)
+    session = fleet.open_session(seconds=DAY)
+    assert claimed(session, START) == []
+    fleet.pass_time(295)
+    assert claimed(session, START) == []
+    fleet.pass_time(5)
+    assert queries.pauses(fleet.connection) == []
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
+    """Two operators have their reasons; ending one pause does not end the other."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session(seconds=DAY)
+    forever = queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    queries.pause(fleet.connection, owner="you", reason="?", machine_id=machine_id, seconds=600)
+    assert claimed(session, START) == []
+    assert queries.resume(fleet.connection, forever)
+    assert claimed(session, START) == []
+    fleet.pass_time(600)
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_a_resumed_machine_is_looked_at_at_once(fleet: Fleet) -> None:
+    """A paused machine is looked at every ten minutes; whoever resumes it does not want to wait for that."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    paused = queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    assert claimed(session, START) == []
+    assert work.claim(session, START, PROVIDER, 1).examined == 0, "it should be put off, or this proves nothing"
+    assert queries.resume(fleet.connection, paused)
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_a_pause_that_is_lifted_behind_our_back_is_noticed_in_ten_minutes(fleet: Fleet) -> None:
+    """Somebody may delete the row by hand."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session(seconds=DAY)
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    assert claimed(session, START) == []
+    fleet.sql("DELETE FROM pauses")
+    fleet.pass_time(600)
+    assert ids(claimed(session, START)) == [machine_id]
+
+
+def test_many_paused_machines_do_not_starve_the_others(fleet: Fleet) -> None:
+    """They have waited longest, but what was passed over once is not looked at again by every claim."""
+    fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 250)")
+    fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
+    fleet.sql(
+        "INSERT INTO machine_due SELECT machine_id, 'static', 'ShepherdAgentStart', machine_created_at FROM machines"
+    )
+    fleet.sql("INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'me', '?' FROM machines")
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    claims = [work.claim(session, START, PROVIDER, 100) for _ in range(4)]
+    assert [claim.examined for claim in claims] == [100, 100, 51, 0]
+    assert ids(claims[2].work) == [machine_id]
+
+
+def test_work_under_way_goes_on_through_a_pause(fleet: Fleet) -> None:
+    """Stopping it in the middle would be worse than letting it end."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    held = claimed(session, START)
+    queries.pause(fleet.connection, owner="me", reason="?")
+    assert work.finish(session, held) == {machine_id}
+    assert claimed(session, START) == []
+
+
+def test_pauses_in_force_are_told_with_their_reason(connection: Connection, fleet: Fleet) -> None:
+    """Whoever finds the fleet standing still wants to know why, and whom to ask."""
+    machine_id = fleet.provided_machine()
+    queries.pause(connection, owner="me", reason="firmware", machine_id=machine_id, process=START, seconds=60)
+    last = queries.pause(connection, owner="you", reason="fire", provider=PROVIDER)
+    first, second = queries.pauses(connection)
+    assert (first["owner"], first["reason"], first["machine_id"], first["process"]) == (
+        "me",
+        "firmware",
+        machine_id,
+        START,
+    )
+    assert first["expires_at"] > first["created_at"]
+    assert (second["pause_id"], second["provider"], second["expires_at"]) == (last, PROVIDER, None)
+    assert queries.resume(connection, last)
+    assert not queries.resume(connection, last)
+    assert [pause["owner"] for pause in queries.pauses(connection)] == ["me"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "creation"),
+    [
+        ({}, "paused by me: fire"),
+        ({"provider": PROVIDER}, "paused by me: fire"),
+        ({"provider": "equinix"}, None),
+        ({"process": START}, None),
+        ({"process": START, "provider": PROVIDER}, None),
+        ({"seconds": -1}, None),
+    ],
+)
+def test_a_pause_of_everything_or_of_its_provider_stops_the_provisioner(
+    connection: Connection, chosen: dict[str, Any], creation: str | None
+) -> None:
+    """It works on no machine of the BMDB, so the claim cannot hold it up."""
+    queries.pause(connection, owner="me", reason="fire", **chosen)
+    assert provisioning.paused(connection, PROVIDER) == creation
+
+
+def test_a_machine_that_the_provider_lost_is_set_aside_until_it_is_back(fleet: Fleet) -> None:
+    """Set aside twice or taken back twice is the same; an operator's pause is not the Provisioner's to end."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    for _ in range(2):
+        provisioning.set_aside(session, machine_id, "not listed")
+    assert len(queries.pauses(fleet.connection)) == 1
+    assert claimed(session, START) == []
+    assert provisioning.ledger(fleet.connection, PROVIDER).provided[0].set_aside
+    for _ in range(2):
+        provisioning.take_back(session, machine_id)
+    assert ids(claimed(session, START)) == [machine_id]
+
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    provisioning.take_back(session, machine_id)
+    assert len(queries.pauses(fleet.connection)) == 1

@@ -1,0 +1,376 @@
+"""
+What statements cost in a large fleet: they read what they are about, and never the fleet.
+
+EXPLAIN tells how many rows each one visited, with the plans that the planner
+makes for known parameters and with those that it keeps for any.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pg8000.native
+import pytest
+from shepherd_core.bmdb.statements import statements
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from shepherd_core.settings.functions import BmdbSettings
+
+    from simulator.environment.postgres import Postgres
+
+MACHINES = 100_000
+BATCH = 10
+
+# Three of four have an agent that sends heartbeats, every one has a past; 1 % are due now, the others within a day.
+PLANT = f"""
+INSERT INTO machines (machine_created_at)
+    SELECT now() - interval '1 day' - n * interval '1 second' FROM generate_series(1, {MACHINES}) n;
+INSERT INTO machine_provided
+    SELECT machine_id, 'static', machine_id::text, NULL, '192.0.2.1', 'ams',
+        CASE WHEN random() < 20.0 / {MACHINES} THEN 'Provisioning' ELSE 'Running' END
+    FROM machines;
+INSERT INTO machine_agent_started
+    SELECT machine_id, machine_created_at + interval '1 hour', decode(repeat('5e', 32), 'hex')
+    FROM machines WHERE random() < 0.75;
+INSERT INTO machine_agent_heartbeat
+    SELECT machine_id, now() - random() * interval '1 minute' FROM machine_agent_started;
+INSERT INTO machine_host_key SELECT machine_id, 'key', machine_created_at FROM machines;
+INSERT INTO machine_rebooted
+    SELECT machine_id, machine_created_at, machine_created_at FROM machines WHERE random() < 0.3;
+INSERT INTO machine_os_installation_request SELECT machine_id, 2, '' FROM machines WHERE random() < 0.3;
+INSERT INTO machine_os_installation_report
+    SELECT machine_id, 1, 'Success', '' FROM machine_os_installation_request;
+INSERT INTO machine_hardware_report SELECT machine_id, '' FROM machine_agent_heartbeat;
+INSERT INTO work_backoff
+    SELECT machine_id, 'ShepherdAgentStart', now() - interval '1 hour', '?', 60 FROM machines WHERE random() < 0.3;
+INSERT INTO machine_quarantine SELECT machine_id, now(), '?', repeat('?', 1500) FROM machines WHERE random() < 0.02;
+INSERT INTO machine_awaited
+    SELECT machine_id, now() - interval '2 hours', now() + (random() - 0.5) * interval '1 hour'
+    FROM machine_need WHERE process = 'ShepherdAgentStart' AND random() < 0.1;
+UPDATE work_backoff SET fault = CASE WHEN random() < 0.001 THEN 'access' ELSE 'unreached' END;
+INSERT INTO ssh_outages SELECT 'static', 'fra', now(), NULL, '?';
+INSERT INTO machine_due
+    SELECT n.machine_id, n.provider, n.process, now() + (random() - 0.01) * interval '1 day', 0, w.awaited_until
+    FROM machine_need n LEFT JOIN machine_awaited w ON w.machine_id = n.machine_id;
+INSERT INTO work_history
+    SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
+    FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
+INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
+    VALUES ('test', 'a test', 3600, now() + interval '1 hour');
+INSERT INTO work
+    SELECT machine_id, process, session_id FROM sessions, (
+        (SELECT machine_id, process FROM machine_due WHERE process = 'ShepherdAgentStart' LIMIT {BATCH})
+        UNION ALL
+        (SELECT machine_id, process FROM machine_due WHERE process = 'ShepherdRecovery' LIMIT {BATCH})
+    ) AS held;
+INSERT INTO provisioner_lock SELECT 'static', session_id FROM sessions;
+UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
+    WHERE machine_id IN (SELECT machine_id FROM machine_rebooted LIMIT {BATCH});
+INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
+INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
+INSERT INTO recovery_looks SELECT 'static', now();
+INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at)
+    SELECT 'static', place, 20, 'me', '?', now() + interval '1 hour' FROM unnest(ARRAY['', 'fra']) AS place;
+INSERT INTO recovery_override_machines (override_id, machine_id)
+    SELECT o.override_id, d.machine_id
+    FROM recovery_overrides o, (SELECT machine_id FROM machine_due WHERE process = 'ShepherdRecovery' LIMIT 10) AS d;
+INSERT INTO recovery_gaps (provider, began_at, ended_at)
+    SELECT 'static', now() - n * interval '1 hour', now() - n * interval '1 hour' + interval '30 minutes'
+    FROM generate_series(1, 24) n;
+WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
+    INSERT INTO machine_departed
+    SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
+INSERT INTO machine_release SELECT machine_id, now(), 'me', '?', now() FROM machine_rebooted LIMIT {BATCH};
+INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
+INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
+    SELECT 'test', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, 20) n;
+WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, 20) RETURNING machine_id)
+    INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM new;
+ANALYZE;
+"""
+
+ALL_DUE = "UPDATE machine_due SET not_before = now() - random() * interval '1 hour'; ANALYZE machine_due;"
+STATES = {
+    "few are due": "",
+    "all are due": ALL_DUE,
+    "few are due, and the statistics still say all": f"{ALL_DUE} UPDATE machine_due SET not_before = now() + "
+    "(random() - 0.01) * interval '1 day';",
+}
+
+# The rows of these are about as many as there are workers, pauses, and creations and recoveries under way.
+SMALL = {
+    "capacity_penalties",
+    "machine_awaited",
+    "machine_creation_intent",
+    "machine_release",
+    "pauses",
+    "provider_listings",
+    "provisioner_lock",
+    "recovery_gaps",
+    "recovery_override_machines",
+    "recovery_overrides",
+    "recovery_holds",
+    "recovery_looks",
+    "schema_migrations",
+    "sessions",
+    "ssh_outages",
+    "work",
+}
+
+# A page of the list has a hundred machines, whose state and pauses are looked up apart; a closing session counts to
+# 1,000. Where 1 % are due, the planner may read them all before it sorts them. The Recoverer looks at up to 1,000
+# machines, at up to nine tables for each. It has two windows: that of machines whose recovery is due, and that of
+# those which did not come back after one. Quarantine reads the history of its machines. A thousand rows of history
+# are forgotten at a time.
+LIMITS = {
+    "claim": 250,
+    "list_machines": 2_400,
+    "close_session": 1_500,
+    "look_at_silence": 35_000,
+    "take_overridden": 35_000,
+    "quarantine": 300,
+    "find_disagreements": 40_000,
+    "forget_history": 4_000,
+}
+LIMIT = 150
+
+RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
+
+# What a statement counts, and nobody else may scan.
+COUNTED = {"look_at_silence": {"machine_quarantine"}}
+
+MODES = ("force_custom_plan", "force_generic_plan")
+
+READS_ALL = {
+    "facts_of_all": "the Updater compares all machines with the provider's listing, once an hour",
+    "provided": "the Provisioner compares all machines with the provider's listing",
+    "departed": "the Provisioner looks for machines among them that the provider still lists",
+    "intents": "so many creations are not under way",
+    "penalized": "so much capacity does not fail",
+    "paused": "people read it",
+    "inventory": "people ask what the whole fleet consists of",
+    "count_machines": "people ask how the whole fleet is",
+    "machines_named": "people ask it, by the beginning of an id",
+    "applied_migrations": "a few rows",
+    "schema_exists": "the catalogue",
+    "create_schema_migrations": "no query",
+    "create_schema_lock": "no query",
+    "fill_schema_lock": "one row",
+    "take_schema_lock": "one row",
+    "record_migration": "one row",
+}
+
+
+@pytest.fixture(scope="module")
+def planted(postgres: Postgres) -> Iterator[BmdbSettings]:
+    """Return a large fleet to copy."""
+    settings = postgres.new_database()
+    with _driver(settings) as driver:
+        driver.run(PLANT)
+    yield settings
+    postgres.drop(settings)
+
+
+@pytest.fixture(scope="module", params=STATES)
+def large(
+    request: pytest.FixtureRequest, postgres: Postgres, planted: BmdbSettings
+) -> Iterator[pg8000.native.Connection]:
+    """Return a connection to a large fleet in each state."""
+    settings = postgres.new_database(planted.bmdb_name)
+    with _driver(settings) as driver:
+        driver.run(STATES[request.param] or "SELECT 1")
+        yield driver
+    postgres.drop(settings)
+
+
+def _driver(settings: BmdbSettings) -> pg8000.native.Connection:
+    return pg8000.native.Connection(
+        "postgres",
+        database=settings.bmdb_name,
+        unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}",
+        ssl_context=False,
+    )
+
+
+def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
+    """Return a value for every parameter of any statement."""
+    (session_id,) = driver.run("SELECT session_id FROM work LIMIT 1")[0]
+    held = [row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdAgentStart'")]
+    return {
+        "session_id": session_id,
+        "fence": 0,
+        "machine_ids": held,
+        "machine_id": held[0],
+        "process": "ShepherdAgentStart",
+        "provider": "static",
+        "limit": BATCH,
+        "machines": 20,
+        "first_heartbeat_seconds": 1800,
+        "silence_seconds": 600,
+        "again_seconds": None,
+        "recover_never_seconds": 1800,
+        "recover_silent_seconds": 600,
+        "recover_awaited_seconds": 0,
+        "settle_seconds": 120,
+        "grace_seconds": 1800,
+        "cooldown_seconds": 600,
+        "boot_seconds": 600,
+        "created": True,
+        "waiting": 1,
+        "max_machines": 50,
+        "rebooted": True,
+        "rungs": ["reboot"] * BATCH,
+        "healthy_untils": [None] * BATCH,
+        "concludes": [False] * BATCH,
+        "skipped_ids": held[:1],
+        "skipped_rungs": ["power-cycle"],
+        "skipped_causes": ["cannot"],
+        "public_keys": ["5e" * 32] * BATCH,
+        "host_keys": ["key"] * BATCH,
+        "host_key": "key",
+        "causes": ["no luck"] * BATCH,
+        "intervals": [60] * BATCH,
+        "not_befores": ["2026-01-01"] * BATCH,
+        "known": held[:1],
+        "sample": 1000,
+        "start": UUID(int=2**127),
+        "passed_over": ["fra"],
+        "public_key": "\\x" + "5e" * 32,
+        "signed_at": 1,
+        "stale_seconds": 1e12,
+        "raw": "\\x",
+        "hardware_threads": 1,
+        "memory_bytes": 1,
+        "disks": 1,
+        "disk_bytes": 1,
+        "result": "Success",
+        "reasons": ["?", "?"],
+        "event": "Finished",
+        "ended_as": "Recovered",
+        "faults": ["machine"] * BATCH,
+        "after": UUID(int=2**127),
+        "component_name": "test",
+        "runtime_info": "a test",
+        "seconds": 60,
+        "schema_version": 3,
+        "cause": "no luck",
+        "capacity_id": "rack",
+        "reason": "?",
+        "owner": "me",
+        "pause_id": UUID(int=1),
+        "provider_id": "new",
+        "provider_reservation_id": None,
+        "provider_ip_address": None,
+        "provider_location": None,
+        "provider_status": None,
+        "heed_pauses": True,
+        "how": "Forgotten",
+        "fresh_seconds": 3600,
+        "despite_heartbeat": True,
+        "holder": session_id,
+        "reservation_ids": [None] * BATCH,
+        "addresses": ["192.0.2.1"] * BATCH,
+        "locations": ["ams"] * BATCH,
+        "statuses": ["Running"] * BATCH,
+        "location": None,
+        "generation": 3,
+        "request": "00",
+        "requested": None,
+        "reported": None,
+        "reported_result": None,
+        "days": 1,
+    }
+
+
+# Where the general values would find nothing to do.
+SPECIAL: dict[str, dict[str, Any]] = {
+    "fence_session": {"fence": 1},
+    "hold_recovery": {"locations": ["fra", "rack"]},
+    "record_ssh_outages": {"locations": ["fra", "rack"]},
+    "no_longer_due": {"process": "ShepherdRecovery"},
+    "spare": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},
+    "finish_recovery": {"process": "ShepherdRecovery"},
+    "quarantine": {"process": "ShepherdRecovery"},
+    "attempt_recovery": {"process": "ShepherdRecovery"},
+    "list_machines": {"limit": 100},
+    "override_recovery": {"location": "fra"},
+    "withdraw_override": {"location": "fra"},
+    "start_work": {"process": "ShepherdAccess"},
+}
+
+
+def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: Any) -> dict[str, Any]:
+    """Return the plan that ran for a statement with the *chosen* parameters; what it did is undone."""
+    values = parameters(driver) | SPECIAL.get(name, {}) | chosen
+    if SPECIAL.get(name, {}).get("process") == "ShepherdRecovery":
+        values["machine_ids"] = [
+            row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdRecovery'")
+        ]
+    if name in ("provide", "forget_intent"):
+        values["machine_id"] = driver.run("SELECT machine_id FROM machine_creation_intent LIMIT 1")[0][0]
+    if name in ("depart", "ask_release", "withdraw_release"):
+        values["machine_id"] = driver.run("SELECT machine_id FROM machine_release LIMIT 1")[0][0]
+    text, in_order = pg8000.native.to_statement(statements()[name])
+    arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))
+    driver.run(f"SET plan_cache_mode = {mode}")
+    driver.run(f"PREPARE explained AS {text}")
+    driver.run("BEGIN")
+    try:
+        execute = f"EXECUTE explained({arguments})" if arguments else "EXECUTE explained"
+        answer = driver.run(f"EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) {execute}")[0][0]
+    finally:
+        driver.run("ROLLBACK")
+        driver.run("DEALLOCATE explained")
+    found: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    return found
+
+
+def scans(node: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Return each scan of a plan as its kind, what it reads and how many rows it visited in all."""
+    what = node.get("Relation Name") or (node.get("Index Name") if node["Node Type"] == "Bitmap Index Scan" else None)
+    if what is not None and "Scan" in node["Node Type"]:
+        removed = sum(count for key, count in node.items() if key.startswith("Rows Removed by"))
+        yield node["Node Type"], what, node["Actual Loops"] * (node["Actual Rows"] + removed)
+    for part in node.get("Plans", []):
+        yield from scans(part)
+
+
+def check(plan: dict[str, Any], limit: int, counted: Collection[str] = ()) -> None:
+    """Hold a plan to what it may read."""
+    found = [scan for scan in scans(plan) if scan[1] not in SMALL.union(counted)]
+    assert [what for kind, what, _ in found if kind == "Seq Scan"] == []
+    assert sum(rows for _, _, rows in found) <= limit, found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", sorted(set(statements()) - set(READS_ALL)))
+def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
+    large: pg8000.native.Connection, name: str, mode: str
+) -> None:
+    """A claim of the predecessor read all machines to find that none was due: the usual case, and its worst."""
+    check(explain(large, name, mode), LIMITS.get(name, LIMIT), COUNTED.get(name, ()))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native.Connection, mode: str) -> None:
+    """Most machines wait for their recovery: every one that sends heartbeats."""
+    check(explain(large, "claim", mode, process="ShepherdRecovery"), RECOVERY_CLAIM_LIMIT)
+
+
+def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Connection) -> None:
+    """Or else the test above would prove nothing."""
+    large.run("SET max_parallel_workers_per_gather = 0")  # of parallel workers it tells the rounded mean
+    large.run("PREPARE whole AS SELECT count(*) FROM machine_due WHERE revision = 7")
+    plan = large.run("EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) EXECUTE whole")[0][0]
+    large.run("DEALLOCATE whole")
+    ((kind, what, rows),) = scans((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
+    assert (kind, what, rows) == ("Seq Scan", "machine_due", MACHINES)
+
+
+def test_statements_that_read_all_are_still_there() -> None:
+    """An exception for a statement that is gone would wait for another of that name."""
+    assert set(READS_ALL) <= set(statements())

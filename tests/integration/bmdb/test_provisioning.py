@@ -1,0 +1,266 @@
+"""What the Provisioner keeps in the BMDB: one of them at a time, and nothing written by one that was taken for dead."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.listings.provisioning import Past
+from shepherd_core.bmdb.machines.explain import Block, why
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain import records
+from shepherd_core.domain.errors import SessionExpired, StatementFailed
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
+from shepherd_core.domain.records import Intent, Provided
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+MACHINE = Machine(
+    provider_id=ProviderId("machine 1"),
+    availability=Availability.KNOWN_USED,
+    address=ip_address("2001:db8::1"),
+    reservation_id="rack 1",
+    location="am6",
+    status=ProviderStatus.RUNNING,
+)
+
+
+@pytest.fixture
+def session(fleet: Fleet) -> Session:
+    """Return the session of the one Provisioner."""
+    opened = fleet.open_session(connection=fleet.connect())
+    assert provisioning.take_lock(opened, PROVIDER) == Past()
+    return opened
+
+
+def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
+    """Decide on a machine where nothing is on hold, and return its id."""
+    machine_id = provisioning.intend(session, provider, capacity_id)
+    assert machine_id is not None
+    return machine_id
+
+
+def writes(session: Session, intended: Intent) -> dict[str, Callable[[], object]]:
+    """Return everything that needs the lock."""
+    return {
+        "intend": lambda: provisioning.intend(session, PROVIDER, "rack 2"),
+        "provide": lambda: provisioning.provide(session, PROVIDER, intended.machine_id, MACHINE),
+        "forget": lambda: provisioning.forget(session, PROVIDER, intended),
+    }
+
+
+WRITES = ("intend", "provide", "forget")
+
+
+def recorded(fleet: Fleet) -> list[list[Any]]:
+    """Return how much of what those would change is there."""
+    return fleet.sql(
+        "SELECT (SELECT count(*) FROM machines), (SELECT count(*) FROM machine_creation_intent), "
+        "(SELECT count(*) FROM machine_provided), (SELECT count(*) FROM machine_due)"
+    )
+
+
+def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, session: Session) -> None:
+    """The intent comes first, so that a crash at the provider leaves something to adopt the machine by."""
+    machine_id = intend(session, PROVIDER, "rack 1")
+    (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
+    assert (intent.machine_id, intent.capacity_id) == (machine_id, "rack 1")
+    assert claimed(session, Process.AGENT_START) == []
+
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE)
+    ledger = provisioning.ledger(fleet.connection, PROVIDER)
+    assert ledger.intents == ()
+    assert ledger.provided == (
+        Provided(machine_id, ProviderId("machine 1"), "rack 1", ProviderStatus.RUNNING, set_aside=False),
+    )
+    assert fleet.sql("SELECT provider_ip_address, provider_location FROM machine_provided") == [["2001:db8::1", "am6"]]
+    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+
+def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: Fleet, session: Session) -> None:
+    """An attempt that comes too early costs a call and a failure; nothing else is held against the machine."""
+    machine_id = intend(session, PROVIDER, "rack 1")
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
+    assert claimed(session, Process.AGENT_START) == []
+    verdict = why(fleet.connection, machine_id, Silence())[0][0]
+    assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
+    assert verdict.because == "left alone: it was only just created, and has yet to boot"
+
+    fleet.pass_time(301)
+    (work,) = claimed(session, Process.AGENT_START)
+    assert (work.machine_id, work.last_interval_seconds) == (machine_id, None)
+
+
+def test_an_operator_may_have_a_machine_tried_before_that(fleet: Fleet, session: Session) -> None:
+    """Who sees that it is up need not wait."""
+    machine_id = intend(session, PROVIDER, "rack 1")
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=HOUR)
+    (ended,) = remediation.retry(fleet.connection, machine_id, reason="it is up")
+    assert ended["process"] == Process.AGENT_START
+    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+
+@pytest.mark.parametrize("host_key", ["ssh-ed25519 AAAA", None], ids=["known to the provider", "not known"])
+def test_the_host_key_of_a_machine_is_pinned_if_the_provider_knows_it(
+    fleet: Fleet, session: Session, host_key: str | None
+) -> None:
+    """Whoever answers in the machine's place at the very first contact is found out."""
+    machine_id = intend(session, PROVIDER, None)
+    provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key=host_key))
+    (work,) = claimed(session, Process.AGENT_START)
+    assert (work.machine_id, work.host_key) == (machine_id, host_key)
+    assert ("host_key" in fleet.tags(machine_id)) is (host_key is not None)
+
+
+def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Session) -> None:
+    """A Provisioner that was taken for dead must not decide whom the loops trust."""
+    machine_id = intend(session, PROVIDER, None)
+    fleet.expire(session)
+    with pytest.raises(SessionExpired):
+        provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key="ssh-ed25519 AAAA"))
+    assert fleet.tags(machine_id) == set()
+
+
+def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Session) -> None:
+    """A forgotten intent takes the row of its machine along, which never existed."""
+    provisioning.intend(session, PROVIDER, None)
+    fleet.pass_time(600)
+    assert provisioning.take_lock(fleet.open_session(), "equinix") is not None
+    (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
+    assert 600 <= intent.age_seconds < 660
+    provisioning.forget(session, PROVIDER, intent)
+    assert recorded(fleet) == [[0, 0, 0, 0]]
+
+
+def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
+    """Two rows for one machine would be worked on by two."""
+    first, second = (intend(session, PROVIDER, None) for _ in range(2))
+    provisioning.provide(session, PROVIDER, first, MACHINE)
+    with pytest.raises(StatementFailed, match="23505"):
+        provisioning.provide(session, PROVIDER, second, MACHINE)
+    assert recorded(fleet) == [[2, 1, 1, 1]]
+
+
+def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
+    """Each has its own lock, and its own books."""
+    other = fleet.open_session()
+    assert provisioning.take_lock(other, "equinix") == Past()
+    machine_id = intend(session, PROVIDER, None)
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE)
+    provisioning.penalize(session, PROVIDER, "rack 9", HOUR, "no power")
+    assert provisioning.ledger(fleet.connection, "equinix") == records.Ledger()
+    with pytest.raises(SessionExpired):
+        provisioning.intend(session, "equinix", None)
+
+
+def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> None:
+    """However often the schedule fires; the one may ask again, the other may when it is gone."""
+    other = fleet.open_session()
+    assert provisioning.take_lock(other, PROVIDER) is None
+    assert provisioning.take_lock(session, PROVIDER) is not None
+    for write in writes(other, Intent(uuid4(), None)).values():
+        with pytest.raises(SessionExpired):
+            write()
+    session.close()
+    assert provisioning.take_lock(other, PROVIDER) is not None
+
+
+def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
+    """Also at the very first time, when there is no row to lock yet."""
+    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(lambda session: provisioning.take_lock(session, "equinix"), sessions))
+    assert sorted(taken, key=str) == [None, None, None, Past()]
+
+
+def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) -> None:
+    """It falls with the session's deadline, and what the dead one still tries is refused."""
+    intended = Intent(intend(session, PROVIDER, None), None)
+    fleet.pass_time(HOUR)
+    before = recorded(fleet)
+    for write in writes(session, intended).values():
+        with pytest.raises(SessionExpired):
+            write()
+    heir = fleet.open_session()
+    assert provisioning.take_lock(heir, PROVIDER) is not None
+    for write in writes(session, intended).values():
+        with pytest.raises(SessionExpired):
+            write()
+    assert recorded(fleet) == before
+    provisioning.provide(heir, PROVIDER, intended.machine_id, MACHINE)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_that_waited_beyond_the_deadline_is_refused(fleet: Fleet, session: Session, write: str) -> None:
+    """It began in time and got the lock too late."""
+    intended = Intent(intend(session, PROVIDER, None), None)
+    before = recorded(fleet)
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '0.4 seconds'")
+    fleet.connection.script("BEGIN; SELECT 1 FROM provisioner_lock FOR UPDATE")
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(writes(session, intended)[write])
+        fleet.wait_until_blocked()
+        fleet.wait_until_dead(session)
+        fleet.connection.script("COMMIT")
+        with pytest.raises(SessionExpired):
+            written.result(timeout=20)
+    assert recorded(fleet) == before
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session, write: str) -> None:
+    """Another Provisioner was just taking the lock, because this one had died for a moment."""
+    intended = Intent(intend(session, PROVIDER, None), None)
+    before = recorded(fleet)
+    heir = fleet.open_session()
+    fleet.connection.script(
+        f"BEGIN; UPDATE provisioner_lock SET session_id = '{heir.session_id}' WHERE provider = '{PROVIDER}'"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(writes(session, intended)[write])
+        fleet.wait_until_blocked()
+        fleet.connection.script("COMMIT")
+        with pytest.raises(SessionExpired):
+            written.result(timeout=20)
+    assert recorded(fleet) == before
+
+
+def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Session) -> None:
+    """The pause between two creations must hold from one invocation to the next."""
+    provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE, created=True)
+    fleet.pass_time(30)
+    provisioning.provide(
+        session, PROVIDER, intend(session, PROVIDER, None), replace(MACHINE, provider_id=ProviderId("taken over"))
+    )
+    past = provisioning.take_lock(session, PROVIDER)
+    assert past is not None
+    assert 30 <= past.idle_seconds < 60
+
+
+def test_penalized_capacity_is_left_alone_for_its_time(fleet: Fleet, session: Session) -> None:
+    """In the predecessor a restart forgot it; penalizing again moves the end, and success ends it."""
+    for _ in range(2):
+        provisioning.penalize(session, PROVIDER, "rack 1", HOUR, "no power")
+        provisioning.penalize(session, PROVIDER, "rack 2", HOUR, "no power")
+        fleet.pass_time(HOUR - 60)
+    assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 1", "rack 2"}
+    fresh = fleet.open_session()
+    provisioning.take_lock(fresh, PROVIDER)
+    provisioning.provide(fresh, PROVIDER, intend(fresh, PROVIDER, "rack 1"), MACHINE)
+    assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 2"}
+    fleet.pass_time(60)
+    assert provisioning.ledger(fleet.connection, PROVIDER).penalized == frozenset()

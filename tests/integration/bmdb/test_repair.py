@@ -1,0 +1,284 @@
+"""
+The repair of the due index: what disagrees with the facts is found, mended and told; what may be so is left alone.
+
+Rows are spoiled by hand here, as a defect would. That nothing of ours spoils one
+is what the invariants say (``tests/chaos``), and the tests of the locks.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import due, queries
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops.updater import Updater
+from shepherd_core.telemetry import Metric
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, claimed, ids
+from tests.support.bmdb.listings import Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from uuid import UUID
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+DAY = 24 * HOUR
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+
+# What is spoiled, on what kind of machine, what is said of it, and which loop finds the machine again.
+SPOILED: dict[str, tuple[str, str, str, Process]] = {
+    "due for nothing": ("process = NULL", "provided", "it is due for nothing, and needs ShepherdAgentStart", START),
+    "due for nothing, silent": (
+        "process = NULL",
+        "silent",
+        "it is due for nothing, and needs ShepherdRecovery",
+        RECOVER,
+    ),
+    "due for another": (
+        "process = 'ShepherdRecovery', not_before = 'infinity'",
+        "provided",
+        "it is due for ShepherdRecovery, and needs ShepherdAgentStart",
+        START,
+    ),
+    "due elsewhere": ("provider = 'equinix'", "provided", "it is due at provider equinix", START),
+    "due never": ("not_before = 'infinity'", "provided", "it is due for ShepherdAgentStart too late", START),
+    "due in an hour": (
+        "not_before = clock_timestamp() + interval '1 hour'",
+        "provided",
+        "it is due for ShepherdAgentStart too late",
+        START,
+    ),
+    "recovery is due in two days": (
+        "not_before = clock_timestamp() + interval '2 days'",
+        "silent",
+        "it is due for ShepherdRecovery too late",
+        RECOVER,
+    ),
+    "nobody looks whether it came back": (
+        "recover_at = NULL",
+        "not back",
+        "it was told to come back, and nobody is to look whether it did",
+        RECOVER,
+    ),
+    "somebody looks next month": (
+        "recover_at = clock_timestamp() + interval '30 days'",
+        "not back",
+        "it was told to come back, and somebody is to look too late whether it did",
+        RECOVER,
+    ),
+}
+
+
+@pytest.fixture
+def updater(fleet: Fleet, clock: ManualClock) -> Updater:
+    """Return the Updater of a provider, which lists nothing."""
+    return Updater(Listed(), fleet.connection, clock, 30, HOUR)
+
+
+def run(updater: Updater) -> float:
+    """Return how many machines a pass has repaired."""
+    return updater.run(Deadline(updater.clock, 600), "a test")[Metric.REPAIRED]
+
+
+def planted(fleet: Fleet, kind: str) -> UUID:
+    """Return a machine of a kind, among others."""
+    make: dict[str, Callable[[], UUID]] = {
+        "provided": fleet.provided_machine,
+        "silent": fleet.silent_machine,
+        "not back": lambda: not_back(fleet),
+    }
+    machine_id = make[kind]()
+    for _ in range(3):
+        fleet.provided_machine()
+        fleet.silent_machine()
+    return machine_id
+
+
+def not_back(fleet: Fleet) -> UUID:
+    """Return a machine that did not come back after a recovery, at which an agent start was tried in vain."""
+    machine_id = fleet.silent_machine()
+    session = fleet.open_session(DAY)
+    work.finish_recovery(session, claimed(session, RECOVER), 60, grace_seconds=HOUR)
+    fleet.pass_time(61)
+    work.fail(session, {each: work.Failure("?", 10 * HOUR) for each in claimed(session, START)})
+    fleet.pass_time(HOUR)
+    session.close()
+    return machine_id
+
+
+def spoil(fleet: Fleet, machine_id: UUID, how: str) -> None:
+    """Change a due row past the product's code."""
+    fleet.sql(f"UPDATE machine_due SET {how} WHERE machine_id = :id", id=machine_id)
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_due_row_that_disagrees_with_the_facts_is_mended_and_told(
+    fleet: Fleet, updater: Updater, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    """Its machine would wait for ever, and nobody would know; the loop that it waits for finds it at once."""
+    how, kind, said, process = SPOILED[what]
+    machine_id = planted(fleet, kind)
+    assert due.disagreements(fleet.connection, PROVIDER) == {}
+    spoil(fleet, machine_id, how)
+    assert run(updater) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = [line for line in lines if line["level"] == "ERROR"]
+    assert (line["machine_id"], line["wrong"]) == (str(machine_id), said)
+    assert machine_id in ids(claimed(fleet.open_session(), process))
+    assert run(updater) == 0
+
+
+def test_a_machine_without_a_due_row_gets_one(fleet: Fleet) -> None:
+    """No claim reads anything but due rows."""
+    machine_id = planted(fleet, "provided")
+    fleet.sql("DELETE FROM machine_due WHERE machine_id = :id", id=machine_id)
+    assert due.repair(fleet.connection, PROVIDER) == {machine_id: "it has no due row"}
+    assert machine_id in ids(claimed(fleet.open_session(), START))
+
+
+def test_a_due_row_without_a_machine_is_dropped(fleet: Fleet) -> None:
+    """It would stand at the head of every claim, which never moves it."""
+    machine_id = planted(fleet, "provided")
+    fleet.sql("DELETE FROM machine_provided WHERE machine_id = :id", id=machine_id)
+    assert due.repair(fleet.connection, PROVIDER) == {machine_id: "it is due, and no provider has it"}
+    assert fleet.sql("SELECT 1 FROM machine_due WHERE machine_id = :id", id=machine_id) == []
+
+
+def test_what_is_wrong_elsewhere_is_left_to_the_updater_there(fleet: Fleet) -> None:
+    """Whose metric has the name of that provider, and whose alarm goes off."""
+    machine_id = fleet.provided_machine("equinix")
+    spoil(fleet, machine_id, "process = NULL")
+    assert due.repair(fleet.connection, PROVIDER) == {}
+    assert list(due.repair(fleet.connection, "equinix")) == [machine_id]
+
+
+def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) -> None:
+    """And mends nothing."""
+    machine_id = planted(fleet, "provided")
+    spoil(fleet, machine_id, "process = NULL")
+    before = fleet.sql("SELECT * FROM machine_due ORDER BY machine_id")
+    wrong = {"machine_id": machine_id, "wrong": "it is due for nothing, and needs ShepherdAgentStart"}
+    assert updater.plan(Deadline(updater.clock, 60))["repairs"] == [wrong]
+    assert fleet.sql("SELECT * FROM machine_due ORDER BY machine_id") == before
+    assert run(updater) == 1
+
+
+def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) -> None:
+    """Each time another, so that in the end all of them were; and never more at once."""
+    fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 700)")
+    fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
+    fleet.sql("INSERT INTO machine_due SELECT machine_id, 'static', NULL, now() FROM machines")
+    machines = [row[0] for row in fleet.sql("SELECT machine_id FROM machines ORDER BY machine_id")]
+    for start in (0, 100, 300):
+        found = due.disagreements(fleet.connection, PROVIDER, machines[start])
+        assert sorted(found) == sorted([*machines, *machines][start : start + 500])
+    assert len(due.repair(fleet.connection, PROVIDER, machines[0])) == 500
+    assert sorted(due.repair(fleet.connection, PROVIDER, machines[500])) == machines[500:]
+
+
+@pytest.mark.parametrize("when", ["before it is judged again", "while it is judged"])
+def test_what_somebody_is_just_changing_is_not_taken_for_wrong(fleet: Fleet, when: str) -> None:
+    """The suspicion was true a moment ago; what holds is judged under the lock."""
+    machine_id = planted(fleet, "provided")
+    spoil(fleet, machine_id, "process = NULL")
+    twin = fleet.connect()
+    with ThreadPoolExecutor(1) as pool:
+
+        def change() -> Future[dict[UUID, str]]:
+            twin.run("lock_due", machine_ids=[machine_id])
+            late = pool.submit(due.repair, fleet.connection, PROVIDER)
+            fleet.wait_until_blocked()
+            if when == "while it is judged":
+                twin.run("rearm", machine_ids=[machine_id])
+            else:
+                twin.script(f"DELETE FROM machine_due WHERE machine_id = '{machine_id}'")
+                twin.script(f"DELETE FROM machine_provided WHERE machine_id = '{machine_id}'")
+            return late
+
+        assert twin.transact(change).result(WAIT_SECONDS) == {}
+
+
+def _nothing(fleet: Fleet) -> None:
+    fleet.provided_machine()
+
+
+def _worked_on(fleet: Fleet) -> None:
+    fleet.provided_machine()
+    session = fleet.open_session(3 * DAY)
+    assert claimed(session, START)
+    session.poke()
+
+
+def _in_backoff(fleet: Fleet) -> None:
+    fleet.provided_machine()
+    session = fleet.open_session()
+    work.fail(session, {each: work.Failure("?", 3 * DAY) for each in claimed(session, START)})
+
+
+def _passed_over(fleet: Fleet) -> None:
+    machine_id = fleet.provided_machine()
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    assert claimed(fleet.open_session(), START) == []
+
+
+def _paused_no_more(fleet: Fleet) -> None:
+    _passed_over(fleet)
+    fleet.sql("DELETE FROM pauses")
+
+
+def _settles(fleet: Fleet) -> None:
+    fleet.silent_machine()
+    session = fleet.open_session()
+    work.finish_recovery(session, claimed(session, RECOVER), 3 * DAY, grace_seconds=6 * DAY, rebooted=False)
+    assert claimed(session, RECOVER) == []  # which finds no agent start that failed, and so waits for ever
+
+
+def _reports(fleet: Fleet) -> None:
+    machine_id = fleet.silent_machine()
+    assert queries.record_heartbeat(fleet.connection, machine_id)
+    silence = work.Silence(silence_seconds=DAY - 1)
+    assert claimed(fleet.open_session(), RECOVER, silence=silence) == []
+
+
+def _taken_back_end_of_a_hold(fleet: Fleet) -> None:
+    fleet.silent_machine()
+    fleet.sql("INSERT INTO recovery_holds VALUES ('static', '', now() - interval '2 hours', now(), '?')")
+    assert claimed(fleet.open_session(), RECOVER) == []
+    fleet.sql("UPDATE recovery_holds SET ended_at = NULL")
+
+
+def _installed(fleet: Fleet) -> None:
+    machine_id = fleet.silent_machine()
+    fleet.request_installation(machine_id, 1)
+    fleet.report_installation(machine_id, 1)
+    spoil(fleet, machine_id, "process = 'ShepherdRecovery', not_before = 'infinity'")
+
+
+LEGITIMATE = {
+    "nothing": _nothing,
+    "a session that works on it": _worked_on,
+    "a backoff": _in_backoff,
+    "a pause": _passed_over,
+    "a pause that somebody deleted": _paused_no_more,
+    "a settle time": _settles,
+    "a heartbeat": _reports,
+    "a hold that begins anew": _taken_back_end_of_a_hold,
+    "a machine that needs nothing": _installed,
+}
+
+
+@pytest.mark.parametrize("reason", LEGITIMATE)
+def test_a_row_that_is_later_for_a_reason_is_left_as_it_is(fleet: Fleet, reason: str) -> None:
+    """An alarm that goes off in a healthy fleet is one that nobody heeds."""
+    LEGITIMATE[reason](fleet)
+    before = fleet.sql("SELECT * FROM machine_due")
+    assert due.repair(fleet.connection, PROVIDER) == {}
+    assert fleet.sql("SELECT * FROM machine_due") == before

@@ -1,0 +1,302 @@
+"""The Updater's place for each provider, the fence in front of what it writes, and what its statements read."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pg8000.native
+import pytest
+from shepherd_core.bmdb.listings import provider_facts
+from shepherd_core.bmdb.listings.provider_facts import Change, Outlook
+from shepherd_core.bmdb.statements import statements
+from shepherd_core.domain.errors import SessionExpired
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER
+from tests.support.bmdb.listings import facts, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+
+    from simulator.environment.postgres import Postgres
+    from tests.support.bmdb.fleet import Fleet
+
+MOMENT = 0.4
+"""Seconds: long enough to begin something within it, short enough to wait for its end."""
+
+# A database in use for years: all settled, but for those that are missing, or failed for good, and without address.
+MACHINES = 100_000
+PLANT = f"""
+INSERT INTO machines SELECT gen_random_uuid(), now() - interval '1 day' FROM generate_series(1, {MACHINES});
+INSERT INTO machine_provided
+    SELECT machine_id, 'static', machine_id::text, NULL,
+        CASE WHEN random() < 0.9 THEN '192.0.2.1' END,
+        'ams',
+        (ARRAY['Missing', 'ProvisioningFailedPermanent'])[1 + floor(2 * random())::int]
+    FROM machines;
+UPDATE machine_provided SET provider_status = 'Running', provider_ip_address = '192.0.2.1' WHERE random() < 0.9;
+INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
+    VALUES ('test', 'a test', 3600, now() + interval '1 hour');
+INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
+VACUUM ANALYZE machine_provided;
+VACUUM ANALYZE machines;
+"""
+UNSETTLED = 20
+HANDFUL = 12
+"""Blocks: the indexes' pages from root to leaf, and one page of each small table."""
+
+
+@pytest.fixture
+def holder(fleet: Fleet) -> Session:
+    """Return a session on a connection of its own that is the Updater's."""
+    session = fleet.open_session(connection=fleet.connect())
+    assert provider_facts.begin(session, PROVIDER, None)
+    return session
+
+
+def a_change(fleet: Fleet) -> Change:
+    """Return a change of a machine that is up."""
+    machine_id = fleet.provided_machine()
+    record(fleet, machine_id)
+    (known,) = (
+        each
+        for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)
+        if each.machine_id == machine_id
+    )
+    return Change(known, replace(known.facts, location="fra"))
+
+
+def location(fleet: Fleet, machine_id: UUID) -> str | None:
+    """Return where a machine is on record to be."""
+    return facts(fleet, machine_id)[2]
+
+
+# --- one at a time ---
+
+
+def test_one_of_two_that_saw_the_same_becomes_the_updater(fleet: Fleet) -> None:
+    """Both may have seen that there was none, or the same dead one."""
+    first, second, third = (fleet.open_session() for _ in range(3))
+    assert provider_facts.begin(first, PROVIDER, None)
+    assert not provider_facts.begin(second, PROVIDER, None)
+    fleet.expire(first)
+    assert provider_facts.begin(second, PROVIDER, first.session_id)
+    assert not provider_facts.begin(third, PROVIDER, first.session_id)
+
+
+def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder: Session) -> None:
+    """The second waits for the first to commit, and then sees who it is."""
+    fleet.expire(holder)
+    first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
+    outcome: list[Future[bool]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def take() -> None:
+            assert provider_facts.begin(first, PROVIDER, holder.session_id)
+            outcome.append(pool.submit(provider_facts.begin, second, PROVIDER, holder.session_id))
+            fleet.wait_until_blocked()
+
+        fleet.connection.transact(take)
+        assert outcome[0].result(timeout=20) is False
+
+
+def test_what_there_is_to_do_is_told_with_who_is_at_it(fleet: Fleet, holder: Session) -> None:
+    """A pass leaves when another is at work, and takes the place of one that died."""
+    fleet.provided_machine()
+    fleet.provided_machine("equinix")
+    look = partial(provider_facts.look, fleet.connection, PROVIDER, HOUR)
+    assert look() == Outlook(1, due=True, holder=holder.session_id, held=True)
+    provider_facts.end(holder, PROVIDER)
+    assert look() == Outlook(1, due=False, holder=holder.session_id, held=True)
+    fleet.expire(holder)
+    assert look() == Outlook(1, due=False, holder=holder.session_id, held=False)
+    fleet.pass_time(HOUR)
+    assert look().due
+    assert provider_facts.look(fleet.connection, "none", HOUR) == Outlook(0, due=True, holder=None, held=False)
+
+
+# --- the fence ---
+
+
+def test_a_dead_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
+    """Whoever is dead may have an heir."""
+    change = a_change(fleet)
+    fleet.expire(holder)
+    with pytest.raises(SessionExpired):
+        provider_facts.write(holder, PROVIDER, [change])
+    assert location(fleet, change.known.machine_id) == "ams"
+
+
+def test_who_never_became_the_updater_writes_nothing(fleet: Fleet, holder: Session) -> None:
+    """A live session is not enough."""
+    change = a_change(fleet)
+    with pytest.raises(SessionExpired):
+        provider_facts.write(fleet.open_session(), PROVIDER, [change])
+    with pytest.raises(SessionExpired):
+        provider_facts.write(holder, "equinix", [change])
+    assert location(fleet, change.known.machine_id) == "ams"
+
+
+def test_who_lost_the_place_neither_writes_nor_ends_the_listing(fleet: Fleet, holder: Session) -> None:
+    """Its session may have turned out to be alive; the other read what is on record, and relies on it."""
+    change = a_change(fleet)
+    assert provider_facts.begin(fleet.open_session(), PROVIDER, holder.session_id)
+    with pytest.raises(SessionExpired):
+        provider_facts.write(holder, PROVIDER, [change])
+    with pytest.raises(SessionExpired):
+        provider_facts.end(holder, PROVIDER)
+    assert location(fleet, change.known.machine_id) == "ams"
+    assert fleet.sql("SELECT listed_at FROM provider_listings") == [[None]]
+
+
+def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, holder: Session) -> None:
+    """It looks at the clock when it has the provider's row, not when it began."""
+    change = a_change(fleet)
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second'", s=MOMENT)
+    fleet.connection.script("BEGIN; UPDATE provider_listings SET began_at = began_at")
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(provider_facts.write, holder, PROVIDER, [change])
+        fleet.wait_until_blocked()
+        fleet.wait_until_dead(holder)
+        fleet.connection.script("COMMIT")
+        with pytest.raises(SessionExpired):
+            written.result(timeout=20)
+    assert location(fleet, change.known.machine_id) == "ams"
+
+
+def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet: Fleet, holder: Session) -> None:
+    """The heir reads what is on record next; from then on it must not change behind its back."""
+    change = a_change(fleet)
+    heir = fleet.open_session()
+    written: list[Future[list[Change]]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def take() -> None:
+            assert provider_facts.begin(heir, PROVIDER, holder.session_id)
+            written.append(pool.submit(provider_facts.write, holder, PROVIDER, [change]))
+            fleet.wait_until_blocked()
+
+        fleet.connection.transact(take)
+        with pytest.raises(SessionExpired):
+            written[0].result(timeout=20)
+    assert location(fleet, change.known.machine_id) == "ams"
+
+
+def test_what_is_written_is_a_sign_of_life(fleet: Fleet, holder: Session) -> None:
+    """Chunk after chunk may take longer than a session lives."""
+    change = a_change(fleet)
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '1 minute'")
+    assert provider_facts.write(holder, PROVIDER, [change]) == [change]
+    assert fleet.sql("SELECT deadline > clock_timestamp() + interval '50 minutes' FROM sessions") == [[True]]
+    assert fleet.sql("SELECT deadline <= clock_timestamp() + interval '1 hour' FROM sessions") == [[True]]
+    assert location(fleet, change.known.machine_id) == "fra"
+
+
+def test_what_is_written_twice_is_the_same(fleet: Fleet, holder: Session) -> None:
+    """After a broken connection somebody may try again."""
+    change = a_change(fleet)
+    assert [provider_facts.write(holder, PROVIDER, [change]) for _ in range(2)] == [[change], [change]]
+    assert location(fleet, change.known.machine_id) == "fra"
+
+
+def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> None:
+    """What changed while it was made is not in it."""
+    fleet.pass_time(100)
+    provider_facts.end(holder, PROVIDER)
+    assert fleet.sql("SELECT listed_at = began_at FROM provider_listings") == [[True]]
+
+
+def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, holder: Session) -> None:
+    """Whoever takes the place of a dead one asks for a listing of its own."""
+    fleet.pass_time(HOUR)
+    heir = fleet.open_session()
+    assert provider_facts.begin(heir, PROVIDER, holder.session_id)
+    provider_facts.end(heir, PROVIDER)
+    assert fleet.sql("SELECT listed_at > clock_timestamp() - interval '10 minutes' FROM provider_listings") == [[True]]
+
+
+# --- what it reads ---
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: bool) -> None:
+    """They would be missing in every listing of this one."""
+    machine_id = fleet.provided_machine()
+    fleet.provided_machine("equinix")
+    known = provider_facts.known(fleet.connection, PROVIDER, everything=everything)
+    assert [each.machine_id for each in known] == [machine_id]
+
+
+@pytest.fixture(scope="module")
+def large(postgres: Postgres) -> Iterator[pg8000.native.Connection]:
+    """Return a connection to a large fleet."""
+    settings = postgres.new_database()
+    driver = pg8000.native.Connection(
+        "postgres",
+        database=settings.bmdb_name,
+        unix_sock=f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}",
+        ssl_context=False,
+    )
+    for statement in PLANT.split(";\n"):
+        if statement.strip():
+            driver.run(statement)
+    yield driver
+    driver.close()
+    postgres.drop(settings)
+
+
+def explain(driver: pg8000.native.Connection, name: str, mode: str) -> dict[str, Any]:
+    """Return the plan that ran for a statement that only reads."""
+    text, in_order = pg8000.native.to_statement(statements()[name])
+    values = in_order({"provider": "static", "seconds": 3_600})
+    driver.run(f"SET plan_cache_mode = {mode}")
+    driver.run(f"PREPARE explained AS {text}")
+    try:
+        execute = f"EXECUTE explained({', '.join(pg8000.native.literal(value) for value in values)})"
+        driver.run(execute)  # what the first execution loads is no part of the plan
+        answer = driver.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}")[0][0]
+    finally:
+        driver.run("DEALLOCATE explained")
+    found: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    return found
+
+
+def blocks(plan: dict[str, Any]) -> int:
+    """Return how many blocks a plan touched."""
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_minute_with_nothing_to_do_reads_a_handful_of_blocks(large: pg8000.native.Connection, mode: str) -> None:
+    """In a fleet of a hundred thousand, of which ten thousand will never be up."""
+    plan = explain(large, "look_for_updates", mode)
+    assert plan["Actual Rows"] == 1
+    assert blocks(plan) <= HANDFUL
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_the_unsettled_are_found_without_reading_the_others(large: pg8000.native.Connection, mode: str) -> None:
+    """A few blocks for each of them."""
+    large.run("BEGIN")
+    try:
+        large.run(
+            "UPDATE machine_provided SET provider_status = 'Provisioning' "
+            f"WHERE machine_id IN (SELECT machine_id FROM machine_provided LIMIT {UNSETTLED})"
+        )
+        plan = explain(large, "facts_of_unsettled", mode)
+        assert plan["Actual Rows"] == UNSETTLED
+        assert blocks(plan) <= HANDFUL + 6 * UNSETTLED
+        assert blocks(explain(large, "look_for_updates", mode)) <= HANDFUL + 2 * UNSETTLED
+    finally:
+        large.run("ROLLBACK")
+
+
+def test_blocks_are_counted(large: pg8000.native.Connection) -> None:
+    """Or else the tests above would prove nothing: to read all takes more than a handful."""
+    assert blocks(explain(large, "facts_of_all", "auto")) > 1_000

@@ -1,0 +1,221 @@
+"""What all commands of the operators' command line share, and those about the schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.schema.migrate import migrations
+from shepherd_core.domain.errors import MachineUnknown
+from typer.core import TyperGroup, TyperOption
+from typer.main import get_command
+
+from shepherdctl.main import app
+from tests.support.command_line import CommandLine, without_styles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.settings.functions import BmdbSettings
+
+    from simulator.environment.postgres import Postgres
+    from tests.support.bmdb.fleet import Fleet
+
+NEWEST = migrations()[-1].version
+
+
+def commands(command: object, *words: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command."""
+    if isinstance(command, TyperGroup):
+        for name, part in command.commands.items():
+            yield from commands(part, *words, name)
+    else:
+        yield words
+
+
+COMMANDS = sorted(commands(get_command(app)))
+
+
+@pytest.fixture
+def empty_database(postgres: Postgres) -> Iterator[BmdbSettings]:
+    """Return how to reach a database that was never migrated."""
+    settings = postgres.new_database("template1")
+    yield settings
+    postgres.drop(settings)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_without_a_database(words: tuple[str, ...]) -> None:
+    """Who asks for help has no settings yet, perhaps."""
+    result = CommandLine(None)(*words, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: root {' '.join(words)}" in without_styles(result.stdout)
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] not in ("demo", "simulate")], ids=" ".join)
+def test_every_command_on_the_fleet_shows_how_it_is_used(words: tuple[str, ...]) -> None:
+    """An example is what people copy; it must at least name the command."""
+    _, _, examples = without_styles(CommandLine(None)(*words, "-h").stdout).partition("Examples:")
+    assert f"shepherdctl {' '.join(words)}" in examples
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_comes_line_by_line_as_it_was_written(words: tuple[str, ...]) -> None:
+    """In a terminal of 80 columns an example that is broken up cannot be copied, and one not set off not be found."""
+    command = get_command(app)
+    for word in words:
+        assert isinstance(command, TyperGroup)
+        command = command.commands[word]
+    _, *written = str(command.help).splitlines()
+    printed = [line.rstrip() for line in without_styles(CommandLine(None)(*words, "--help").stdout).splitlines()]
+    assert [line for line in written if line and f" {line}" not in printed] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "machine",
+        "nonsense",
+        "machine show",
+        "machine list --limit 0",
+        "machine list --provider nobody",
+        "machine list -o xml",
+        "history x --limit many",
+        "run nonsense",
+        "run provisioner --seconds 0",
+    ],
+)
+def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
+    """A script must be able to tell its own mistake from a failure."""
+    result = CommandLine(None)(*arguments.split())
+    assert result.exit_code == 2
+    assert "Usage:" in result.output
+    assert not result.stdout or not arguments or arguments == "machine"
+
+
+def single_options(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the options of a command that take one value."""
+    command = get_command(app)
+    for word in words:
+        assert isinstance(command, TyperGroup)
+        command = command.commands[word]
+    for option in command.params:
+        if isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
+            yield option.opts[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "option"), [(words, option) for words in COMMANDS for option in single_options(words)], ids=str
+)
+def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words: tuple[str, ...], option: str) -> None:
+    """The first value would be dropped without a word, and its operator believe that it counts."""
+    result = CommandLine(None)(*words, option, "1", f"{option}=2" if option.startswith("--") else f"{option}2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{option} was given twice" in " ".join(without_styles(result.stderr).replace("│", " ").split())
+
+
+def test_a_failure_is_told_in_words_on_standard_error(fleet: Fleet) -> None:
+    """Operators read sentences, programs the status, and standard output is for data."""
+    result = CommandLine(fleet.settings)("machine", "show", "nobody")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == "error: no machine is called 'nobody'\n"
+
+
+def test_debug_lets_the_failure_itself_through(fleet: Fleet) -> None:
+    """Whoever repairs Shepherd needs the traceback."""
+    result = CommandLine(fleet.settings)("--debug", "machine", "show", "nobody")
+    assert isinstance(result.exception, MachineUnknown)
+
+
+def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
+    """The same, seen from the outside."""
+    ended = CommandLine(None).process("--debug", "pauses")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback")
+    assert ended.stdout == ""
+
+
+def test_every_fault_of_the_settings_is_told_at_once() -> None:
+    """Nobody wants to find them one by one."""
+    result = CommandLine(None, {"SHEPHERD_SILENCE_SECONDS": "long", "SHEPHERD_BMDB_PORT": "0"})("machine", "list")
+    assert result.exit_code == 1
+    for variable in ("SHEPHERD_SILENCE_SECONDS is 'long'", "SHEPHERD_BMDB_PORT is '0'", "SHEPHERD_BMDB_HOST is not"):
+        assert variable in result.stderr
+
+
+def test_what_may_pass_is_told_as_such() -> None:
+    """An operator need not search for a mistake when the database is just away."""
+    nowhere = {"SHEPHERD_BMDB_HOST": "/nowhere"}
+    result = CommandLine(None, nowhere)("pauses")
+    assert result.exit_code == 1
+    assert "cannot connect to the BMDB" in result.stderr
+    assert "try again" in result.stderr
+
+
+def test_messages_come_as_they_are_and_on_one_line(fleet: Fleet) -> None:
+    """They are searched for, and copied; what looks like markup is text."""
+    name = "[red]" + 200 * "x" + "[/red]\x1b[31m"
+    message = CommandLine(fleet.settings)("machine", "show", name).stderr
+    assert message.count("\n") == 1
+    assert "[red]xxx" in message
+    assert "\x1b" not in message
+
+
+# The schema.
+
+
+def test_migrate_brings_an_empty_database_up_to_date(empty_database: BmdbSettings) -> None:
+    """That is the first thing that anybody does, and it may be done again."""
+    shepherdctl = CommandLine(empty_database)
+    first = shepherdctl.load("db", "migrate")
+    assert [migration["version"] for migration in first["migrations"]] == list(range(1, NEWEST + 1))
+    assert first["bmdb_version"] == NEWEST
+    again = shepherdctl("db", "migrate")
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert f"nothing to apply: the BMDB has version {NEWEST}" in again.stderr
+
+
+def test_a_dry_run_of_migrate_tells_and_changes_nothing(empty_database: BmdbSettings) -> None:
+    """Operators look before they change a schema."""
+    shepherdctl = CommandLine(empty_database)
+    assert shepherdctl.read("db", "migrate", "--dry-run").count("would be applied") == NEWEST
+    assert shepherdctl.load("db", "status") == {
+        "bmdb_version": 0,
+        "code_version": NEWEST,
+        "pending": [{"version": one.version, "name": one.name} for one in migrations()],
+    }
+
+
+def test_status_tells_both_versions(database: BmdbSettings) -> None:
+    """A deployment begins with the question whether code and schema fit."""
+    shown = CommandLine(database).read("db", "status")
+    assert shown.count(f"version {NEWEST}") == 2
+    assert "up to date" in shown
+
+
+def test_status_tells_that_the_database_is_newer(own_fleet: Fleet) -> None:
+    """Old code must not be let loose on a new schema, nor say that all is well."""
+    own_fleet.sql("INSERT INTO schema_migrations (version, name, checksum) VALUES (9999, 'later', '')")
+    shepherdctl = CommandLine(own_fleet.settings)
+    assert "newer than this code" in shepherdctl.read("db", "status")
+    refused = shepherdctl("db", "migrate")
+    assert refused.exit_code == 1
+    assert "newer" in refused.stderr
+
+
+def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> None:
+    """Then nobody knows what the schema is."""
+    own_fleet.sql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
+    result = CommandLine(own_fleet.settings)("db", "status")
+    assert result.exit_code == 1
+    assert "edited" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", ["machine list", "pauses", "history x", "pause --all --reason x"])
+def test_commands_ask_for_the_migration_that_is_missing(empty_database: BmdbSettings, arguments: str) -> None:
+    """A missing table is what happens; a missing migration is what to repair."""
+    result = CommandLine(empty_database)(*arguments.split())
+    assert result.exit_code == 1
+    assert "shepherdctl db migrate" in result.stderr

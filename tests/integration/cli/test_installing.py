@@ -1,0 +1,472 @@
+"""The command that has an operating system installed, and what is shown of installations and hardware."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.agents import installation, reports
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, NetworkInterface, Node
+from shepherd_core.domain.pb.callback_pb2 import (
+    AgentHardwareReport,
+    HeartbeatRequest,
+    MetropolisInstallation,
+    OSInstallationReport,
+    OSInstallationRequest,
+)
+
+from tests.support.bmdb.fleet import claimed, ids
+from tests.support.command_line import CommandLine, without_styles
+
+if TYPE_CHECKING:
+    import subprocess
+    from uuid import UUID
+
+    from shepherd_core.bmdb.agents.reports import Heard
+
+    from tests.support.bmdb.fleet import Fleet
+
+KEY = bytes.fromhex("5e" * 32)
+URL = "https://images.example.com/metropolis.img"
+SHA256 = "0f" * 32
+IMAGE = ("--image", URL, "--sha256", SHA256)
+RECORDED = Path(__file__).parents[2] / "data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin"
+
+
+def heard(
+    fleet: Fleet,
+    machine_id: UUID,
+    *,
+    hardware: reports.Hardware | None = None,
+    installation: reports.Installation | None = None,
+) -> Heard | None:
+    """Let the agent of a started machine send a heartbeat, and return what it is told."""
+    agent = reports.reporting_agent(fleet.connection, machine_id)
+    signed_at = max(agent.time, (agent.signed_at or 0) + 1)
+    heartbeat = reports.Heartbeat(
+        machine_id=machine_id, signed_at=signed_at, hardware=hardware, installation=installation
+    )
+    return reports.take(fleet.connection, heartbeat, KEY, 300)
+
+
+def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None = None) -> None:
+    """Let the agent report on an installation."""
+    report = OSInstallationReport(generation=generation)
+    if error is None:
+        report.success.SetInParent()
+    else:
+        report.error.error = error
+    installation = reports.Installation(
+        raw=report.SerializeToString(), generation=generation, result="Success" if error is None else "Error"
+    )
+    assert heard(fleet, machine_id, installation=installation)
+
+
+def reported_hardware(fleet: Fleet, machine_id: UUID, report: AgentHardwareReport) -> None:
+    """Let the agent report what its machine consists of."""
+    hardware = reports.Hardware(
+        raw=report.SerializeToString(), hardware_threads=1, memory_bytes=1, disks=1, disk_bytes=1
+    )
+    assert heard(fleet, machine_id, hardware=hardware)
+
+
+def shown(text: str) -> dict[str, list[str]]:
+    """Return what is said under each name; what was seconds ago, however many, was just now."""
+    found: dict[str, list[str]] = {}
+    for line in re.sub(r"\b\d+ s ago", "just now", text).splitlines():
+        name, _, value = line.partition("  ")
+        found.setdefault(name, []).append(value.strip())
+    return found
+
+
+def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: Path) -> None:
+    """The whole way: command line, record, answer to a heartbeat; and its outcome back to where people look."""
+    machine_id = fleet.started_machine()
+    parameters = tmp_path / "node.pb"
+    parameters.write_bytes(b"\x0a\x00secret\xff")
+    shepherdctl = CommandLine(fleet.settings)
+    asked = shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--node-parameters", str(parameters), "--yes")
+    assert asked == {
+        "machine_id": str(machine_id),
+        "provider": "static",
+        "provider_id": "machine-1",
+        "generation": 1,
+        "replaces": None,
+        "image_url": URL,
+        "image_sha256": SHA256,
+        "node_parameters_bytes": 9,
+        "dry_run": False,
+    }
+    answer = heard(fleet, machine_id)
+    assert answer is not None
+    assert answer.request is not None
+    generation, raw = answer.request
+    metropolis = MetropolisInstallation(
+        image_url=URL, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x00secret\xff"
+    )
+    assert (generation, OSInstallationRequest.FromString(raw)) == (
+        1,
+        OSInstallationRequest(generation=1, metropolis=metropolis),
+    )
+
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert facts["installation"] == ["generation 1, requested just now, pending"]
+    assert (facts["image"], facts["image SHA-256"], facts["node parameters"]) == ([URL], [SHA256], ["9 bytes"])
+    assert "outcome" not in facts
+
+    reported(fleet, machine_id, 1, "no disk\nwas found")
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert facts["installation"] == ["generation 1, requested just now"]
+    assert facts["outcome"] == ["generation 1 failed, reported just now: no disk was found"]
+
+    assert shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--yes")["generation"] == 2
+    reported(fleet, machine_id, 2)
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert facts["outcome"] == ["generation 2 succeeded, reported just now"]
+    assert facts["state"] == ["installed"]
+
+
+def test_programs_are_told_of_request_and_report(fleet: Fleet) -> None:
+    """With whole words and times, and null where there is nothing."""
+    machine_id = fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    assert shepherdctl.load("machine", "show", "machine-1")["installation"] is None
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
+    installation = shepherdctl.load("machine", "show", "machine-1")["installation"]
+    assert installation["request"].pop("requested_at").endswith("Z")
+    assert installation == {
+        "pending": True,
+        "request": {"generation": 1, "image_url": URL, "image_sha256": SHA256, "node_parameters_bytes": 0},
+        "report": None,
+    }
+    reported(fleet, machine_id, 1, "two\nlines")
+    installation = shepherdctl.load("machine", "show", "machine-1")["installation"]
+    assert installation["report"].pop("reported_at").endswith("Z")
+    assert installation["report"] == {"generation": 1, "result": "Error", "error": "two\nlines"}
+    assert installation["pending"] is False
+
+
+def test_a_failed_installation_leaves_the_machine_to_the_loops_and_a_successful_one_does_not(fleet: Fleet) -> None:
+    """A machine that failed still runs our agent; one that runs another system must not be rebooted for its silence."""
+    machine_id = fleet.started_machine(3 * 3600)
+    shepherdctl = CommandLine(fleet.settings)
+    session = fleet.open_session(24 * 3600)
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
+    reported(fleet, machine_id, 1, "no disk")
+    fleet.pass_time(600)
+    (held,) = claimed(session, Process.RECOVERY)
+    session.close()
+    assert held.machine_id == machine_id
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
+    reported(fleet, machine_id, 2)
+    fleet.pass_time(600)
+    session = fleet.open_session(24 * 3600)
+    assert claimed(session, Process.RECOVERY) == claimed(session, Process.AGENT_START) == []
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
+    assert ids(claimed(session, Process.RECOVERY)) == [machine_id]
+
+
+def test_a_pending_request_is_replaced_only_when_that_is_asked_for(fleet: Fleet) -> None:
+    """It may be running: two operators at one machine must learn of each other."""
+    fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes", "--replace")
+    fleet.pass_time(300)
+    for arguments in (["--yes"], ["--dry-run"]):
+        refused = shepherdctl("machine", "install", "machine-1", *IMAGE, *arguments)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert "generation 1 was requested 5 min ago, and its outcome has not come" in refused.stderr
+        assert "--replace" in refused.stderr
+    result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--yes", "--replace", "-o", "json")
+    document = json.loads(result.stdout)
+    assert (document["generation"], document["replaces"]) == (2, 1)
+    assert "Generation 1, requested 5 min ago, has no outcome yet" in result.stderr
+
+
+def test_a_dry_run_tells_and_changes_nothing(fleet: Fleet) -> None:
+    """Also what would happen to a machine that no loop cares for any more."""
+    machine_id = fleet.started_machine()
+    fleet.request_installation(machine_id, 4)
+    fleet.report_installation(machine_id, 4)
+    result = CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--dry-run")
+    assert result.exit_code == 0
+    assert shown(result.stdout)["generation"] == ["5"]
+    assert "dry run: nothing was requested" in result.stderr
+    assert "Generation 4 was installed" in result.stderr
+    assert "the Recoverer reboots it" in result.stderr
+    assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[4]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "status"),
+    [("machine-1\n", 0), ("machine-2\n", 1), ("y\n", 1), ("yes\n", 1), ("\n", 1), ("\x04", 1)],
+)
+def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
+    """Whoever types it knows which machine is about to lose what is on it; a habit of saying yes is not enough."""
+    fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.on_terminal(80, "machine", "install", "machine-1", *IMAGE, typed=typed, status=status)
+    assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
+
+
+def test_where_nobody_can_be_asked_yes_must_be_said(fleet: Fleet) -> None:
+    """A script that destroys something says so; what happens to stand in its input is no answer."""
+    fleet.started_machine()
+    result = CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--yes" in result.output
+    assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
+
+
+def test_what_came_while_the_operator_thought_is_told(fleet: Fleet) -> None:
+    """Between look and request the machine may have been given to somebody else."""
+    machine_id = fleet.started_machine()
+    shepherdctl, twin = CommandLine(fleet.settings), fleet.connection
+    ended: list[subprocess.CompletedProcess[str]] = []
+    arguments = ("machine", "install", "machine-1", *IMAGE, "--yes")
+    thread = threading.Thread(target=lambda: ended.append(shepherdctl.process(*arguments)))
+
+    def unit() -> None:
+        twin.run("lock_due", machine_ids=[machine_id])
+        thread.start()
+        fleet.wait_until_blocked()
+        twin.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
+        twin.run("rearm", machine_ids=[machine_id])
+
+    twin.transact(unit)
+    thread.join()
+    (result,) = ended
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"meanwhile somebody else asked for an installation on machine {machine_id}" in result.stderr
+    assert fleet.sql("SELECT os_installation_request_raw FROM machine_os_installation_request") == [[b""]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--image", URL],
+        ["--sha256", SHA256],
+        ["--image", URL, "--sha256", SHA256[:-1]],
+        ["--image", URL, "--sha256", SHA256 + "0"],
+        ["--image", URL, "--sha256", "sha256:" + SHA256],
+        ["--image", URL, "--sha256", "0g" * 32],
+        *(
+            ["--image", url, "--sha256", SHA256]
+            for url in (
+                "",
+                "metropolis.img",
+                "http://images.example.com/a.img",
+                "s3://bucket/a.img",
+                "https:///a.img",
+                "https://images.example.com:port/a.img",
+                "https://user:password@images.example.com/a.img",
+                "https://images.example.com/a b.img",
+                "https://images.example.com/a.img\n",
+                "https://images.example.com/ä.img",
+                "https://images.example.com/a.img#part",
+                "https://[::1/a.img",
+            )
+        ),
+        [*IMAGE, "--node-parameters", "/no/such/file"],
+        [*IMAGE, "--node-parameters", "/"],
+        [*IMAGE, "--node-parameters", "/dev/null"],
+        [*IMAGE, "--node-parameters", "/dev/zero"],
+    ],
+    ids=lambda arguments: " ".join(arguments).replace("0f" * 31, "…"),
+)
+def test_what_no_agent_could_carry_out_is_refused(fleet: Fleet, arguments: list[str]) -> None:
+    """It would be found out on the machine, an hour later, by a command that can only fail."""
+    fleet.started_machine()
+    result = CommandLine(fleet.settings)("machine", "install", "machine-1", "--yes", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "password" not in result.output
+    assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
+
+
+def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> None:
+    """It may never come to be."""
+    machine_id = fleet.bare_machine()
+    result = CommandLine(fleet.settings)("machine", "install", str(machine_id), *IMAGE, "--yes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "is not provided yet" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        ("provided_machine", "no agent reports from the machine now"),
+        ("silent_machine", "no agent reports from the machine now"),
+        ("started_machine", "in the answer to its next heartbeat"),
+    ],
+)
+def test_it_is_told_when_the_machine_gets_to_know(fleet: Fleet, plant: str, words: str) -> None:
+    """Who waits for an installation should know whether anybody is there to begin it."""
+    getattr(fleet, plant)()
+    assert words in CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--yes").stderr
+
+
+def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet, tmp_path: Path) -> None:
+    """Node parameters hold the new system's secrets, and the query of a presigned URL is one."""
+    machine_id = fleet.started_machine()
+    parameters = tmp_path / "node.pb"
+    parameters.write_bytes(b"the-secret")
+    shepherdctl = CommandLine(fleet.settings)
+    url = f"{URL}?signature=the-secret"
+    install = shepherdctl(
+        *("machine", "install", "machine-1", "--image", url, "--sha256", SHA256, "--yes"),
+        *("--node-parameters", str(parameters)),
+    )
+    assert f"{URL}?..." in install.stdout
+    for text in (
+        install.output,
+        shepherdctl.read("machine", "show", "machine-1"),
+        json.dumps(shepherdctl.load("machine", "show", "machine-1")),
+    ):
+        assert "the-secret" not in text
+    request = installation.look(fleet.connection, machine_id).request
+    assert request is not None
+    assert OSInstallationRequest.FromString(request.raw).metropolis.image_url == url
+
+
+# Hardware.
+
+
+def test_the_hardware_is_told_in_words(fleet: Fleet) -> None:
+    """Who stands before a rack looks for a serial number, and for the disk that fails."""
+    machine_id = fleet.started_machine()
+    reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
+    facts = shown(CommandLine(fleet.settings).read("machine", "show", "machine-1"))
+    assert {name: facts[name] for name in list(facts)[list(facts).index("hardware") :]} == {
+        "hardware": ["reported just now"],
+        "manufacturer": ["Example Servers"],
+        "product": ["ES-2000"],
+        "serial number": ["ES0001234"],
+        "processor": ["Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz, 32 cores, 64 threads", "unnamed, 1 core, 1 thread"],
+        "memory": ["1 TiB, 98% of it usable"],
+        "disk": ["10.9 TiB, SCSI, rotating, SEAGATE ST12000NM0027, serial number ZJV0ABCD"],
+        "interface": ["02:00:00:00:00:11, ice, link at 25 Gbit/s"],
+        "EFI": ["in use"],
+        "warning": ["something could not be read"],
+    }
+
+
+def test_programs_get_the_hardware_exactly(fleet: Fleet) -> None:
+    """Whole bytes, speeds in bytes, and null for what the agent could not find out."""
+    machine_id = fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    assert shepherdctl.load("machine", "show", "machine-1")["hardware"] is None
+    reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
+    hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
+    assert hardware.pop("reported_at").endswith("Z")
+    assert hardware == {
+        "manufacturer": "Example Servers",
+        "product": "ES-2000",
+        "serial_number": "ES0001234",
+        "memory_installed_bytes": 1 << 40,
+        "memory_usable_ratio": 0.984375,
+        "cpus": [
+            {
+                "vendor": "GenuineIntel",
+                "model": "Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz",
+                "cores": 32,
+                "hardware_threads": 64,
+                "x86_64": {"family": 6, "model": 106, "stepping": 6},
+            },
+            {"vendor": None, "model": None, "cores": 1, "hardware_threads": 1, "x86_64": None},
+        ],
+        "disks": [
+            {
+                "vendor": "SEAGATE",
+                "model": "ST12000NM0027",
+                "serial_number": "ZJV0ABCD",
+                "wwn": "5000c500a1b2c3d4",
+                "protocol": "SCSI",
+                "rotational": True,
+                "capacity_bytes": 12000138625024,
+                "logical_block_size_bytes": 512,
+                "physical_block_size_bytes": 4096,
+                "critical_warning": False,
+                "media_errors": None,
+                "available_spare_ratio": None,
+                "usage_ratio": None,
+            }
+        ],
+        "interfaces": [
+            {
+                "mac": "02:00:00:00:00:11",
+                "driver": "ice",
+                "link_up": True,
+                "current_speed_bytes": 3125000000,
+                "supported_speed_bytes": [125000000, 3125000000],
+            }
+        ],
+        "efi": "enabled",
+        "warnings": ["something could not be read"],
+    }
+
+
+def test_an_empty_report_and_one_of_a_later_agent_are_shown(fleet: Fleet) -> None:
+    """An agent that finds out nothing must not keep operators from looking, nor one that knows more than we."""
+    machine_id = fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    reported_hardware(fleet, machine_id, AgentHardwareReport())
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert list(facts)[-1] == "hardware"
+    later = AgentHardwareReport(
+        report=Node(
+            cpu=[CPU()],
+            block_device=[
+                BlockDevice(
+                    protocol=99,  # type: ignore[arg-type]  # a number that nobody has a name for yet
+                    critical_warning=True,
+                    media_errors=1,
+                    available_spare_ratio=0.25,
+                    usage_ratio=1.5,
+                )
+            ],
+            network_interface=[NetworkInterface(), NetworkInterface(mac=b"\2\0\0\0\0\1", link_up=True)],
+            efi_support=99,  # type: ignore[arg-type]  # the same
+        )
+    )
+    reported_hardware(fleet, machine_id, later)
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert facts["processor"] == ["unnamed"]
+    assert facts["disk"] == [
+        "unknown size, 150% of its life used, 25% of its spare blocks left, 1 media error, says that it fails"
+    ]
+    assert facts["interface"] == ["no link", "02:00:00:00:00:01, link"]
+    assert "EFI" not in facts
+    disk = shepherdctl.load("machine", "show", "machine-1")["hardware"]["disks"][0]
+    assert (disk["protocol"], disk["media_errors"], disk["usage_ratio"]) == (None, 1, 1.5)
+
+
+def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet) -> None:
+    """JSON has no such numbers, and one machine must not keep a program from reading."""
+    disk = BlockDevice(usage_ratio=float("nan"), available_spare_ratio=float("inf"))
+    node = Node(memory_installed_bytes=1, memory_usable_ratio=float("nan"), block_device=[disk])
+    reported_hardware(fleet, fleet.started_machine(), AgentHardwareReport(report=node))
+    shepherdctl = CommandLine(fleet.settings)
+    hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
+    (shown_disk,) = hardware["disks"]
+    ratios = hardware["memory_usable_ratio"], shown_disk["usage_ratio"], shown_disk["available_spare_ratio"]
+    assert ratios == (None, None, None)
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert (facts["memory"], facts["disk"]) == (["1 B"], ["unknown size"])
+
+
+def test_what_agents_say_cannot_act_on_the_terminal(fleet: Fleet) -> None:
+    """A machine is anybody's once it was broken into; its words must stay words."""
+    machine_id = fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
+    evil = "\x1b]0;owned\x07[red]x[/red]\x9b31m"
+    reported(fleet, machine_id, 1, evil)
+    reported_hardware(fleet, machine_id, AgentHardwareReport(report=Node(product=evil), warning=[evil]))
+    screen = without_styles(shepherdctl.on_terminal(80, "machine", "show", "machine-1"))
+    assert not set("\x1b\x07\x9b") & set(screen)
+    assert screen.count("[red]x[/red]") == 3

@@ -1,0 +1,299 @@
+"""The commands that tell why nothing happens to a machine, and let it happen."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+    from uuid import UUID
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+REASON = ("--reason", "cable replaced")
+
+
+def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
+    """Plant a machine whose work failed just now."""
+    machine_id = fleet.provided_machine() if process is START else fleet.silent_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, process)
+    work.fail(session, {held: work.Failure("SshRefused: nothing listens", interval)})
+    session.close()
+    return machine_id
+
+
+def given_up(fleet: Fleet) -> UUID:
+    """Plant a machine in quarantine."""
+    machine_id = fleet.silent_machine()
+    session = fleet.open_session()
+    remediation.quarantine(session, dict.fromkeys(claimed(session, RECOVER), "still silent after reboot 3 times"))
+    session.close()
+    return machine_id
+
+
+def installed(fleet: Fleet) -> UUID:
+    """Plant a machine with the wanted system on it."""
+    machine_id = fleet.silent_machine()
+    fleet.request_installation(machine_id, 1)
+    fleet.report_installation(machine_id, 1)
+    return machine_id
+
+
+def locked(fleet: Fleet) -> UUID:
+    """Plant a machine that somebody works on."""
+    machine_id = fleet.provided_machine()
+    work.start_work(fleet.open_session(), Process.ACCESS, machine_id)
+    return machine_id
+
+
+def paused(fleet: Fleet) -> UUID:
+    """Plant a machine whose provider is on hold."""
+    machine_id = fleet.provided_machine()
+    queries.pause(fleet.connection, owner="alice", reason="moving racks", provider="static", seconds=HOUR)
+    return machine_id
+
+
+def held_back(fleet: Fleet) -> UUID:
+    """Plant a machine where recovery is held back."""
+    machine_id = fleet.locate(fleet.silent_machine(), "ams")
+    fleet.sql("INSERT INTO recovery_holds VALUES ('static', 'ams', now(), NULL, '8 of 10 machines fell silent')")
+    return machine_id
+
+
+def awaited(fleet: Fleet) -> UUID:
+    """Plant a machine that was rebooted."""
+    machine_id = fleet.silent_machine()
+    session = fleet.open_session()
+    work.finish_recovery(session, claimed(session, RECOVER), 120, grace_seconds=1800)
+    session.close()
+    return machine_id
+
+
+def in_vain(fleet: Fleet) -> UUID:
+    """Plant a machine that was rebooted and on which no agent could be started since."""
+    machine_id = awaited(fleet)
+    fleet.pass_time(120)
+    session = fleet.open_session()
+    (held,) = claimed(session, START)
+    work.fail(session, {held: work.Failure("SshTimedOut: no answer", 300)})
+    session.close()
+    return machine_id
+
+
+CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[str | None, str]]] = {
+    "bare": (Fleet.bare_machine, ("not_provided", "not provided yet"), ("not_provided", "not provided yet")),
+    "provided": (Fleet.provided_machine, (None, "due"), ("not_needed", "it has no agent that could be silent")),
+    "agent just started": (
+        Fleet.started_machine,
+        ("not_needed", "its agent was started"),
+        ("not_due", "its agent was started lately, and may report yet"),
+    ),
+    "reporting": (
+        lambda fleet: fleet.silent_machine(60),
+        ("not_needed", "its agent was started"),
+        ("not_due", "its agent reports"),
+    ),
+    "silent": (Fleet.silent_machine, ("not_needed", "its agent was started"), (None, "due")),
+    "failed": (
+        failed,
+        ("backoff", "backing off: SshRefused: nothing listens"),
+        ("not_needed", "it has no agent that could be silent"),
+    ),
+    "in quarantine": (
+        given_up,
+        ("quarantined", "in quarantine: still silent after reboot 3 times"),
+        ("quarantined", "in quarantine: still silent after reboot 3 times"),
+    ),
+    "installed": (
+        installed,
+        ("installed", "the wanted system is installed: no loop cares for it any more"),
+        ("installed", "the wanted system is installed: no loop cares for it any more"),
+    ),
+    "locked": (
+        locked,
+        ("locked", "ShepherdAccess is under way by test (a test)"),
+        ("not_needed", "it has no agent that could be silent"),
+    ),
+    "paused": (
+        paused,
+        ("paused", "paused by alice: moving racks"),
+        ("not_needed", "it has no agent that could be silent"),
+    ),
+    "held back": (
+        held_back,
+        ("not_needed", "its agent was started"),
+        ("held_back", "recovery is held back: 8 of 10 machines fell silent"),
+    ),
+    "rebooted": (
+        awaited,
+        ("not_due", "it was told to restart, and is given time for that"),
+        ("not_due", "it was told to come back, and no agent start has failed since"),
+    ),
+    "rebooted, in vain": (
+        in_vain,
+        ("backoff", "backing off: SshTimedOut: no answer"),
+        ("not_due", "it was told to come back, and is given time for that"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_thing_that_blocks_each_process_is_told(fleet: Fleet, case: str) -> None:
+    """Instead of half an hour with the database; and it is what claims go by."""
+    plant, *expected = CASES[case]
+    machine_id = plant(fleet)
+    shepherdctl = CommandLine(fleet.settings)
+    told = shepherdctl.load("machine", "why", str(machine_id))
+    assert [process["process"] for process in told["processes"]] == [START, RECOVER]
+    assert [(process["blocked_by"], process["because"]) for process in told["processes"]] == expected
+    assert [process["eligible"] for process in told["processes"]] == [block is None for block, _ in expected]
+    shown = shepherdctl.read("machine", "why", str(machine_id))
+    for _, because in expected:
+        assert because in shown
+    session = fleet.open_session()
+    handed_out = [bool(ids(claimed(session, process))) for process in (START, RECOVER)]
+    assert handed_out == [block is None for block, _ in expected]
+
+
+def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
+    """Return in how many minutes something ends, by what is told of a process."""
+    return process[name] and round((datetime.fromisoformat(process[name]) - now).total_seconds() / 60)
+
+
+@pytest.mark.parametrize(
+    ("case", "process", "until", "next_at"),
+    [
+        ("provided", START, None, 0),
+        ("failed", START, 10, 10),
+        ("reporting", RECOVER, 9, 9),
+        ("agent just started", RECOVER, 30, 30),
+        ("paused", START, 60, 60),
+        ("locked", START, 60, 60),
+        ("held back", RECOVER, None, None),
+        ("in quarantine", RECOVER, None, None),
+        ("rebooted", START, 2, 2),
+        ("rebooted", RECOVER, None, None),
+        ("rebooted, in vain", RECOVER, 28, 28),
+    ],
+)
+def test_it_is_told_when_that_ends_and_when_it_will_be_tried(
+    fleet: Fleet, case: str, process: Process, until: int | None, next_at: int | None
+) -> None:
+    """An operator decides by that whether to wait or to act; what nobody knows is not made up."""
+    machine_id = CASES[case][0](fleet)
+    told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
+    (found,) = (each for each in told["processes"] if each["process"] == process)
+    now = queries.now(fleet.connection)
+    assert (ends(found, "until", now), ends(found, "next_at", now)) == (until, next_at)
+
+
+def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> None:
+    """The first thing is told; a later one may hold the machine for longer."""
+    machine_id = failed(fleet, interval=2 * HOUR)
+    queries.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
+    told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
+    now = queries.now(fleet.connection)
+    assert (ends(told["processes"][0], "until", now), ends(told["processes"][0], "next_at", now)) == (60, 120)
+
+
+def test_silence_is_judged_by_the_settings_of_the_recoverer(fleet: Fleet) -> None:
+    """Else the answer and the loop would speak of different machines."""
+    machine_id = fleet.silent_machine(120)
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_SILENCE_SECONDS": "60"})
+    assert shepherdctl.load("machine", "why", str(machine_id))["processes"][1]["eligible"]
+
+
+def test_retry_ends_the_backoffs_and_leaves_a_line_in_the_history(fleet: Fleet) -> None:
+    """What was mended is not to wait for hours; who said so can be asked."""
+    machine_id = failed(fleet)
+    shepherdctl = CommandLine(fleet.settings)
+    tried = shepherdctl.load("machine", "retry", str(machine_id), *REASON, "--dry-run")
+    assert [backoff["cause"] for backoff in tried["ended"]] == ["SshRefused: nothing listens"]
+    assert claimed(fleet.open_session(), START) == []
+    assert fleet.events(machine_id) == ["Started", "Failed"]
+    shown = shepherdctl.read("machine", "retry", str(machine_id), *REASON)
+    assert "SshRefused: nothing listens" in shown
+    (line,) = (line for line in queries.history(fleet.connection, machine_id) if line["event"] == "Retried")
+    assert (line["process"], line["failed_cause"]) == (START, f"{getpass.getuser()}: cable replaced")
+    assert "cable replaced" in shepherdctl.read("history", str(machine_id))
+    (held,) = claimed(fleet.open_session(), START)
+    assert held.last_interval_seconds is None, "it begins with a short wait again"
+
+
+def test_retry_can_be_of_one_process(fleet: Fleet) -> None:
+    """The other may have its reasons."""
+    machine_id = failed(fleet, RECOVER)
+    shepherdctl = CommandLine(fleet.settings)
+    arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--process")
+    assert shepherdctl.load(*arguments, "ShepherdAgentStart")["ended"] == []
+    assert claimed(fleet.open_session(), RECOVER) == []
+    assert len(shepherdctl.load(*arguments, "ShepherdRecovery")["ended"]) == 1
+    assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
+
+
+def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet) -> None:
+    """A line in the history for nothing would mislead whoever reads it."""
+    machine_id = failed(fleet)
+    fleet.pass_time(600)
+    result = CommandLine(fleet.settings)("machine", "retry", str(machine_id), *REASON)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no backoff is in force" in result.stderr
+    assert fleet.events(machine_id) == ["Started", "Failed"]
+
+
+def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
+    """Everything that an operator needs to decide is on the screen."""
+    machine_id = given_up(fleet)
+    shepherdctl = CommandLine(fleet.settings)
+    assert "in quarantine for " in shepherdctl.read("machine", "list")
+    assert [machine["state"] for machine in shepherdctl.load("machine", "list")] == ["quarantined"]
+    shown = shepherdctl.read("machine", "show", str(machine_id))
+    assert "still silent after reboot 3 times" in shown
+    assert shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"] == []
+    (counted,) = shepherdctl.load("status")["machines"]
+    assert (counted["state"], counted["machines"]) == ("quarantined", 1)
+
+    arguments = ("machine", "unquarantine", str(machine_id), *REASON, "--owner", "carol")
+    assert shepherdctl.load(*arguments, "--dry-run")["cause"] == "still silent after reboot 3 times"
+    assert claimed(fleet.open_session(), START) == []
+    assert "still silent after reboot 3 times" in shepherdctl.read(*arguments)
+    assert ids(claimed(fleet.open_session(), START)) == [machine_id]
+    assert "carol: cable replaced" in shepherdctl.read("history", str(machine_id))
+    again = shepherdctl(*arguments)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "is not in quarantine" in again.stderr
+
+
+@pytest.mark.parametrize("command", ["retry", "unquarantine"])
+def test_nothing_is_done_without_a_reason(fleet: Fleet, command: str) -> None:
+    """The history is all that is left of it in a month."""
+    machine_id = failed(fleet)
+    shepherdctl = CommandLine(fleet.settings)
+    for arguments in ([], ["--reason", " "]):
+        assert shepherdctl("machine", command, str(machine_id), *arguments).exit_code == 2
+    assert fleet.events(machine_id) == ["Started", "Failed"]
+
+
+def test_the_history_tells_the_steps(fleet: Fleet) -> None:
+    """What was tried, and what was not and why."""
+    machine_id = fleet.silent_machine()
+    fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, rung, failed_cause) "
+        "VALUES (:id, 'ShepherdRecovery', 'Skipped', 'power-cycle', 'the provider static cannot')",
+        id=machine_id,
+    )
+    shepherdctl = CommandLine(fleet.settings)
+    assert "Skipped  power-cycle  the provider static cannot" in shepherdctl.read("history", str(machine_id))
+    assert [line["rung"] for line in shepherdctl.load("history", str(machine_id))] == ["power-cycle"]

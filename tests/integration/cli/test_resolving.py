@@ -1,0 +1,282 @@
+"""The commands that show where provider and BMDB disagree, and that end it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.providers.ec2.adapter import Ec2Provider
+from shepherd_core.rules.provisioning import Limits
+from shepherd_core.settings.providers import Ec2Settings
+
+from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.fleet import HOUR, Fleet
+from tests.support.command_line import CommandLine
+from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SOON = ("--interval", "1")
+WHY = ("--reason", "it is gone")
+OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
+    """Return an account without instances, which processes find too."""
+    with ec2_api() as api:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
+        yield api
+
+
+@pytest.fixture
+def settings(api: Ec2Api) -> Ec2Settings:
+    """Return how to reach a fleet of six instances at most."""
+    return Ec2Settings(
+        ec2_fleet=FLEET,
+        ec2_limit=6,
+        ec2_subnets=",".join(subnets()),
+        ec2_image=IMAGE,
+        ec2_instance_type="m5.metal",
+    )
+
+
+@pytest.fixture
+def shepherdctl(fleet: Fleet, settings: Ec2Settings) -> CommandLine:
+    """Return the command line of that fleet."""
+    named = {f"SHEPHERD_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_unset=True).items()}
+    return CommandLine(fleet.settings, {"SHEPHERD_PROVIDER": "ec2", **named})
+
+
+@pytest.fixture
+def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
+    """Return the ids of three machines that were created an hour ago, by provider id."""
+    provider = Ec2Provider(settings, lambda: OUR_LINE, SystemClock())
+    limits = Limits(max_machines=3, chunk=9, max_disputed=0, assimilate=False, forget_seconds=HOUR)
+    pace = Pace(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
+    Provisioner(provider, fleet.connection, SystemClock(), limits, pace).run(Deadline(SystemClock(), 600), "a test")
+    fleet.pass_time(HOUR)
+    return provided(fleet)
+
+
+@pytest.fixture
+def create(settings: Ec2Settings) -> Callable[[UUID], str]:
+    """Return what creates a machine past the BMDB, and returns its provider id."""
+    provider = Ec2Provider(settings, lambda: OUR_LINE, SystemClock())
+
+    def create(token: UUID) -> str:
+        deadline = Deadline(SystemClock(), 60)
+        capacity = next(each for each in provider.list_machines(deadline) if each.availability == "KnownUnused")
+        return provider.create_machine(capacity, token, deadline).provider_id
+
+    return create
+
+
+def begin(fleet: Fleet) -> UUID:
+    """Let a creation have been begun, and return its token."""
+    begun = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'ec2')", id=begun)
+    return begun
+
+
+def end(api: Ec2Api, name: str) -> None:
+    """Let an instance be terminated by somebody."""
+    api.set_state(name, "terminated", "Client.UserInitiatedShutdown")
+
+
+def living(api: Ec2Api) -> set[str]:
+    """Return the instances that nobody terminated."""
+    return {found.id for found in api.instances() if found._state.name not in ("terminated", "shutting-down")}
+
+
+def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
+    """A script can wait for it."""
+    del machines
+    assert shepherdctl.load("reconcile", *SOON) == {"provider": "ec2", "interval_seconds": 1.0, "differences": []}
+    result = shepherdctl("reconcile", *SOON)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "0 differences, 0 of them confirmed" in result.stderr
+
+
+def test_each_difference_is_shown_with_its_class_and_its_way_out(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, create: Callable[[UUID], str]
+) -> None:
+    """Whoever is woken by an alarm needs no more than what is printed; and nothing is done by looking."""
+    gone, alive, _ = machines
+    end(api, gone)
+    end(api, alive)
+    fleet.sql(
+        "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - interval '2 minutes')", id=machines[alive]
+    )
+    begun = begin(fleet)
+    ours, foreign = create(begun), create(uuid4())
+    result = shepherdctl("reconcile", *SOON, "-o", "json")
+    assert result.exit_code == 3
+    found = {row["provider_id"]: row for row in json.loads(result.stdout)["differences"]}
+    assert {name: (row["class"], row["machine_id"], row["way_out"]) for name, row in found.items()} == {
+        gone: ("vanished", str(machines[gone]), f"machine forget {machines[gone]}"),
+        alive: ("disputed", str(machines[alive]), "find out why the provider does not list it"),
+        ours: ("adoptable", str(begun), f"machine adopt {ours}"),
+        foreign: ("foreign", None, f"find out whose it is; machine adopt --class foreign {foreign}"),
+    }
+    assert all(row["confirmed"] for row in found.values())
+    assert "but its agent reported 12" in found[alive]["difference"]
+    table = shepherdctl("reconcile", *SOON)
+    assert table.exit_code == 3
+    assert len(table.stdout.splitlines()) == 5
+    assert "4 differences, 4 of them confirmed" in table.stderr
+    assert len(provided(fleet)) == 3
+    assert fleet.sql("SELECT * FROM sessions") == []
+
+
+def test_a_difference_that_only_one_look_shows_is_not_confirmed(
+    shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+) -> None:
+    """The machine comes back between the two."""
+    name = next(iter(machines))
+    end(api, name)
+    api.faults.append(lambda action, _: api.set_state(name, "running") if api.calls[action] > before + 1 else None)
+    before = api.calls["DescribeInstances"]
+    result = shepherdctl("reconcile", *SOON, "-o", "json")
+    (row,) = json.loads(result.stdout)["differences"]
+    assert (result.exit_code, row["class"], row["confirmed"], row["way_out"]) == (3, "vanished", False, None)
+
+
+def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+) -> None:
+    """Dry run first; one machine is not asked about."""
+    name, machine_id = next(iter(machines.items()))
+    end(api, name)
+    rehearsed = shepherdctl("machine", "forget", name, *WHY, *SOON, "--dry-run")
+    assert (rehearsed.exit_code, len(provided(fleet))) == (0, 3)
+    assert rehearsed.stdout.splitlines()[1].split()[:3] == ["ready", name, str(machine_id)]
+    assert "dry run: nothing was changed" in rehearsed.stderr
+
+    document = shepherdctl.load("machine", "forget", name, *WHY, *SOON)
+    assert document == {
+        "dry_run": False,
+        "machines": [
+            {"provider_id": name, "machine_id": str(machine_id), "result": "done", "words": "forgotten"},
+        ],
+    }
+    assert name not in provided(fleet)
+    assert str(machine_id) not in shepherdctl.read("machine", "list")
+    shown = shepherdctl.load("machine", "show", str(machine_id))
+    assert (shown["state"], shown["departed_provider_id"], shown["departed_reason"]) == (
+        "forgotten",
+        name,
+        "it is gone",
+    )
+    facts = shepherdctl.read("machine", "show", str(machine_id)[:12])
+    assert f"was {name} at ec2, forgotten" in facts
+    assert shepherdctl("history", str(machine_id)).exit_code == 0
+
+
+def test_what_is_refused_fails_the_command_and_says_why(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]
+) -> None:
+    """Nothing was asked, because there was nothing to be done."""
+    name = next(iter(machines))
+    result = shepherdctl("machine", "forget", name, *WHY, *SOON)
+    assert result.exit_code == 1
+    assert "the provider has it in use; release gives it back" in result.stdout
+    assert shepherdctl("machine", "adopt", "i-nonsense", *SOON).exit_code == 1
+    assert shepherdctl("machine", "forget", name, "--reason", " ", *SOON).exit_code == 2
+    assert len(provided(fleet)) == 3
+
+
+@pytest.mark.parametrize(("typed", "status"), [("2 machines\n", 0), ("yes\n", 1)])
+def test_more_than_one_machine_needs_their_number(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, *, typed: str, status: int
+) -> None:
+    """Whoever types it has read how many they are."""
+    first, second, _ = machines
+    end(api, first)
+    end(api, second)
+    arguments = ("machine", "forget", first, second, *WHY, *SOON)
+    assert shepherdctl(*arguments).exit_code == 2  # there is nobody to ask
+    shepherdctl.on_terminal(80, *arguments, typed=typed, status=status)
+    assert len(provided(fleet)) == (1 if status == 0 else 3)
+
+
+def test_machines_are_adopted_as_far_as_the_limit_allows(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], create: Callable[[UUID], str]
+) -> None:
+    """The same limit as the Provisioner's."""
+    del machines
+    names = [create(uuid4()) for _ in range(2)]
+    shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "4"
+    document = json.loads(
+        shepherdctl("machine", "adopt", *names, "--class", "foreign", *SOON, "--yes", "-o", "json").stdout
+    )
+    assert [machine["result"] for machine in document["machines"]] == ["done", "refused"]
+    assert set(names) & set(provided(fleet)) == {names[0]}
+    assert shepherdctl("machine", "adopt", names[1], "--class", "vanished").exit_code == 2
+
+
+@pytest.mark.parametrize(("rightly", "status"), [(True, 0), (False, 1)])
+def test_a_release_always_needs_the_name_of_the_machine(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api, *, rightly: bool, status: int
+) -> None:
+    """What is on it is lost for good."""
+    name, machine_id = next(iter(machines.items()))
+    arguments = ("machine", "release", str(machine_id)[:12], *WHY, *SOON)
+    assert shepherdctl(*arguments).exit_code == 2
+    assert shepherdctl(*arguments, "--dry-run").exit_code == 0
+    assert name in living(api)
+    shepherdctl.on_terminal(80, *arguments, typed=f"{name}\n" if rightly else "yes\n", status=status)
+    assert (name in living(api), name in provided(fleet)) == ((False, False) if rightly else (True, True))
+
+
+def test_a_machine_whose_agent_reports_is_released_only_on_purpose(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+) -> None:
+    """The flag says so; --yes does not."""
+    name, machine_id = next(iter(machines.items()))
+    fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
+    arguments = ("machine", "release", name, *WHY, *SOON, "--yes")
+    refused = shepherdctl(*arguments)
+    assert refused.exit_code == 1
+    assert "its agent reported" in refused.stdout
+    assert name in living(api)
+    assert shepherdctl(*arguments, "--despite-heartbeat").exit_code == 0
+    assert name not in living(api)
+    assert shepherdctl.load("machine", "show", str(machine_id))["state"] == "released"
+
+
+def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
+    fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID], api: Ec2Api
+) -> None:
+    """The operator's machine crashed before the provider heard of it."""
+    name, machine_id = next(iter(machines.items()))
+    fleet.sql(
+        "INSERT INTO machine_release (machine_id, asked_at, asked_by, reason) "
+        "VALUES (:id, now() - interval '1 hour', 'alice', 'slow')",
+        id=machine_id,
+    )
+    facts = shepherdctl.read("machine", "show", name)
+    assert "asked for 60 min ago by alice, not known to be accepted: slow" in facts
+    (row,) = json.loads(shepherdctl("reconcile", *SOON, "-o", "json").stdout)["differences"]
+    assert (row["class"], row["way_out"]) == ("stranded", f"machine release {machine_id}")
+    assert shepherdctl("machine", "release", name, "--cancel", *WHY, *SOON, "--yes").exit_code == 0
+    assert shepherdctl("reconcile", *SOON).exit_code == 0
+    assert name in living(api)
+
+
+def test_a_provider_that_takes_no_machines_back_is_told_apart(fleet: Fleet, tmp_path: Path) -> None:
+    """Before anything is looked at or recorded."""
+    machine_id = fleet.provided_machine()
+    (tmp_path / "list.json").write_text("[]")
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(tmp_path / "list.json")}
+    result = CommandLine(fleet.settings, environment)("machine", "release", str(machine_id), *WHY, "--yes")
+    assert result.exit_code == 1
+    assert "the provider static cannot release machines" in result.stderr
+    assert fleet.sql("SELECT * FROM machine_release") == []

@@ -1,0 +1,236 @@
+"""Running a loop from the command line, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core import handlers
+
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.bmdb.fleet import Fleet
+
+Listing = list[dict[str, str]]
+
+RACK: Listing = [
+    {"ID": "rack1-1", "Addr": "192.0.2.11", "Location": "Amsterdam"},
+    {"ID": "rack1-2", "Addr": "192.0.2.12"},
+]
+EQUINIX = {
+    "SHEPHERD_PROVIDER": "equinix",
+    "SHEPHERD_EQUINIX_PROJECT_ID": "0b9d4a3e",
+    "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/nobody/reads/it",
+    "SHEPHERD_EQUINIX_DEVICE_PREFIX": "ours-",
+    "SHEPHERD_EQUINIX_KEY_LABEL": "ours",
+}
+
+
+@pytest.fixture
+def shepherdctl(fleet: Fleet, tmp_path: Path) -> Callable[[Listing], CommandLine]:
+    """Return what makes a command line with a static list."""
+
+    def make(listing: Listing) -> CommandLine:
+        path = tmp_path / "machines.json"
+        path.write_text(json.dumps(listing), encoding="utf-8")
+        environment = {
+            "SHEPHERD_PROVIDER": "static",
+            "SHEPHERD_STATIC_LIST": str(path),
+            "SHEPHERD_CREATION_SECONDS": "0",
+            "SHEPHERD_MAX_DISPUTED": "0",
+        }
+        return CommandLine(fleet.settings, environment)
+
+    return make
+
+
+def logged(lines: str) -> list[dict[str, Any]]:
+    """Return the log lines and metrics among *lines*."""
+    return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+
+
+def test_a_loop_is_rehearsed_then_run_then_seen(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+    """The first ten minutes of anybody with a list of machines."""
+    command_line = shepherdctl(RACK)
+    rehearsed = command_line.process("run", "provisioner", "--dry-run")
+    assert rehearsed.returncode == 0
+    titles, *steps = rehearsed.stdout.splitlines()
+    assert titles.split("  ")[0] == "STEP"
+    assert [step.split() for step in steps] == [
+        ["create", "rack1-1", "192.0.2.11", "Amsterdam"],
+        ["create", "rack1-2", "192.0.2.12"],
+    ]
+    assert command_line.load("machine", "list") == []
+
+    ran = command_line.process("run", "provisioner")
+    assert ran.returncode == 0
+    assert ran.stdout.splitlines()[0].split() == ["created", "2"]
+    machines = command_line.load("machine", "list")
+    assert sorted(machine["provider_id"] for machine in machines) == ["rack1-1", "rack1-2"]
+    assert {machine["state"] for machine in machines} == {"needs_agent"}
+
+    again = command_line.process("run", "provisioner", "--dry-run")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "there is nothing to do" in again.stderr
+
+
+def test_logs_and_metrics_do_not_mix_with_data(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+    """Standard output is one JSON document, or programs cannot read it."""
+    ran = shepherdctl(RACK).process("run", "provisioner", "-o", "json")
+    document = json.loads(ran.stdout)
+    assert (document["loop"], document["provider"], document["dry_run"]) == ("provisioner", "static", False)
+    assert (document["created"], document["disputed"]) == (2, 0)
+    lines = logged(ran.stderr)
+    assert [line["provider_id"] for line in lines if line.get("message") == "machine provided"] == [
+        "rack1-1",
+        "rack1-2",
+    ]
+    assert any("_aws" in line for line in lines)
+
+
+def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
+    shepherdctl: Callable[[Listing], CommandLine],
+) -> None:
+    """Programs that check a plan need all of it."""
+    document = json.loads(shepherdctl(RACK).process("run", "provisioner", "--dry-run", "-o", "json").stdout)
+    assert document["dry_run"] is True
+    assert [step["capacity"]["provider_id"] for step in document["plan"]["create"]] == ["rack1-1", "rack1-2"]
+    assert (document["plan"]["set_aside"], document["plan"]["managed"]) == ([], 0)
+
+
+def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
+    """Who is about to be rebooted is worth knowing before."""
+    machine_id = fleet.silent_machine()
+    fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
+    fleet.sql("UPDATE machine_due SET provider = 'equinix'")
+    command_line = CommandLine(fleet.settings, EQUINIX)
+    rehearsed = command_line.process("run", "recoverer", "--dry-run")
+    assert rehearsed.returncode == 0
+    assert str(machine_id) in rehearsed.stdout
+    assert "ShepherdRecovery" in rehearsed.stdout
+    document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
+    assert [work["machine_id"] for work in document["plan"]] == [str(machine_id)]
+    assert document["plan"][0]["due_at"].endswith("Z")
+    assert fleet.events(machine_id) == []
+    fleet.pass_time(-7200)
+    nothing = command_line.process("run", "recoverer", "--dry-run")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "no machine is due" in nothing.stderr
+
+
+def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_were_it_not(fleet: Fleet) -> None:
+    """An operator looks here before overriding it; that nothing is due would be the wrong answer."""
+    machines = [fleet.silent_machine() for _ in range(12)]
+    fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
+    fleet.sql("UPDATE machine_due SET provider = 'equinix'")
+    command_line = CommandLine(fleet.settings, EQUINIX)
+    rehearsed = command_line.process("run", "recoverer", "--dry-run")
+    titles, *rows = rehearsed.stdout.splitlines()
+    assert "SUSPENDED" in titles
+    assert {row.split()[0] for row in rows} == {str(machine_id) for machine_id in machines}
+    assert all("  yes  " in row and "reboot, attempt 1 of 3" in row for row in rows)
+    assert "no machine would be taken" in rehearsed.stderr
+    assert "recovery is suspended: the whole provider: no machine reports: 12 fell silent" in rehearsed.stderr
+    document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
+    assert (document["plan"], len(document["plan_if_not_held_back"])) == ([], 12)
+    assert document["plan_if_not_held_back"][0]["due_at"].endswith("Z")
+    assert document["held_back"] == ["the whole provider: no machine reports: 12 fell silent"]
+    assert all(fleet.events(machine_id) == [] for machine_id in machines)
+    assert fleet.sql("SELECT count(*) FROM recovery_holds") == [[0]]
+
+
+def test_a_discrepancy_fails_and_names_every_machine(
+    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
+) -> None:
+    """Somebody must look at them one by one."""
+    shepherdctl(RACK).process("run", "provisioner")
+    fleet.pass_time(3600)
+    ran = shepherdctl([]).process("run", "provisioner")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    message = ran.stderr.partition("error: ")[2]
+    assert "rack1-1" in message
+    assert "rack1-2" in message
+    assert "Traceback" not in message
+
+
+def test_what_the_provisioner_disputes_is_part_of_its_plan(
+    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
+) -> None:
+    """A rehearsal that hid it would look like all is well."""
+    shepherdctl(RACK).process("run", "provisioner")
+    fleet.pass_time(3600)
+    command_line = shepherdctl(RACK[:1])
+    command_line.environment["SHEPHERD_MAX_DISPUTED"] = "3"
+    rehearsed = command_line.process("run", "provisioner", "--dry-run")
+    assert rehearsed.stdout.splitlines()[1].startswith("set aside  rack1-2")
+    assert "disputed: rack1-2" in rehearsed.stderr
+    ran = command_line.process("run", "provisioner")
+    assert ran.returncode == 0
+    shepherdctl(RACK)
+    assert "take back  rack1-2" in command_line.process("run", "provisioner", "--dry-run").stdout
+
+
+def test_what_the_updater_would_put_on_record_is_told_fact_by_fact(
+    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
+) -> None:
+    """Whoever edits a list sees what comes of it."""
+    shepherdctl(RACK).process("run", "provisioner")
+    command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
+    rehearsed = command_line.process("run", "updater", "--dry-run")
+    titles, *facts = rehearsed.stdout.splitlines()
+    assert titles.split("  ")[0] == "MACHINE"
+    assert [row.split()[1:] for row in facts] == [
+        ["rack1-1", "address", "192.0.2.11", "192.0.2.99"],
+        ["rack1-1", "location", "Amsterdam", "Berlin"],
+    ]
+    document = json.loads(command_line.process("run", "updater", "--dry-run", "-o", "json").stdout)
+    assert document["plan"]["changes"][0]["changed"]["location"] == ["Amsterdam", "Berlin"]
+    ran = command_line.process("run", "updater")
+    assert ran.stdout.splitlines()[0].split() == ["updated", "1"]
+    again = command_line.process("run", "updater", "--dry-run")
+    assert (again.stdout, "there is nothing to do" in again.stderr) == ("", True)
+
+
+def test_a_loop_that_is_paused_says_that_nothing_was_done(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+    """Else an operator would look for machines that were never meant to come."""
+    command_line = shepherdctl(RACK)
+    command_line.read("pause", "--all", "--reason", "network maintenance")
+    ran = command_line.process("run", "provisioner")
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert "network maintenance" in ran.stderr
+    assert "nothing was done" in ran.stderr
+
+
+def test_a_run_too_short_for_a_machine_is_refused(fleet: Fleet) -> None:
+    """It could not finish anything that it begins."""
+    ran = CommandLine(fleet.settings, EQUINIX).process("run", "recoverer", "--seconds", "60")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "work on one machine may take 125 s" in ran.stderr
+
+
+@pytest.mark.parametrize("loop", handlers.LOOPS)
+def test_all_faults_of_a_loop_are_told_at_once(loop: str) -> None:
+    """Those of the database and those of the loop and its provider."""
+    ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_SESSION_SECONDS": "0"}).process("run", loop)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    for variable in ("SHEPHERD_BMDB_HOST", "SHEPHERD_SESSION_SECONDS", "SHEPHERD_STATIC_LIST"):
+        assert variable in ran.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_loop_asks_for_the_migration_that_is_missing(own_fleet: Fleet, tmp_path: Path, options: list[str]) -> None:
+    """Also where no session is opened that would notice."""
+    own_fleet.sql("DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)")
+    own_fleet.sql("ALTER TABLE machine_creation_intent RENAME TO later")
+    path = tmp_path / "machines.json"
+    path.write_text("[]")
+    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_STATIC_LIST": str(path)}
+    ran = CommandLine(own_fleet.settings, environment).process("run", "provisioner", *options)
+    own_fleet.sql("ALTER TABLE later RENAME TO machine_creation_intent")
+    assert ran.returncode == 1
+    assert "shepherdctl db migrate" in ran.stderr

@@ -1,0 +1,102 @@
+"""What a function reaches outside is reached when it is needed, and not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from shepherd_core import handlers, wiring
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings import functions
+
+from tests.support.agents.ssh_server import SshServer
+from tests.support.deployment import function_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.handlers import Function
+
+    from tests.support.bmdb.fleet import Fleet
+
+KEY = "/shepherd/ssh-key"
+
+
+@pytest.fixture
+def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Function]:
+    """Return an Initializer with an empty AWS account, an empty list of machines, and no agent."""
+    (tmp_path / "machines.json").write_text("[]")
+    settings = {
+        "BMDB_HOST": fleet.settings.bmdb_host,
+        "BMDB_NAME": fleet.settings.bmdb_name,
+        "BMDB_USER": fleet.settings.bmdb_user,
+        "PROVIDER": "static",
+        "STATIC_LIST": str(tmp_path / "machines.json"),
+        "AGENT_SOURCE": str(tmp_path / "agent"),
+        "MACHINE_SECONDS": "30",
+        "AGENT_ENDPOINT": "agents.example.com:443",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"SHEPHERD_{name}", value)
+    function_process.end()
+    yield handlers.build("initializer")
+    function_process.end()
+
+
+def parameters() -> list[str]:
+    """Return the names of all SSM parameters."""
+    return [found["Name"] for found in boto3.client("ssm").describe_parameters()["Parameters"]]
+
+
+def test_a_dry_run_makes_no_ssh_key(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
+    """It changes nothing, in SSM neither."""
+    fleet.provided_machine()
+    assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
+    assert parameters() == []
+
+
+def test_a_run_with_nothing_to_do_makes_no_ssh_key(initializer: Function, deadline: Deadline) -> None:
+    """Nor does it load what speaks SSH, which takes longer than all the rest."""
+    initializer.run(deadline, "a test")
+    assert parameters() == []
+
+
+def test_a_key_that_cannot_be_used_is_held_against_no_machine(
+    initializer: Function, fleet: Fleet, deadline: Deadline
+) -> None:
+    """It is the deployment's fault: the invocation fails, and the machines are as due as before."""
+    machine_id = fleet.provided_machine()
+    boto3.client("ssm").put_parameter(Name=KEY, Value="hunter2", Type="SecureString")
+    with pytest.raises(ConfigError, match="SSH key") as caught:
+        initializer.run(deadline, "a test")
+    assert "hunter2" not in str(caught.value)
+    assert fleet.sql("SELECT event FROM work_history WHERE machine_id = :id ORDER BY 1", id=machine_id) == [
+        ["Canceled"],
+        ["Started"],
+    ]
+    assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
+
+
+@pytest.mark.usefixtures("initializer")
+@pytest.mark.parametrize(("seconds", "said"), [("300", b"300"), ("", b"unset")])
+def test_agents_are_told_how_often_to_report(
+    deadline: Deadline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: str, said: bytes
+) -> None:
+    """By what they are started with; where nothing is set, what the machine's environment says counts."""
+    key = ssh_keys.generate()
+    boto3.client("ssm").put_parameter(Name=KEY, Value=key, Type="SecureString")
+    agent = tmp_path / "the agent"
+    agent.write_text('#!/bin/sh\nprintf %s "${SHEPHERD_AGENT_HEARTBEAT_SECONDS-unset}"')
+    agent.chmod(0o755)
+    monkeypatch.setenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS", seconds)
+    (settings,) = functions.load(functions.InitializerSettings)
+    monkeypatch.delenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS")
+    with SshServer(ssh_keys.public_line(key)) as server:
+        dialer = wiring.LateDialer(settings.model_copy(update={"ssh_port": server.port}))
+        connection = dialer.dial("127.0.0.1", None, deadline)
+        assert connection.run(str(agent), b"", deadline).stdout == said
+        connection.close()

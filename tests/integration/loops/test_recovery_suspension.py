@@ -1,0 +1,360 @@
+"""Holding back: when too many machines are silent at once, the Recoverer reboots none of them, and says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
+from shepherd_core.domain.health import Kind
+from shepherd_core.domain.machine import Capability, Process
+from shepherd_core.domain.provider import Provider
+from shepherd_core.loops import runner
+from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.runner import Limits
+from shepherd_core.rules.circuit_breaker import WHOLE, Budget, Budgets
+from shepherd_core.telemetry import Metric
+
+from tests.support.bmdb.breaking_connection import BreakingConnection
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.machine import Machine, ProviderId
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+MINUTE = 60
+SILENCE = Silence(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE)
+REPORTING = 30
+LIMITS = Limits(10, 60, 60)
+
+
+class Machines(Provider):
+    """A provider that only counts reboots."""
+
+    name = PROVIDER
+    capabilities = frozenset({Capability.REBOOT})
+
+    def __init__(self) -> None:
+        self.reboots: Counter[str] = Counter()
+        self.away = False
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """Refuse; the Recoverer has no business with it, nor with what follows."""
+        raise NotImplementedError
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note, unless the provider is away."""
+        if self.away:
+            message = "try later"
+            raise ProviderUnavailable(message)
+        self.reboots[provider_id] += 1
+
+
+class World:
+    """Machines of the BMDB, a provider that has them all, and a Recoverer with the default budgets."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self._clock = clock
+        self.provider = Machines()
+        self.reporting: list[UUID] = []
+
+    def tick(self, budgets: Budgets | None = None) -> dict[Metric, float]:
+        """Let a minute pass in which those that report do, and run one invocation."""
+        self.fleet.pass_time(MINUTE)
+        for machine in self.reporting:
+            queries.record_heartbeat(self.fleet.connection, machine)
+        return self.run(budgets)
+
+    def run(self, budgets: Budgets | None = None, connection: Connection | None = None) -> dict[Metric, float]:
+        """Run one invocation."""
+        deadline = Deadline(self._clock, 600)
+        connection = connection or self.fleet.connection
+        return runner.run(
+            self.loop(budgets), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
+        )
+
+    def loop(self, budgets: Budgets | None = None) -> Recoverer:
+        """Return the loop as the function makes it."""
+        return Recoverer(
+            self.provider, silence=SILENCE, settle_seconds=120, backoff=Backoff(60, 3600, 1.2), budgets=budgets
+        )
+
+    def sound(self, count: int, location: str | None = None) -> None:
+        """Plant machines that report, and go on with it."""
+        for _ in range(count):
+            self.reporting.append(self.fleet.locate(self.fleet.silent_machine(silent_for=0), location))
+
+    def silent(self, count: int, location: str | None = None) -> list[UUID]:
+        """Plant machines that fell silent so long ago that they are due."""
+        return [self.fleet.locate(self.fleet.silent_machine(HOUR), location) for _ in range(count)]
+
+    def never(self, count: int) -> list[UUID]:
+        """Plant machines whose agents were started long ago and never reported."""
+        return [self.fleet.started_machine(HOUR) for _ in range(count)]
+
+    def held(self) -> dict[str, str]:
+        """Return where recovery is held back now, and why."""
+        found = suspension.holds(self.fleet.connection)
+        return {hold["location"]: hold["reason"] for hold in found if hold["ended_at"] is None}
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> World:
+    """Return a world without machines."""
+    return World(fleet, clock)
+
+
+def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(world: World) -> None:
+    """Heartbeats that we could not take say nothing about machines, not even when the first arrive again."""
+    world.sound(REPORTING)
+    everyone, world.reporting = world.reporting, []
+    for _ in range(30):
+        world.tick()
+    assert world.held() == {WHOLE: f"no machine reports: {REPORTING} fell silent"}
+    *back, gone = everyone
+    for machine in back:  # one after the other, as agents back off
+        world.reporting.append(machine)
+        world.tick()
+    assert world.held() == {}
+    assert not world.provider.reboots
+    for _ in range(int(SILENCE.silence_seconds) // MINUTE):
+        world.tick()
+    shown = queries.show_machine(world.fleet.connection, gone)
+    assert world.provider.reboots == {shown["provider_id"]: 1}
+
+
+def test_a_fleet_that_never_reports_at_all_is_not_rebooted(world: World) -> None:
+    """A wrong endpoint in the settings is the same for all machines."""
+    world.never(12)
+    assert world.run()[Metric.HELD_BACK] == 1
+    assert world.held() == {WHOLE: "no machine reports: 12 never reported"}
+    assert not world.provider.reboots
+
+
+@pytest.mark.parametrize(("kind", "words"), [("silent", "fell silent"), ("never", "never reported")])
+def test_as_many_as_the_budget_allows_are_recovered_and_of_one_more_none(world: World, kind: str, words: str) -> None:
+    """In a fleet that is large enough for the share to be small."""
+    world.sound(110)
+    getattr(world, kind)(21)
+    assert world.run()[Metric.CLAIMED] == 0
+    assert world.held() == {WHOLE: f"21 machines {words}, the budget is 20"}
+    world.fleet.empty()
+    world.reporting.clear()
+    world.sound(110)
+    getattr(world, kind)(20)
+    assert world.run()[Metric.FINISHED] == 20
+    assert world.held() == {}
+
+
+def test_each_kind_of_silence_has_a_budget_of_its_own(world: World) -> None:
+    """Machines that are being rolled out must not use up what is there for those in service."""
+    world.sound(110)
+    world.silent(20)
+    world.never(20)
+    assert world.run()[Metric.FINISHED] == 40
+
+
+def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world: World) -> None:
+    """A switch fails for one room."""
+    world.sound(60, "ams")
+    world.sound(10, "fra")
+    dark = world.silent(12, "fra")
+    lost = world.silent(2, "ams")
+    counts = world.run()
+    assert (counts[Metric.HELD_BACK], counts[Metric.FINISHED]) == (1, 2)
+    assert world.held() == {"fra": "12 of 22 machines fell silent, the budget is 20 %"}
+    world.reporting += dark
+    world.tick()
+    assert world.held() == {}
+    assert world.provider.reboots == {
+        queries.show_machine(world.fleet.connection, machine)["provider_id"]: 1 for machine in lost
+    }
+
+
+def test_a_fleet_that_falls_silent_little_by_little_is_not_rebooted_little_by_little(world: World) -> None:
+    """What was recovered within an hour counts too."""
+    world.sound(110)
+    for _ in range(3):
+        world.silent(7)
+        world.tick()
+    assert world.provider.reboots.total() == 14
+    assert world.held() == {WHOLE: "7 machines fell silent, 14 recovered lately, the budget is 20"}
+
+
+def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> None:
+    """One of three is a third; it is also just one machine."""
+    world.sound(2)
+    world.silent(1)
+    assert world.run()[Metric.FINISHED] == 1
+
+
+def test_two_machines_and_no_witness_are_held_back_however_small_the_fleet(world: World) -> None:
+    """Nobody can tell then whether reports arrive at all."""
+    world.silent(2)
+    assert world.run()[Metric.CLAIMED] == 0
+    assert world.held() == {WHOLE: "no machine reports: 2 fell silent"}
+
+
+def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
+    """Operators look where the reason sends them, and one that is over sends them to the wrong place."""
+    world.sound(REPORTING)
+    world.silent(REPORTING)
+    world.tick()
+    (before,) = suspension.holds(world.fleet.connection)
+    assert before["reason"] == "30 of 60 machines fell silent, the budget is 20 %"
+    world.reporting.clear()
+    world.fleet.pass_time(6 * MINUTE)
+    world.run()
+    held_at = before["held_at"] - timedelta(minutes=6)
+    (after,) = suspension.holds(world.fleet.connection)
+    assert after["reason"] == f"no machine reports: {2 * REPORTING} fell silent"
+    assert (after["ended_at"], after["held_at"]) == (None, held_at)
+
+
+def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> None:
+    """It is known, and would stand there for ever."""
+    world.sound(10)
+    world.silent(3)
+    world.provider.away = True
+    generous = Budgets(silent=Budget(20, 1))
+    assert world.run(generous)[Metric.FAILED] == 3
+    world.provider.away = False
+    world.silent(2)
+    assert world.tick()[Metric.HELD_BACK] == 0
+
+
+def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
+    """Also that of a twin, which decided a moment ago that all was well."""
+    world.sound(REPORTING)
+    machines = world.silent(2)
+    twin = world.fleet.open_session()
+    assert world.loop().admit(twin).limit == len(machines)
+    other = world.fleet.open_session(connection=world.fleet.connect())
+    suspension.record(other, PROVIDER, {WHOLE: "?"})
+    assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []
+    suspension.record(other, PROVIDER, {})
+    assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []  # counted from the end of the hold
+    world.fleet.pass_time(SILENCE.silence_seconds)
+    assert len(claimed(twin, Process.RECOVERY, silence=SILENCE)) == len(machines) + REPORTING
+
+
+def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
+    """Its figures are of another time."""
+    living, dead = world.fleet.open_session(), world.fleet.open_session()
+    suspension.record(living, PROVIDER, {"fra": "?"})
+    world.fleet.expire(dead)
+    with pytest.raises(SessionExpired):
+        suspension.record(dead, PROVIDER, {"ams": "?"})
+    looked = world.fleet.sql("SELECT looked_at FROM recovery_looks")
+    with pytest.raises(SessionExpired):
+        suspension.look(dead, PROVIDER, SILENCE)
+    assert world.fleet.sql("SELECT looked_at FROM recovery_looks") == looked
+    assert world.held() == {"fra": "?"}
+
+
+def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World, clock: ManualClock) -> None:
+    """It is how operators look before they switch the Recoverer on."""
+    due = world.never(12)
+    for held in ({}, {WHOLE: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
+        rehearsal = runner.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+        assert rehearsal.work == []
+        assert rehearsal.held_back == ("the whole provider: no machine reports: 12 never reported",)
+        assert {work.machine_id for work in rehearsal.suspended} == set(due)
+        assert {str(rehearsal.decisions[work]) for work in rehearsal.suspended} == {"reboot, attempt 1 of 3"}
+        assert world.held() == held
+        world.run()
+    assert not world.provider.reboots
+    assert all(world.fleet.events(machine) == [] for machine in due)
+
+
+def test_a_dry_run_tells_apart_what_is_held_back_and_what_is_not(world: World, clock: ManualClock) -> None:
+    """And tells of all that is held back, because an operator decides by it whether to let that be done."""
+    world.sound(60, "ams")
+    world.sound(10, "fra")
+    dark = world.silent(12, "fra")
+    lost = world.silent(2, "ams")
+    world.run()
+    world.provider.reboots.clear()
+    (other,) = world.silent(1, "ams")
+    rehearsal = runner.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    assert [work.machine_id for work in rehearsal.work] == [other]
+    assert {work.machine_id for work in rehearsal.suspended} == set(dark)
+    assert not {*lost} & {work.machine_id for work in rehearsal.decisions}
+    assert set(world.held()) == {"fra"}
+    assert not world.provider.reboots
+
+
+def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> None:
+    """They become metrics, and an alarm."""
+    world.sound(10)
+    world.silent(5)
+    world.never(3)
+    counts = world.run()
+    assert (counts[Metric.HELD_BACK], counts[Metric.SILENT], counts[Metric.NEVER_REPORTED]) == (1, 5, 3)
+
+
+def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:
+    """Open, look, close: it comes every minute, for ever, and is nearly always all that there is to do."""
+    world.sound(REPORTING)
+    with BreakingConnection(world.fleet.settings) as door:
+        connection = world.fleet.connect(door.settings)
+        world.run(connection=connection)  # prepares its statements
+        before = door.requests
+        world.run(connection=connection)
+        assert door.requests - before == 3
+        connection.close()
+
+
+MANY = """
+INSERT INTO machines SELECT FROM generate_series(1, 1500);
+INSERT INTO machine_provided (machine_id, provider, provider_id, provider_location)
+    SELECT machine_id, 'static', machine_id::text, CASE WHEN row_number() OVER () <= 15 THEN 'fra' ELSE 'ams' END
+    FROM machines;
+INSERT INTO machine_agent_started
+    SELECT machine_id, now() - interval '1 hour', decode(repeat('5e', 32), 'hex') FROM machines;
+INSERT INTO machine_agent_heartbeat SELECT machine_id, now() FROM machines;
+INSERT INTO machine_due (machine_id, provider, process, not_before)
+    SELECT machine_id, provider, process, now() + interval '1 hour' FROM machine_need;
+"""
+
+
+def test_each_look_is_at_another_sample(world: World) -> None:
+    """A small location of which one has too few machines to judge it must not go unjudged for long."""
+    world.fleet.sql(MANY)
+    session = world.fleet.open_session()
+    looks = [suspension.look(session, PROVIDER, SILENCE).cells for _ in range(20)]
+    assert {sum(cell.reporting for cell in cells.values()) for cells in looks} == {1000}
+    assert len({cells["fra"].reporting for cells in looks}) > 1
+
+
+def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
+    """Or the silent machines that the first one counted would be gone from the metrics, or be there twice."""
+    world.sound(10, "ams")
+    world.silent(5, "fra")
+    session = world.fleet.open_session()
+    first = suspension.look(session, PROVIDER, SILENCE)
+    second = suspension.look(session, PROVIDER, SILENCE, passed_over=["fra"], before=first)
+    for cells in (first.cells, second.cells):
+        assert (cells["ams"].reporting, cells["fra"].quiet[Kind.SILENT]) == (10, 5)
+    assert (first.cells["fra"].due[Kind.SILENT], second.cells["fra"].due[Kind.SILENT]) == (5, 0)

@@ -1,0 +1,812 @@
+"""The ladder, with a real database: what is tried on a machine that stays silent, in which order, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery.remediation import Spared
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, Failure, Silence
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import (
+    MachineNotFound,
+    NoLongerDue,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SessionExpired,
+    ShepherdError,
+    SshAuthenticationFailed,
+    SshHostKeyChanged,
+    SshTimedOut,
+)
+from shepherd_core.domain.machine import Capability, Process
+from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.remediation import Line, Move, Rung, Step
+from shepherd_core.loops import runner
+from shepherd_core.loops.base import Attempt
+from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.runner import Limits
+from shepherd_core.rules.circuit_breaker import Budget, Budgets
+from shepherd_core.rules.remediation import climb, parse
+from shepherd_core.telemetry import Metric
+
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.machine import Machine, ProviderId
+
+    from tests.conftest import ManualClock
+
+MINUTE = 60
+LOOK = 4
+"""Minutes between two runs; a Recoverer that looks less often than every five holds back."""
+GRACE = 30 * MINUTE
+DEFAULT = "reboot:3,power-cycle:2,quarantine"
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+
+
+class Rack(Provider):
+    """A provider that takes note of what it is asked, and does what the test says then."""
+
+    name = PROVIDER
+
+    def __init__(self, *lacks: Capability) -> None:
+        self._lacks = set(lacks)
+        self.asked: list[str] = []
+        self.before: Callable[[str], object] = lambda _: None
+        """What happens before the request is sent."""
+        self.then: Callable[[str], object] = lambda _: None
+        """What happens to it."""
+        self.answers = False
+        """Whether it answers that it is unavailable; else no answer comes."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Return all but what it lacks."""
+        return frozenset(Capability) - self._lacks
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """Refuse; the Recoverer has no business with it, nor with what follows."""
+        raise NotImplementedError
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """See ``list_machines``."""
+        raise NotImplementedError
+
+    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        self._note("reboot", deadline)
+
+    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        self._note("power-cycle", deadline)
+
+    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Take note."""
+        self._note("reinstall", deadline)
+
+    def _note(self, step: str, deadline: Deadline) -> None:
+        self.before(step)
+        deadline.confirm()
+        self.asked.append(step)
+        try:
+            self.then(step)
+        except ProviderError as error:
+            if self.answers or not error.retryable:
+                deadline.declined()
+            raise
+
+
+class World:
+    """A machine that is silent, one that reports, without which nobody is believed to be silent, and a Recoverer."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self.rack = Rack()
+        self.ladder = DEFAULT
+        self.budgets = Budgets()
+        self.clock = clock
+        self.witness = fleet.silent_machine(silent_for=0)
+        self.machine = fleet.silent_machine()
+
+    def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
+        """Run one invocation of the Recoverer."""
+        return runner.run(
+            self.loop,
+            PROVIDER,
+            connection or self.fleet.connection,
+            self.clock,
+            Limits(concurrency, 60, 60),
+            deadline=Deadline(self.clock, 600),
+            runtime_info="a test",
+        )
+
+    @property
+    def loop(self) -> Recoverer:
+        """The loop as a cold function makes it."""
+        return Recoverer(
+            self.rack,
+            silence=Silence(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE),
+            settle_seconds=120,
+            backoff=Backoff(60, 3600, 1.2),
+            ladder=parse(self.ladder),
+            budgets=self.budgets,
+        )
+
+    def watch(self, minutes: float) -> None:
+        """Let time pass, in which the witness reports and the Recoverer's schedule goes on; it ends with a run."""
+        while minutes > 0:
+            self.fleet.pass_time(min(minutes, LOOK) * MINUTE)
+            queries.record_heartbeat(self.fleet.connection, self.witness)
+            self.run()
+            minutes -= LOOK
+
+    def start_agent(self, *, fails: bool = False, error: ShepherdError | None = None) -> bool:
+        """Do the Initializer's work on the machine; False: it is not due for that."""
+        session = self.fleet.open_session()
+        found = [held for held in claimed(session, START) if held.machine_id == self.machine]
+        if found and (fails or error):
+            error = error or SshTimedOut("no answer")
+            work.fail(session, {found[0]: Failure(f"{type(error).__name__}: {error}", 300, fault=error.fault)})
+        elif found:
+            work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), "ssh-ed25519 AAAA")})
+        session.close()
+        return bool(found)
+
+    def report(self, minutes: int) -> None:
+        """Let the machine report for so long, and then fall silent."""
+        for _ in range(0, minutes, LOOK):
+            self.fleet.pass_time(LOOK * MINUTE)
+            for machine in (self.machine, self.witness):
+                assert queries.record_heartbeat(self.fleet.connection, machine)
+            self.run()
+
+    def pin(self) -> None:
+        """Let the machine's host key be known."""
+        self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=self.machine)
+
+    @property
+    def told(self) -> list[str]:
+        """What the history says of recovery: steps where they were attempted or skipped, else events."""
+        rows = self.fleet.sql(
+            "SELECT event, rung FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
+            "AND event NOT IN ('Started', 'Finished') ORDER BY timestamp",
+            id=self.machine,
+        )
+        return [rung if event == "Attempted" else f"{event} {rung}" if rung else event for event, rung in rows]
+
+    @property
+    def place(self) -> list[tuple[str, bool]]:
+        """The attempts that count, each with whether it was refused."""
+        session = self.fleet.open_session()
+        rows = session.connection.run("recovery_past", machine_ids=[self.machine])
+        found = climb(Line(event, at, rung, cause) for *_, event, at, rung, cause in rows)
+        session.close()
+        return [(attempt.step, attempt.refused) for attempt in found]
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether the machine is in quarantine."""
+        return bool(self.fleet.sql("SELECT 1 FROM machine_quarantine WHERE machine_id = :id", id=self.machine))
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock) -> World:
+    """Return a world with a silent machine."""
+    return World(fleet, clock)
+
+
+def test_a_machine_that_never_comes_back_is_tried_step_by_step_and_then_left_alone(world: World) -> None:
+    """The predecessor rebooted such a machine for ever. Each step has its time, in which an agent start is tried."""
+    world.run()
+    for number in range(1, 6):
+        assert len(world.rack.asked) == number
+        world.watch(2)
+        assert world.start_agent(fails=True)
+        world.watch(27)
+        assert len(world.rack.asked) == number, "it has half an hour to come back"
+        world.watch(2)
+    assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
+    assert world.told == [*world.rack.asked, "quarantine", "Quarantined"]
+    shown = queries.show_machine(world.fleet.connection, world.machine)
+    assert shown["quarantine_cause"] == "still silent after reboot 3 times, power-cycle 2 times"
+    assert shown["quarantine_evidence"].count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
+    assert shown["quarantine_evidence"].count("Attempted power-cycle") == 2
+    world.watch(60)
+    assert len(world.rack.asked) == 5
+    assert not world.start_agent()
+    assert world.run()[Metric.QUARANTINED] == 1
+
+
+def test_a_machine_that_comes_back_in_time_is_left_alone(world: World) -> None:
+    """However often its agent start failed before."""
+    world.run()
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(20)
+    assert world.start_agent()
+    world.report(60)
+    assert world.rack.asked == ["reboot"]
+    assert world.fleet.sql("SELECT 1 FROM machine_awaited") == []
+
+
+def test_a_machine_on_which_nobody_tried_to_start_an_agent_waits(world: World) -> None:
+    """If the Initializer is out of order, no machine is to blame, and none may end in quarantine for it."""
+    world.run()
+    world.watch(120)
+    assert world.rack.asked == ["reboot"]
+    assert world.start_agent(fails=True)
+    world.watch(1)
+    assert world.rack.asked == ["reboot"] * 2
+
+
+def test_a_step_forgives_what_failed_before_it(world: World) -> None:
+    """An agent start that has failed for hours would else wait for hours more, and use up the machine's time."""
+    world.run()
+    world.watch(2)
+    session = world.fleet.open_session()
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("SshTimedOut: no answer", 4 * HOUR)})
+    session.close()
+    world.watch(29)
+    assert world.rack.asked == ["reboot"] * 2
+    world.watch(2)
+    assert world.start_agent()
+
+
+def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(world: World) -> None:
+    """While it waits for its next step it may come up; two loops at once would reboot it under its agent."""
+    world.run()
+    world.watch(3)
+    world.start_agent(fails=True)
+    world.fleet.pass_time(GRACE)
+    sessions = [world.fleet.open_session(connection=world.fleet.connect()) for _ in range(2)]
+    together = threading.Barrier(2)
+
+    def claim(number: int) -> list[UUID]:
+        together.wait(WAIT_SECONDS)
+        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10).work)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
+    assert sum(world.machine in each for each in found) == 1
+    assert len(world.fleet.holders(world.machine)) == 1
+
+
+def test_a_machine_that_did_not_come_back_gets_its_agent_while_recovery_is_held_back(world: World) -> None:
+    """Else nobody would ever report again after an outage, and the hold would last for ever."""
+    world.run()
+    world.watch(3)
+    world.start_agent(fails=True)
+    world.fleet.pass_time(GRACE)
+    world.fleet.sql("INSERT INTO recovery_holds VALUES (:p, '', now(), NULL, 'an outage')", p=PROVIDER)
+    session = world.fleet.open_session()
+    assert claimed(session, RECOVER) == []
+    assert ids(claimed(session, START)) == [world.machine]
+
+
+def test_a_machine_that_falls_silent_again_goes_on_where_it_was(world: World) -> None:
+    """Ten minutes of reports between two faults are no recovery."""
+    for _ in range(4):
+        world.run()
+        world.watch(3)
+        assert world.start_agent()
+        world.report(10)
+        world.watch(11)
+    assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
+
+
+def test_after_a_healthy_while_the_ladder_begins_anew(world: World) -> None:
+    """A fault once a month is no reason for a quarantine; the history says why it began anew."""
+    for _ in range(4):
+        world.run()
+        world.watch(3)
+        assert world.start_agent()
+        world.report(62)
+        world.watch(11)
+    assert world.rack.asked == ["reboot"] * 5
+    assert world.told == ["reboot", *["Healthy", "reboot"] * 4]
+
+
+def test_two_steps_are_never_closer_than_the_cooldown(world: World) -> None:
+    """Also where the agent comes back at once and falls silent at once."""
+    world.ladder = "reboot:3:cooldown=3600,quarantine"
+    world.run()
+    world.watch(3)
+    assert world.start_agent()
+    world.report(1)
+    world.watch(50)
+    assert world.rack.asked == ["reboot"]
+    world.watch(8)
+    assert world.rack.asked == ["reboot"] * 2
+
+
+def test_restarting_the_agent_touches_no_power(world: World) -> None:
+    """The machine may be fine, and its agent killed: the Initializer starts another over SSH, at once."""
+    world.ladder = "restart-agent:1,reboot:1,quarantine"
+    world.run()
+    assert world.rack.asked == []
+    assert world.fleet.tags(world.machine) == set()
+    assert world.told == ["restart-agent"]
+    assert world.start_agent(fails=True)
+    world.watch(31)
+    assert world.rack.asked == ["reboot"]
+
+
+def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(world: World) -> None:
+    """Or an operator would look for the power cycles."""
+    world.rack = Rack(Capability.POWER_CYCLE)
+    world.ladder = "reboot:1,power-cycle:2,reinstall:1,quarantine"
+    world.run()
+    world.watch(2)
+    world.start_agent(fails=True)
+    world.watch(30)
+    assert world.rack.asked == ["reboot", "reinstall"]
+    assert world.told == ["reboot", "Skipped power-cycle", "reinstall"]
+    skipped = [line for line in queries.history(world.fleet.connection, world.machine) if line["event"] == "Skipped"]
+    assert [line["failed_cause"] for line in skipped] == ["the provider static cannot power-cycle machines"]
+
+
+def refuse(error: ShepherdError) -> Callable[[str], None]:
+    """Return what raises *error*."""
+
+    def then(_: str) -> None:
+        raise error
+
+    return then
+
+
+def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(world: World) -> None:
+    """A provider may be able to in general, and not with this machine."""
+    world.rack.then = refuse(NotSupported("not with this BMC"))
+    world.run()
+    world.watch(1)
+    assert world.rack.asked == ["reboot", "power-cycle"]
+    world.watch(2)
+    assert world.quarantined
+
+
+@pytest.mark.parametrize("error", [ProviderRefused("it is locked"), MachineNotFound("no such machine")])
+def test_a_provider_that_refuses_this_machine_uses_up_the_rung_in_time(world: World, error: ShepherdError) -> None:
+    """No step was taken, and says so; but a machine must not be kept on one rung for ever."""
+    world.rack.then = refuse(error)
+    world.run()
+    world.watch(29)
+    assert set(world.rack.asked) == {"reboot"}
+    assert len(world.rack.asked) > 3
+    world.watch(30 * 7)
+    assert world.quarantined
+    assert "power-cycle" in world.rack.asked
+    cause = queries.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
+    assert cause.startswith("the provider refused reboot ")
+    assert "silent after" not in cause, "no step was taken, after which it could have been silent"
+    asked = len(world.rack.asked)
+    assert world.told.count("NotTaken reboot") + world.told.count("NotTaken power-cycle") == asked
+
+
+@pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderUnusable("401")])
+def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdError) -> None:
+    """Its outage is no machine's fault: hours later the machine is where it was, and gets its first reboot."""
+    world.rack.then, world.rack.answers = refuse(error), True
+    world.run()
+    world.watch(8 * 60)
+    assert set(world.rack.asked) == {"reboot"}
+    assert not world.quarantined
+    world.rack.then, before = lambda _: None, len(world.rack.asked)
+    assert before < 30, "it is asked less and less often"
+    world.watch(62)
+    assert world.rack.asked[before:] == ["reboot"]
+    assert world.place == [(Step.REBOOT, False)]
+
+
+def test_an_answer_that_was_lost_counts(world: World) -> None:
+    """The step may have been taken; once in the time that the machine is given, since it may be repeated in that."""
+    world.rack.then = refuse(ProviderUnavailable("the connection broke"))
+    world.run()
+    world.watch(29)
+    assert len(world.rack.asked) > 3
+    assert "NotTaken reboot" not in world.told
+    world.watch(30 * 7)
+    assert world.quarantined
+
+
+def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
+    """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
+    world.budgets = Budgets(silent=Budget(100, 1))
+    others = [world.fleet.silent_machine() for _ in range(11)]
+    world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
+    counts = world.run(concurrency=1)
+    assert len(world.rack.asked) == 3
+    assert (counts[Metric.FAILED], counts[Metric.NOT_TAKEN]) == (12, 12)
+    causes = world.fleet.sql("SELECT cause FROM work_backoff WHERE machine_id = ANY(:ids)", ids=others)
+    assert len(causes) == 11
+    assert all("503" in cause for (cause,) in causes)
+    assert sum("not asked" in cause for (cause,) in causes) >= 8
+    world.rack.then = lambda _: None
+    world.watch(4)
+    assert len(world.rack.asked) == 15, "the next invocation asks again"
+
+
+@pytest.mark.parametrize("error", [SshHostKeyChanged("another"), SshAuthenticationFailed("no"), ProviderUnavailable()])
+def test_what_no_reboot_cures_takes_no_machine_up_the_ladder(world: World, error: ShepherdError) -> None:
+    """It is up, and does not let us in, or nobody tells where it is: five reboots and power cycles help nobody."""
+    world.run()
+    for _ in range(20):
+        world.watch(12)
+        world.start_agent(error=error)
+    assert world.rack.asked == ["reboot"]
+    assert not world.quarantined
+    world.watch(6)
+    assert world.start_agent(fails=True)
+    world.watch(4)
+    assert world.rack.asked == ["reboot"] * 2, "it is due as soon as it fails in a way that a reboot may cure"
+
+
+@pytest.mark.parametrize("ladder", ["reboot:2,quarantine", "reinstall:2,quarantine"])
+def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: World, ladder: str) -> None:
+    """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
+    world.ladder = ladder
+    world.pin()
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    attempt = Attempt(held, Deadline(world.clock, 60, session.left), decision=world.loop.decide(session, [held])[held])
+    world.loop.work_on(attempt)
+    world.fleet.expire(session)  # and there it ended
+    (step,) = world.rack.asked
+    world.watch(1)
+    assert world.rack.asked == [step]
+    assert world.told == [step, "Expired"]
+    assert world.fleet.tags(world.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(30)
+    assert world.rack.asked == [step] * 2
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(30)
+    assert world.quarantined, "two attempts, the one that died among them"
+
+
+def test_a_function_that_dies_before_the_step_took_no_step_and_says_so_in_time(world: World) -> None:
+    """Nobody knows that it did not; the machine is given its time, and then the next attempt."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.loop.decide(session, [held])
+    world.fleet.expire(session)
+    world.watch(1)
+    world.watch(3)
+    assert world.rack.asked == []
+    assert world.start_agent(fails=True)
+    world.watch(30)
+    assert world.rack.asked == ["reboot"]
+    assert world.told == ["reboot", "Expired", "reboot"]
+
+
+def test_a_function_that_dies_before_it_decided_counts_for_nothing(world: World) -> None:
+    """Nothing can have happened to the machine by then."""
+    session = world.fleet.open_session()
+    claimed(session, RECOVER)
+    world.fleet.expire(session)
+    world.watch(1)
+    assert world.rack.asked == ["reboot"]
+    assert world.told == ["Expired", "reboot"]
+
+
+def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -> None:
+    """Whoever dies afterwards: a machine with a new key and an old pin would be refused for ever."""
+    world.ladder = "reinstall:1,quarantine"
+    world.pin()
+    seen: list[set[str]] = []
+    world.rack.then = lambda _: seen.append(Fleet.tags(world.fleet, world.machine))
+    world.run()
+    assert seen == [{"agent_started", "agent_heartbeat"}]
+    assert world.fleet.tags(world.machine) == {"rebooted"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(ProviderRefused("no"), True), (NotSupported("no"), True), (ProviderUnavailable("perhaps"), False)],
+)
+def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
+    world: World, error: ShepherdError, kept: bool
+) -> None:
+    """Without the pin, whoever answers at the address next would be believed."""
+    world.ladder = "reinstall:1,quarantine"
+    world.pin()
+    world.rack.then = refuse(error)
+    assert world.run()[Metric.FAILED] == 1
+    assert ("host_key" in world.fleet.tags(world.machine)) is kept
+
+
+def test_a_session_without_life_left_begins_no_step(world: World) -> None:
+    """Its machine may be somebody else's by now."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.fleet.expire(session)
+    with pytest.raises(SessionExpired):
+        world.loop.decide(session, [held])
+    assert world.told == []
+
+
+def test_a_step_is_not_begun_on_work_that_was_lost(world: World) -> None:
+    """It was taken over; the heir takes the step."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.fleet.sql("DELETE FROM work")
+    assert world.loop.decide(session, [held]) == {}
+    assert world.told == []
+
+
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) -> None:
+    """An attempt that counts twice brings machines into quarantine too early."""
+    with BreakingConnection(world.fleet.settings) as way:
+        session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
+        (held,) = claimed(session, RECOVER)
+        way.lose(lost)
+        move = Move(Rung(Step.REBOOT), 1, skipped=((Step.RESTART_AGENT, "?"),))
+        assert remediation.attempt(session, {held: (move, None)}) == [held]
+        assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
+        world.fleet.disconnect()
+
+
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_quarantine_happens_once_whatever_was_lost(world: World, lost: Lost) -> None:
+    """Said to be lost, it would be tried again; said to be done, it never would."""
+    with BreakingConnection(world.fleet.settings) as way:
+        session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
+        held = claimed(session, RECOVER)
+        way.lose(lost)
+        assert remediation.quarantine(session, {held[0]: "enough"}) == {world.machine}
+        assert world.fleet.events(world.machine) == ["Started", "Quarantined", "Finished"]
+        world.fleet.disconnect()
+
+
+def test_a_dead_session_puts_nothing_into_quarantine(world: World) -> None:
+    """Its machine was given to somebody else, and may have come back."""
+    session = world.fleet.open_session()
+    held = claimed(session, RECOVER)
+    world.fleet.expire(session)
+    assert remediation.quarantine(session, {held[0]: "enough"}) == set()
+    assert not world.quarantined
+
+
+def test_twins_take_each_step_once(world: World) -> None:
+    """Two schedules may tick in the same moment, on every rung."""
+    world.ladder = "reboot:1,power-cycle:1,quarantine"
+    for _ in range(3):
+        together = threading.Barrier(2)
+
+        def twin(together: threading.Barrier = together) -> None:
+            connection = world.fleet.connect()
+            together.wait(WAIT_SECONDS)
+            world.run(connection)
+
+        with ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(twin) for _ in range(2)]:
+                each.result()
+        world.watch(2)
+        world.start_agent(fails=True)
+        world.fleet.pass_time(29 * MINUTE)  # as if the schedule had gone on, and not taken the next step
+        queries.record_heartbeat(world.fleet.connection, world.witness)
+        world.fleet.sql("UPDATE recovery_looks SET looked_at = now()")
+    assert world.rack.asked == ["reboot", "power-cycle"]
+    assert world.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]
+
+
+def spared(world: World, happening: Callable[[], object]) -> dict[Metric, float]:
+    """Let something happen just before the provider is asked, and return the counts of the invocation."""
+    world.rack.before = lambda _: happening()
+    return world.run()
+
+
+def test_a_machine_that_reports_just_before_the_step_is_left_alone(world: World) -> None:
+    """A reboot of a healthy machine is the worst that recovery can do; and what was not done does not count."""
+    counts = spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
+    assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 0, 0)
+    assert world.rack.asked == []
+    assert world.told == ["reboot", "NotTaken reboot", "Recovered"]
+    assert world.place == []
+    assert world.fleet.tags(world.machine) == {"agent_started", "agent_heartbeat"}
+    world.rack.before = lambda _: None
+    world.watch(9)
+    assert world.rack.asked == []
+    world.watch(4)
+    assert world.rack.asked == ["reboot"], "it is due again when it has been silent anew"
+    assert world.place == [("reboot", False)]
+
+
+HELD = f"INSERT INTO recovery_holds VALUES ('{PROVIDER}', '', now(), {{}}, 'an outage')"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("INSERT INTO pauses (machine_id, owner, reason) VALUES ({id}, 'me', 'memory')", "it is paused"),
+        ("INSERT INTO pauses (owner, reason) VALUES ('me', 'an outage')", "it is paused"),
+        (HELD.format("NULL"), "recovery is held back"),
+        (HELD.format("now()"), "it is given time once more"),
+        ("INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '')", "it needs no recovery any more"),
+        ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),
+    ],
+)
+def test_a_machine_that_is_not_due_any_more_is_not_struck(world: World, change: str, told: str) -> None:
+    """Somebody stands before it, or held recovery back, in the moment in which it was to be rebooted."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    assert world.loop.no_longer_due(session, [held]) == {}
+    world.fleet.change(world.machine, change.format(id=f"'{world.machine}'::uuid"))
+    (reason,) = world.loop.no_longer_due(session, [held]).values()
+    assert (str(reason), reason.recovered) == (told, False)
+
+
+def test_a_machine_that_is_paused_just_before_the_step_is_given_back(world: World) -> None:
+    """It did not recover, and nothing was done to it."""
+    pause = "INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', 'memory')"
+    spared(world, lambda: world.fleet.sql(pause, id=world.machine))
+    assert world.rack.asked == []
+    assert world.told == ["reboot", "NotTaken reboot", "Canceled"]
+    assert world.place == []
+
+
+@pytest.mark.parametrize("ladder", ["restart-agent:1,quarantine", "reboot:1,quarantine"])
+def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: World, ladder: str) -> None:
+    """A new agent, and quarantine, are asked for of the BMDB and not of the provider; they wait for the same answer."""
+    world.ladder = ladder
+    world.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, rung, timestamp) "
+        "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '1 hour')",
+        id=world.machine,
+    )
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    decision = world.loop.decide(session, [held])[held]
+    queries.record_heartbeat(world.fleet.connection, world.machine)
+    (reason,) = world.loop.no_longer_due(session, [held]).values()
+    assert (str(reason), reason.recovered) == ("its agent reports again", True)
+    assert decision.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}
+
+    def ask(_: Deadline) -> None:
+        raise reason
+
+    attempt = Attempt(held, Deadline(world.clock, 60, session.left, ask), decision=decision)
+    with pytest.raises(NoLongerDue):
+        world.loop.work_on(attempt)
+    assert attempt.not_taken == decision.rung.step
+    assert world.rack.asked == []
+
+
+def test_machines_that_are_about_to_be_struck_are_looked_at_together(world: World) -> None:
+    """One statement for all that wait at that moment, and not one for each."""
+    session = world.fleet.open_session()
+    others = [world.fleet.silent_machine() for _ in range(3)]
+    works = claimed(session, RECOVER)
+    queries.record_heartbeat(world.fleet.connection, others[0])
+    found = world.loop.no_longer_due(session, works)
+    assert len(works) == 4
+    assert [held.machine_id for held in found] == [others[0]]
+
+
+def test_nothing_is_struck_by_a_session_that_is_over_or_work_that_was_lost(world: World) -> None:
+    """Somebody else has the machine by now."""
+    session = world.fleet.open_session()
+    (held,) = claimed(session, RECOVER)
+    world.fleet.sql("DELETE FROM work")
+    assert [str(reason) for reason in world.loop.no_longer_due(session, [held]).values()] == [
+        "the machine was given to somebody else"
+    ]
+    world.fleet.expire(session)
+    with pytest.raises(SessionExpired):
+        world.loop.no_longer_due(session, [held])
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_machine_is_spared_once_whatever_was_lost(world: World, lost: str) -> None:
+    """Said to be lost, it would be counted as harmed; ended twice, the history would lie."""
+    with BreakingConnection(world.fleet.settings) as way:
+        session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
+        (held,) = claimed(session, RECOVER)
+        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        assert remediation.no_longer_due(session, [held], world.loop.silence) == {}
+        way.lose(lost)  # type: ignore[arg-type]  # one of the two
+        reason = Spared("its agent reports again", recovered=True, not_taken="reboot")
+        assert remediation.spare(session, {held: reason}) == {world.machine}
+        assert world.fleet.events(world.machine) == ["Started", "NotTaken", "Recovered"]
+        world.fleet.disconnect()
+
+
+def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World) -> None:
+    """It was forgotten when the step was put on record; the machine is the one that we know."""
+    world.ladder = "reinstall:1,quarantine"
+    world.pin()
+    spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
+    assert "host_key" in world.fleet.tags(world.machine)
+    assert world.rack.asked == []
+
+
+def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
+    """Return machines that were told to come back and should have, and that SSH does not reach."""
+    machines = [world.fleet.locate(world.fleet.provided_machine(), location) for _ in range(count)]
+    for machine in machines:
+        world.fleet.change(
+            machine,
+            f"INSERT INTO machine_awaited VALUES ('{machine}', now() - interval '1 hour', now() - interval '1 minute')",
+            "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
+            f"VALUES ('{machine}', 'ShepherdAgentStart', now() + interval '1 minute', 'SshTimedOut: no', 300, "
+            "'unreached')",
+        )
+    return machines
+
+
+def test_where_ssh_reaches_nobody_machines_that_did_not_come_back_wait(world: World) -> None:
+    """Network, firewall or key are at fault: nobody who is up is power-cycled for that, and none is given up."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    few = waiting(world, 2, "fra")
+    many = waiting(world, 3)
+    counts = world.run()
+    assert counts[Metric.HELD_BACK] == 1
+    assert len(world.rack.asked) == 2
+    assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
+    (held,) = suspension.holds(world.fleet.connection)
+    assert (held["location"], held["ended_at"]) == ("ams", None)
+    assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 within")
+    (verdict,) = [
+        each for each in explain.why(world.fleet.connection, many[0], world.loop.silence)[0] if not each.eligible
+        and each.process is RECOVER
+    ]  # fmt: skip
+    assert verdict.because == f"machines that did not come back wait: {held['reason']}"
+
+
+def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: World) -> None:
+    """What failed during the outage tells nothing of them."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    machines = waiting(world, 3)
+    world.run()
+    world.watch(1)
+    for _ in range(3):
+        world.fleet.locate(world.fleet.started_machine(60), "ams")
+    assert world.run()[Metric.HELD_BACK] == 0
+    assert suspension.holds(world.fleet.connection)[0]["ended_at"] is not None
+    world.watch(9)
+    assert world.rack.asked == []
+    session = world.fleet.open_session()
+    failed = {held: Failure("SshTimedOut: no", 300, fault=SshTimedOut.fault) for held in claimed(session, START)}
+    assert machines[0] in {held.machine_id for held in failed}
+    work.fail(session, failed)
+    session.close()
+    world.fleet.sql("DELETE FROM machine_awaited WHERE machine_id <> :id", id=machines[0])
+    world.watch(1)
+    assert world.rack.asked == ["reboot"]
+
+
+def test_machines_that_let_nobody_in_are_counted_and_say_what_to_do(world: World) -> None:
+    """No loop cures them, so an operator must see them."""
+    world.run()
+    world.watch(3)
+    world.start_agent(error=SshHostKeyChanged("it has another key"))
+    world.watch(12)
+    assert world.run()[Metric.NO_ACCESS] == 1
+    start, recover = explain.why(world.fleet.connection, world.machine, world.loop.silence)[0]
+    advice = "(find out why; if it was reinstalled, let its new key be taken: machine forget-host-key)"
+    assert start.eligible
+    assert recover.because == (
+        f"its agent start fails for a reason that no reboot cures: SshHostKeyChanged: it has another key {advice}"
+    )

@@ -1,0 +1,723 @@
+"""The way out of a disagreement, between a simulated provider and the BMDB as it is, interrupted wherever it can be."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.bmdb.agents import installation
+from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
+from shepherd_core.domain.machine import Capability, Process, ProviderId
+from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.updater import Updater
+from shepherd_core.operator.adopt_forget import Adoption, Forgetting, Result
+from shepherd_core.operator.release import Keeping, Release
+from shepherd_core.operator.two_phase import Resolution
+from shepherd_core.providers.equinix.objects import token_tag
+from shepherd_core.rules.drift import YOUNG_SECONDS, Kind
+from shepherd_core.rules.provisioning import Limits
+from shepherd_core.telemetry import Metric
+
+from simulator.environment.faults import Answer, Drop, EmptyPage
+from simulator.providers.equinix.api import EquinixApi
+from simulator.providers.equinix.hardware import NoHardware
+from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
+from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.listings import Listed
+from tests.support.bmdb.returnable import ORDER, deleting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.provider import Provider
+    from shepherd_core.operator.adopt_forget import Remedy, Verdict
+
+    from tests.conftest import ManualClock
+
+MOMENT = 0.4
+"""Seconds: long enough to begin something within it, short enough to wait for its end."""
+
+DEVICE = "/devices/{id}"
+DEVICES = "/projects/{id}/devices"
+
+
+class Killed(BaseException):
+    """The process ends in the middle of what it does."""
+
+
+@pytest.fixture
+def api() -> Iterator[EquinixApi]:
+    """Return a project with two free reservations."""
+    with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
+        yield api
+        assert api.errors == []
+
+
+@pytest.fixture
+def edge(api: EquinixApi, clock: ManualClock) -> Edge:
+    """Return the provider of that project."""
+    return deleting(api, clock)
+
+
+class Operator:
+    """Somebody with a provider and a BMDB."""
+
+    def __init__(self, fleet: Fleet, provider: Provider, clock: Clock, interval: float = 30) -> None:
+        self.fleet = fleet
+        self.provider = provider
+        self.clock = clock
+        self.resolution = Resolution(provider, fleet.connection, clock, 0, 60, interval)
+
+    def resolve(self, remedy: Remedy, meanwhile: Callable[[], object] = lambda: None) -> list[Verdict]:
+        """Look, let happen what happens *meanwhile*, and do it."""
+        deadline = Deadline(self.clock, 600)
+        first = self.resolution.look(deadline)
+        meanwhile()
+        return self.resolution.carry_out(remedy, first, deadline, "a test")
+
+    def adopt(self, *names: str, kind: Kind = Kind.ADOPTABLE, most: int = 0, **how: Any) -> list[Verdict]:
+        """Adopt machines."""
+        return self.resolve(Adoption(tuple(map(ProviderId, names)), kind, most), **how)
+
+    def forget(self, *machine_ids: UUID, **how: Any) -> list[Verdict]:
+        """Forget machines."""
+        return self.resolve(Forgetting(machine_ids, ORDER), **how)
+
+    def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[Verdict]:
+        """Release machines."""
+        return self.resolve(Release(machine_ids, replace(ORDER, despite_heartbeat=despite_heartbeat)), **how)
+
+    def keep(self, *machine_ids: UUID) -> list[Verdict]:
+        """Keep machines after all."""
+        return self.resolve(Keeping(machine_ids))
+
+    def provision(self, **limits: Any) -> dict[Metric, float]:
+        """Make a pass of the Provisioner."""
+        settings: dict[str, Any] = {
+            "max_machines": 0,
+            "chunk": 20,
+            "max_disputed": 3,
+            "assimilate": False,
+            "forget_seconds": HOUR,
+        }
+        pace = Pace(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
+        limit = Limits(**{**settings, **limits})
+        provisioner = Provisioner(self.provider, self.fleet.connection, self.clock, limit, pace)
+        return provisioner.run(Deadline(self.clock, 600), "a test")
+
+
+@pytest.fixture
+def operator(fleet: Fleet, edge: Edge, clock: ManualClock) -> Operator:
+    """Return the operator of that project."""
+    return Operator(fleet, edge, clock)
+
+
+@pytest.fixture
+def listed() -> Listed:
+    """Return a provider that lists what a test says, and takes machines back without any effect that it shows."""
+    provider = Listed()
+    provider.capabilities = frozenset({Capability.RELEASE})
+    provider.release = lambda provider_id, deadline: None  # type: ignore[method-assign]  # that is all it does
+    return provider
+
+
+@pytest.fixture
+def lister(fleet: Fleet, listed: Listed, clock: ManualClock) -> Operator:
+    """Return the operator of that provider."""
+    return Operator(fleet, listed, clock)
+
+
+def results(verdicts: list[Verdict]) -> list[Result]:
+    """Return what became of the machines."""
+    return [verdict.result for verdict in verdicts]
+
+
+def known_as(fleet: Fleet, machine_id: UUID) -> str:
+    """Return what the provider calls a machine."""
+    found: str = queries.show_machine(fleet.connection, machine_id)["provider_id"]
+    return found
+
+
+def old(fleet: Fleet, machine_id: UUID, provider: str = "equinix") -> UUID:
+    """Let a planted machine be a provider's, and created long ago."""
+    fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}' WHERE machine_id = '{machine_id}'")
+    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+    return machine_id
+
+
+def device(fleet: Fleet, api: EquinixApi, machine_id: UUID) -> UUID:
+    """Let a planted machine be a device of the project."""
+    made = api.add_device_by_hand(f"{PREFIX}{machine_id}", [token_tag(machine_id)])
+    fleet.sql("UPDATE machine_provided SET provider_id = :name WHERE machine_id = :id", name=made.id, id=machine_id)
+    return old(fleet, machine_id)
+
+
+def tombstones(fleet: Fleet) -> list[list[Any]]:
+    """Return who left, how, by whom and why."""
+    return fleet.sql("SELECT machine_id, how, departed_by, reason FROM machine_departed ORDER BY departed_at")
+
+
+def asked(fleet: Fleet) -> list[list[Any]]:
+    """Return which releases are on record, and whether they were accepted."""
+    return fleet.sql("SELECT machine_id, accepted_at IS NOT NULL FROM machine_release")
+
+
+# --- looking ---
+
+
+def test_two_looks_are_so_far_apart_and_change_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
+    """What the provider got wrong in passing is right by then."""
+    gone = old(fleet, fleet.provided_machine())
+    before = fleet.sql("SELECT count(*) FROM pauses")
+    first = operator.resolution.look(Deadline(clock, 600))
+    clock.now += 10
+    second = operator.resolution.look_again(first, Deadline(clock, 600))
+    assert clock.slept == [20]
+    assert {each.machine_id: each.kind for each in second.differences.values()} == {gone: Kind.VANISHED}
+    assert fleet.sql("SELECT count(*) FROM pauses") == before
+    assert fleet.sql("SELECT * FROM sessions") == []
+
+
+def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Also the second one: nothing is concluded from a part."""
+    gone = old(fleet, fleet.provided_machine())
+
+    def spoil() -> None:
+        api.faults.add(EmptyPage(path=DEVICES, times=0))
+
+    api.add_device_by_hand(f"{PREFIX}x")
+    with pytest.raises(ListingInvalid):
+        operator.forget(gone, meanwhile=spoil)
+    assert tombstones(fleet) == []
+
+
+# --- adopt ---
+
+
+def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """It is due for its agent, and no difference any more; to adopt it again changes nothing."""
+    made = api.add_device_by_hand(f"{PREFIX}by-hand")
+    (verdict,) = operator.adopt(made.id)
+    assert (verdict.result, verdict.machine_id) == (Result.DONE, provided(fleet)[made.id])
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
+    assert operator.adopt(made.id)[0] == replace(verdict, words="is in the BMDB")
+    assert intents(fleet) == []
+    assert operator.provision(max_disputed=0, max_machines=1)[Metric.DISPUTED] == 0
+
+
+def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Its token is that id; a second one would leave the creation open, and have it repeated."""
+    begun = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+    made = api.add_device_by_hand(f"{PREFIX}x", [token_tag(begun)])
+    assert operator.adopt(made.id, most=1)[0].machine_id == begun  # it counts already
+    assert provided(fleet) == {made.id: begun}
+    assert intents(fleet) == []
+
+
+def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """It is the limit of machines to manage, wherever they come from."""
+    made = [api.add_device_by_hand(f"{PREFIX}{number}").id for number in range(3)]
+    verdicts = operator.adopt(*made, most=2)
+    assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
+    assert verdicts[2].words == "2 machines are managed, which is the limit"
+    assert set(provided(fleet)) == set(made[:2])
+
+
+def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Another deployment's machine is taken from it only by somebody who says that this is meant."""
+    strange = api.add_device_by_hand(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
+    (refused,) = operator.adopt(strange)
+    assert refused.result is Result.REFUSED
+    assert refused.words.startswith("it is foreign, and adoptable machines were to be adopted")
+    assert results(operator.adopt(strange, kind=Kind.FOREIGN)) == [Result.DONE]
+
+
+def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """It was there the first time only."""
+    made = api.add_device_by_hand(f"{PREFIX}x")
+    (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
+    assert (verdict.result, verdict.words) == (
+        Result.REFUSED,
+        "the two looks do not agree: adoptable, then no difference",
+    )
+    assert results(operator.adopt("nonsense")) == [Result.REFUSED]
+    assert provided(fleet) == {}
+
+
+def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Whoever sorts things out has stopped the Provisioner first."""
+    queries.pause(fleet.connection, owner="me", reason="what a mess")
+    made = api.add_device_by_hand(f"{PREFIX}x")
+    assert results(operator.adopt(made.id)) == [Result.DONE]
+    assert set(provided(fleet)) == {made.id}
+
+
+def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """The first is what was begun, the second one of its own; then one of them can be given back."""
+    begun = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+    one, copy = (api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xy")
+    assert results(operator.adopt(one)) == [Result.REFUSED]
+    assert operator.adopt(one, kind=Kind.DUPLICATED)[0].machine_id == begun
+    (second,) = operator.adopt(copy, kind=Kind.DUPLICATED)
+    assert second.machine_id not in (None, begun)
+    assert results(operator.release(provided(fleet)[copy])) == [Result.DONE]
+    assert provided(fleet) == {one: begun}
+
+
+def test_copies_that_are_adopted_together_are_machines_of_their_own(
+    fleet: Fleet, operator: Operator, api: EquinixApi
+) -> None:
+    """One id for both would be refused by the database, in the middle of it; only one of them counts already."""
+    begun = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+    names = [api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
+    verdicts = operator.adopt(*names, kind=Kind.DUPLICATED, most=2)
+    assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
+    assert verdicts[0].machine_id == begun
+    assert provided(fleet) == {verdict.provider_id: verdict.machine_id for verdict in verdicts[:2]}
+    assert intents(fleet) == []
+
+
+# --- forget ---
+
+
+def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: Operator) -> None:
+    """It frees its place under the limit; what it was, and its history, can still be looked up."""
+    machine_id = old(fleet, fleet.silent_machine())
+    name = known_as(fleet, machine_id)
+    session = fleet.open_session()
+    claimed(session, Process.RECOVERY, provider="equinix")
+    session.close()
+    fleet.request_installation(machine_id, 1)
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    assert operator.provision(max_machines=1)[Metric.CREATED] == 0
+
+    (verdict,) = operator.forget(machine_id)
+    assert (verdict.result, verdict.machine_id, verdict.provider_id) == (Result.DONE, machine_id, name)
+    assert tombstones(fleet) == [[machine_id, "Forgotten", "me", "it is slow"]]
+    shown = queries.show_machine(fleet.connection, machine_id)
+    assert (shown["departed_provider_id"], shown["provider"], shown["agent_public_key"]) == (name, None, None)
+    assert fleet.events(machine_id) == ["Started", "Canceled"]
+    assert queries.list_machines(fleet.connection) == []
+    assert queries.pauses(fleet.connection) == []
+    assert installation.look(fleet.connection, machine_id).request is None
+    assert operator.provision(max_machines=1)[Metric.CREATED] == 1
+    assert operator.forget(machine_id)[0] == replace(verdict, words="forgotten")
+
+
+def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """A machine that comes back from repair, for instance; it starts a life of its own."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    (made,) = api.devices()
+    api.forget(made.id)
+    assert results(operator.forget(machine_id)) == [Result.DONE]
+    back = api.add_device_by_hand(f"{PREFIX}back", [token_tag(machine_id)])
+    (verdict,) = operator.adopt(back.id)
+    assert verdict.result is Result.DONE
+    assert provided(fleet) == {back.id: verdict.machine_id}
+    assert verdict.machine_id != machine_id
+
+
+def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> None:
+    """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
+    machine_id = old(fleet, fleet.silent_machine(silent_for=HOUR - 60))
+    (verdict,) = operator.forget(machine_id)
+    assert verdict.result is Result.REFUSED
+    assert "its agent reported 35" in verdict.words
+    fleet.pass_time(61)
+    assert results(operator.forget(machine_id)) == [Result.DONE]
+
+
+@pytest.mark.parametrize("leave", [departures.forget, departures.ask_release])
+def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
+    fleet: Fleet, edge: Edge, leave: Callable[..., object]
+) -> None:
+    """Between the second look and the write."""
+    machine_id = old(fleet, fleet.silent_machine())
+    session = fleet.open_session()
+    assert provisioning.take_lock(session, edge.name) is not None
+    twin = fleet.connect()
+    with ThreadPoolExecutor(1) as pool:
+
+        def beat() -> None:
+            queries.record_heartbeat(twin, machine_id)
+            late = pool.submit(leave, session, edge.name, machine_id, ORDER)
+            fleet.wait_until_blocked()
+            pending.append(late)
+
+        pending: list[Any] = []
+        twin.transact(beat)
+        with pytest.raises(WorkConflict, match="reported 0 s ago"):
+            pending[0].result(WAIT_SECONDS)
+    assert (tombstones(fleet), asked(fleet), queries.pauses(fleet.connection)) == ([], [], [])
+
+
+def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
+    """Whoever works on it holds its record in hand."""
+    machine_id = old(fleet, fleet.silent_machine())
+    session = fleet.open_session()
+    (held,) = claimed(session, Process.RECOVERY, provider="equinix")
+    (verdict,) = operator.forget(machine_id)
+    assert (verdict.result, held.machine_id) == (Result.REFUSED, machine_id)
+    assert verdict.words.startswith("WorkConflict: somebody works on machine")
+    fleet.expire(session)
+    assert results(operator.forget(machine_id)) == [Result.DONE]
+    assert fleet.events(machine_id) == ["Started", "Expired"]
+
+
+def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Nobody would know of it any more, and somebody would pay for it."""
+    there = device(fleet, api, fleet.provided_machine())
+    (made,) = api.devices()
+    young = fleet.provided_machine("equinix")
+    begun = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+    other = fleet.provided_machine("static")
+    assert results(operator.forget(there, young, begun, other)) == [Result.REFUSED] * 4
+    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+    (verdict,) = operator.forget(there, meanwhile=lambda: api.forget(made.id))
+    assert (verdict.result, len(provided(fleet))) == (Result.REFUSED, 3)
+
+
+def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet, operator: Operator) -> None:
+    """The first listing was too early to say anything about it."""
+    machine_id = fleet.provided_machine("equinix")
+    (verdict,) = operator.forget(machine_id, meanwhile=lambda: fleet.pass_time(HOUR))
+    assert (verdict.result, verdict.words) == (
+        Result.REFUSED,
+        "the two looks do not agree: no difference, then vanished",
+    )
+
+
+def test_what_the_provider_gave_up_on_can_be_let_go(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Forgotten if it is gone, else released."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    (made,) = api.devices()
+    api.fail(made.id)
+    assert operator.forget(machine_id)[0].words == "the provider has it in use; release gives it back"
+    assert results(operator.release(machine_id)) == [Result.DONE]
+    gone = old(fleet, fleet.provided_machine())
+    fleet.sql("UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent'")
+    assert results(operator.forget(gone)) == [Result.DONE]
+
+
+# --- release ---
+
+
+def test_a_release_is_on_record_before_the_provider_hears_of_it(
+    fleet: Fleet, operator: Operator, edge: Edge, api: EquinixApi
+) -> None:
+    """Whoever finds the machine gone finds who wanted that, and why; no loop begins anything with it meanwhile."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+
+    def look() -> None:
+        found.append(asked(fleet))
+        twin = fleet.open_session(connection=fleet.connect())
+        found.append(claimed(twin, Process.AGENT_START, provider="equinix"))
+
+    found: list[Any] = []
+    edge.before["release"] = look
+    (verdict,) = operator.release(machine_id)
+    assert found == [[[machine_id, False]], []]
+    assert verdict.result is Result.DONE
+    assert (api.devices(), provided(fleet), asked(fleet)) == ([], {}, [])
+    assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
+    assert queries.pauses(fleet.connection) == []
+    assert operator.release(machine_id)[0].words == "released"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_release_that_was_cut_off_is_asked_for_again(
+    fleet: Fleet, operator: Operator, edge: Edge, api: EquinixApi, moment: str
+) -> None:
+    """Between record and effect, or between effect and answer; it is stranded until then, and counts."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+
+    def kill() -> None:
+        raise Killed
+
+    getattr(edge, moment)["release"] = kill
+    with pytest.raises(Killed):
+        operator.release(machine_id)
+    assert asked(fleet) == [[machine_id, False]]
+    assert len(api.devices()) == (moment == "before")
+    del getattr(edge, moment)["release"]
+    look = operator.resolution.look(Deadline(operator.clock, 60))
+    assert [each.kind for each in look.differences.values()] == [Kind.STRANDED if moment == "before" else Kind.VANISHED]
+    assert operator.provision(max_machines=1)[Metric.CREATED] == 0
+    assert results(operator.release(machine_id)) == [Result.DONE]
+    assert (api.devices(), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
+
+
+def test_a_released_machine_counts_until_the_provider_has_it_no_more(
+    fleet: Fleet, lister: Operator, listed: Listed
+) -> None:
+    """Providers take their time, and go on charging; the Provisioner brings it to its end."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    name = known_as(fleet, machine_id)
+    listed.put(name)
+    (verdict,) = lister.release(machine_id)
+    assert verdict.result is Result.BEGUN
+    for _ in range(2):
+        counts = lister.provision(max_disputed=0)
+        assert (counts[Metric.MANAGED], counts[Metric.DISPUTED]) == (1, 0)
+    assert asked(fleet) == [[machine_id, True]]
+    assert [pause["owner"] for pause in queries.pauses(fleet.connection)] == ["release"]
+
+    del listed.machines[name]
+    counts = lister.provision(max_disputed=0)
+    assert (counts[Metric.MANAGED], counts[Metric.DISPUTED]) == (0, 0)
+    assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
+
+    listed.put(name)  # listings lag behind; and a token is not needed to know it again
+    counts = lister.provision(assimilate=True)
+    assert (counts[Metric.ASSIMILATED], counts[Metric.DISPUTED]) == (0, 1)
+    assert results(lister.adopt(name)) == [Result.REFUSED]
+    assert results(lister.adopt(name, kind=Kind.DISPUTED)) == [Result.DONE]
+
+
+def test_a_release_without_effect_is_stranded_and_can_be_repeated(
+    fleet: Fleet, lister: Operator, listed: Listed
+) -> None:
+    """The provider accepted it, and nothing came of it."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    listed.put(known_as(fleet, machine_id))
+    lister.release(machine_id)
+    assert lister.resolution.look(Deadline(lister.clock, 60)).differences == {}
+    fleet.pass_time(YOUNG_SECONDS + 1)
+    (difference,) = lister.resolution.look(Deadline(lister.clock, 60)).differences.values()
+    assert difference.kind is Kind.STRANDED
+    listed.release = lambda provider_id, deadline: listed.machines.clear()  # type: ignore[method-assign]  # as above
+    assert results(lister.release(machine_id)) == [Result.DONE]
+
+
+def test_the_updater_takes_no_offence_at_machines_that_leave(
+    fleet: Fleet, lister: Operator, listed: Listed, clock: ManualClock
+) -> None:
+    """It keeps what is on record right as long as they are there, and finds them gone in the middle of a pass."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    listed.put(known_as(fleet, machine_id))
+    lister.release(machine_id)
+    updater = Updater(listed, fleet.connect(), clock, 60, 1)
+    assert updater.run(Deadline(clock, 60), "a test")[Metric.UPDATED] == 1
+    listed.machines.clear()
+    fleet.pass_time(HOUR)
+    fleet.sql("UPDATE machine_release SET accepted_at = now()")
+    listed.meanwhile = partial(lister.provision, max_disputed=0)
+    counts = updater.run(Deadline(clock, 60), "a test")
+    assert (counts[Metric.UPDATED], counts[Metric.MISSING]) == (0, 0)
+    assert len(tombstones(fleet)) == 1
+
+
+def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
+    fleet: Fleet, operator: Operator, api: EquinixApi
+) -> None:
+    """It would be on hold for ever."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    api.faults.add(Answer(method="DELETE", path=DEVICE, status=403))
+    (verdict,) = operator.release(machine_id)
+    assert (verdict.result, verdict.words) == (Result.REFUSED, "ProviderRefused: 403")
+    assert (asked(fleet), queries.pauses(fleet.connection)) == ([], [])
+    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
+
+
+def test_a_release_of_unknown_outcome_is_kept_until_somebody_decides(
+    fleet: Fleet, operator: Operator, api: EquinixApi
+) -> None:
+    """The first request may have its effect yet, so the second one's refusal says nothing about it."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    api.faults.add(Drop(method="DELETE", path=DEVICE))
+    assert results(operator.release(machine_id)) == [Result.REFUSED]
+    api.faults.add(Answer(method="DELETE", path=DEVICE, status=403))
+    assert results(operator.release(machine_id)) == [Result.REFUSED]
+    assert asked(fleet) == [[machine_id, False]]
+    assert results(operator.keep(machine_id)) == [Result.REFUSED]  # too early
+    fleet.pass_time(YOUNG_SECONDS)
+    assert results(operator.keep(machine_id)) == [Result.DONE]
+    assert (asked(fleet), queries.pauses(fleet.connection)) == ([], [])
+    assert results(operator.keep(machine_id)) == [Result.DONE]
+
+
+def test_what_was_released_cannot_be_kept(fleet: Fleet, lister: Operator, listed: Listed) -> None:
+    """The provider accepted; whether it shows yet does not matter."""
+    machine_id = old(fleet, fleet.provided_machine(), "static")
+    listed.put(known_as(fleet, machine_id))
+    lister.release(machine_id)
+    fleet.pass_time(HOUR)
+    assert results(lister.keep(machine_id)) == [Result.REFUSED]
+    listed.machines.clear()
+    assert results(lister.release(machine_id)) == [Result.DONE]
+    assert results(lister.keep(machine_id)) == [Result.REFUSED]
+
+
+def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """The usual slip of the hand is the wrong one of two ids."""
+    machine_id = device(fleet, api, fleet.silent_machine(silent_for=60))
+    (verdict,) = operator.release(machine_id)
+    assert verdict.result is Result.REFUSED
+    assert len(api.devices()) == 1
+    assert results(operator.release(machine_id, despite_heartbeat=True)) == [Result.DONE]
+
+
+def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """Not even on purpose: it is a matter of minutes."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
+    (verdict,) = operator.release(machine_id, despite_heartbeat=True)
+    assert verdict.words.startswith("WorkConflict: somebody works on machine")
+    assert (len(api.devices()), asked(fleet)) == (1, [])
+
+
+def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+    """There is nothing to give back, and a mistake about the id would not be noticed."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    (made,) = api.devices()
+    (verdict,) = operator.release(machine_id, meanwhile=lambda: api.forget(made.id))
+    assert verdict.words == "the two looks do not agree whether the provider has it in use"
+    (verdict,) = operator.release(machine_id)
+    assert verdict.words == "the provider does not have it in use; see forget"
+
+
+# --- one at a time ---
+
+
+def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]]:
+    """Return everything that needs the lock."""
+    return {
+        "forget": lambda: departures.forget(session, "equinix", machine_id, ORDER),
+        "remove": lambda: departures.remove(session, "equinix", machine_id),
+        "ask": lambda: departures.ask_release(session, "equinix", machine_id, ORDER),
+        "withdraw": lambda: departures.withdraw(session, "equinix", machine_id),
+    }
+
+
+@pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
+@pytest.mark.parametrize("loss", ["dead", "overtaken"])
+def test_who_lost_the_lock_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
+    """Somebody else decides by now, from what this one does not know."""
+    machine_id = old(fleet, fleet.provided_machine())
+    session = fleet.open_session()
+    assert provisioning.take_lock(session, "equinix") is not None
+    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
+    if loss == "dead":
+        fleet.expire(session)
+    else:
+        heir = fleet.open_session()
+        fleet.sql("UPDATE provisioner_lock SET session_id = :id", id=heir.session_id)
+    with pytest.raises(SessionExpired):
+        writes(session, machine_id)[write]()
+    assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
+
+
+LOSSES = {
+    "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
+    "overtaken": "UPDATE provisioner_lock SET session_id = :heir",
+    "late": "UPDATE provisioner_lock SET session_id = session_id",
+}
+"""What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
+
+
+@pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_who_loses_the_lock_while_it_waits_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
+    """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
+    machine_id = old(fleet, fleet.provided_machine())
+    session, heir = fleet.open_session(connection=fleet.connect()), fleet.open_session()
+    assert provisioning.take_lock(session, "equinix") is not None
+    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
+    fleet.sql(
+        "UPDATE sessions SET deadline = clock_timestamp() + :seconds * interval '1 second' WHERE session_id = :id",
+        seconds=MOMENT if loss == "late" else HOUR,
+        id=session.session_id,
+    )
+    change = LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":heir", f"'{heir.session_id}'")
+    fleet.connection.script(f"BEGIN; {change}")
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(writes(session, machine_id)[write])
+        fleet.wait_until_blocked()
+        if loss == "late":
+            fleet.wait_until_dead(session)
+        fleet.connection.script("COMMIT")
+        with pytest.raises(SessionExpired):
+            written.result(WAIT_SECONDS)
+    assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
+
+
+def test_a_provisioner_at_work_is_waited_for_but_not_for_ever(fleet: Fleet, operator: Operator) -> None:
+    """Both would act on what the other is changing."""
+    gone = old(fleet, fleet.provided_machine())
+    provisioner = fleet.open_session()
+    assert provisioning.take_lock(provisioner, "equinix") is not None
+    with pytest.raises(WorkConflict, match="still at work: nothing was done"):
+        operator.forget(gone)
+    assert tombstones(fleet) == []
+    provisioner.close()
+    assert results(operator.forget(gone)) == [Result.DONE]
+    assert fleet.sql("SELECT * FROM sessions") == []
+
+
+class _Passing(SystemClock):
+    """A clock by whose sleep time passes at the database too."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.now = 0.0
+        self.after: dict[int, Callable[[], object]] = {}
+        self._fleet = fleet
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self.now += seconds
+            self._fleet.pass_time(seconds)
+            self.after.pop(int(self.now), lambda: None)()
+
+
+def test_who_waits_stays_alive(fleet: Fleet, api: EquinixApi) -> None:
+    """Longer than a session lives without a sign of life; it would have the lock then, and could write nothing."""
+    gone = old(fleet, fleet.provided_machine())
+    clock = _Passing(fleet)
+    operator = Operator(fleet, deleting(api, clock), clock, 0)
+    provisioner = fleet.open_session(connection=fleet.connect())
+    assert provisioning.take_lock(provisioner, "equinix") is not None
+    clock.after[70] = provisioner.close
+    assert results(operator.forget(gone)) == [Result.DONE]
+    assert clock.now == 70
+
+
+@pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])
+def test_twins_do_it_once_and_both_find_it_done(fleet: Fleet, api: EquinixApi, remedy: str) -> None:
+    """Two operators with the same alarm."""
+    machine_id = device(fleet, api, fleet.provided_machine())
+    (made,) = api.devices()
+    if remedy == "forget":
+        api.forget(made.id)
+    strange = api.add_device_by_hand(f"{PREFIX}strange").id
+    together = threading.Barrier(2)
+
+    def twin() -> list[Verdict]:
+        operator = Operator(fleet, deleting(api, SystemClock()), SystemClock(), 0)
+        operator.resolution = replace(operator.resolution, connection=fleet.connect())
+        named = strange if remedy == "adopt" else machine_id
+        return getattr(operator, remedy)(named, meanwhile=lambda: together.wait(WAIT_SECONDS))  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(2) as pool:
+        verdicts = [each.result()[0] for each in [pool.submit(twin) for _ in range(2)]]
+    assert results(verdicts) == [Result.DONE, Result.DONE]
+    assert verdicts[0].machine_id == verdicts[1].machine_id
+    assert len(tombstones(fleet)) == (remedy != "adopt")
+    assert (strange in provided(fleet)) is (remedy == "adopt")
+    assert api.calls["DELETE", DEVICE] == (remedy == "release")

@@ -1,0 +1,65 @@
+"""The adapter of Amazon EC2, held to the contract of all providers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.domain.machine import Capability
+from shepherd_core.providers.ec2.adapter import Ec2Provider
+from shepherd_core.settings.providers import Ec2Settings
+
+from tests.support.providers.ec2_api import FLEET, IMAGE, ec2_api, launch_by_hand, refusal, subnets
+from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.scripted_http import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManualClock
+
+SECRET = "a-secret-access-key-that-nobody-may-see"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+
+
+class TestEc2(ProviderContract):
+    """Against moto, over real HTTP."""
+
+    @pytest.fixture
+    def world(self, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+        """Return a fleet of two of at most five instances, and an instance of somebody else."""
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        with ec2_api() as api:
+            url = api.server.url
+            monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", url)
+            api.page_size = 1
+            launch_by_hand(url, shepherd_fleet=FLEET, shepherd_slot=f"{FLEET}/2")
+            unnamed = launch_by_hand(url, shepherd_fleet=FLEET)
+            launch_by_hand(url, shepherd_fleet="somebody-else's", shepherd_slot=f"{FLEET}/3")
+            launch_by_hand(url)
+            settings = Ec2Settings(
+                ec2_fleet=FLEET,
+                ec2_limit=5,
+                ec2_subnets=",".join(subnets()),
+                ec2_image=IMAGE,
+                ec2_instance_type="m5.large",
+            )
+            yield World(
+                provider=Ec2Provider(settings, lambda: PUBLIC_KEY, clock),
+                # The one without a name leaves room for one less: the last.
+                capacity_ids=frozenset(f"{FLEET}/{number}" for number in (1, 2, 3, 4)) | {unnamed},
+                stores_tokens=True,
+                requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+                # boto3 repeats neither of the two, which would only take time; and of the first it shows what it got.
+                make_unavailable=lambda: api.refuse("*", Answer(200, f"<{SECRET}>".encode(), missing=100)),
+                make_refusing=lambda: api.refuse("*", refusal(401, "AuthFailure", SECRET)),
+                spoil_listing=api.repeat_pages,
+                reboots=lambda provider_id: api.restarts[provider_id],
+                confuse=lambda provider_id: api.set_state(provider_id, "unheard-of"),
+                stall=api.stall,
+                secret=SECRET,
+            )
+
+    def test_it_can_do_everything(self, world: World) -> None:
+        """What it cannot would be skipped above."""
+        assert world.provider.capabilities == set(Capability)

@@ -1,0 +1,75 @@
+"""The Equinix Metal adapter, held to the contract of all providers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.settings.providers import EquinixSettings
+
+from simulator.environment.faults import Answer, Delay, EmptyPage, UnknownState
+from simulator.providers.equinix.api import EquinixApi, EquinixOptions
+from simulator.providers.equinix.hardware import NoHardware
+from tests.support.providers.provider_contract import ProviderContract, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManualClock
+
+PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
+KEY = "an-api-key-that-nobody-may-see"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+
+
+def settled(api: EquinixApi, hardware: NoHardware) -> bool:
+    """Return whether everything that was asked of the provider has happened."""
+    devices = api.devices()
+    wanted = sum(device.actions_taken.count("reboot") for device in devices)
+    done = [method for method, _ in hardware.calls].count("reboot")
+    return done == wanted and all(device.state == "active" and device.address for device in devices)
+
+
+class TestEquinix(ProviderContract):
+    """Against the simulated API, over real HTTP."""
+
+    @pytest.fixture
+    def world(self, clock: ManualClock) -> Iterator[World]:
+        """Return a project with a machine of ours, one of somebody else, and three free reservations."""
+        hardware = NoHardware()
+        options = EquinixOptions(per_page_cap=2)
+        with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
+            ids = [reservation.id for reservation in api.reservations()]
+            api.add_device_by_hand("shepherd-by-hand", reservation_id=ids[0])
+            foreign = api.add_device_by_hand("web-server", reservation_id=ids[1])
+
+            def settle() -> None:
+                end = time.monotonic() + 20
+                while not settled(api, hardware):
+                    assert time.monotonic() < end, "the simulated provider did not finish"
+                    time.sleep(0.002)
+
+            settings = EquinixSettings(
+                equinix_project_id=PROJECT,
+                equinix_api_key_parameter="/unused",
+                equinix_device_prefix="shepherd-",
+                equinix_key_label="shepherd",
+                equinix_api_url=api.url,
+            )
+            yield World(
+                provider=EquinixProvider(settings, lambda: KEY, lambda: PUBLIC_KEY, clock),
+                capacity_ids=frozenset(ids) - {foreign.reservation_id or ""},
+                stores_tokens=True,
+                requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+                settle=settle,
+                make_unavailable=lambda: api.faults.add(Answer(times=0, status=503)),
+                make_refusing=lambda: api.faults.add(Answer(times=0, status=403, body={"error": f"{KEY} may not"})),
+                spoil_listing=lambda: api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0)),
+                reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+                confuse=lambda _: api.faults.add(UnknownState(times=0)),
+                stall=lambda: api.faults.add(Delay(times=0, seconds=60)),
+                secret=KEY,
+            )
+            assert api.errors == []

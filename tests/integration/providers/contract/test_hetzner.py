@@ -1,0 +1,77 @@
+"""The adapter of Hetzner's dedicated servers, held to the contract of all providers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.domain.machine import Capability
+from shepherd_core.providers.hetzner.adapter import HetznerProvider
+from shepherd_core.settings.providers import HetznerSettings
+
+from simulator.environment.faults import Answer, Delay
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.hetzner.robot import HetznerRobot
+from simulator.providers.hetzner.state import RobotServer
+from tests.support.providers.provider_contract import ProviderContract, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManualClock
+
+USER = "#ws+made-up"
+PASSWORD = "a-password-that-nobody-may-see"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+TWICE = [{"server": {"server_number": 321, "server_name": "shepherd-1"}}] * 2
+DENIED = {"error": {"status": 403, "code": "DENIED", "message": f"{PASSWORD} may not do this"}}
+
+
+class TestHetzner(ProviderContract):
+    """Against the simulated web service, over real HTTP."""
+
+    @pytest.fixture
+    def world(self, clock: ManualClock) -> Iterator[World]:
+        """Return an account with three servers of ours, one that is cancelled, and one for something else."""
+        hardware = NoHardware()
+        servers = [
+            RobotServer(number=11, name="shepherd-a"),
+            RobotServer(number=12, name="shepherd-b", resets=("power", "power_long", "hw", "man")),
+            RobotServer(number=13, name="shepherd-c", ip=None),
+            RobotServer(number=14, name="shepherd-d", cancelled=True),
+            RobotServer(number=15, name="web-server"),
+        ]
+        with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers) as robot:
+
+            def settle() -> None:
+                end = time.monotonic() + 20
+                while not robot.settled():
+                    assert time.monotonic() < end, "the simulated provider did not finish"
+                    time.sleep(0.002)
+
+            settings = HetznerSettings(
+                hetzner_credential_parameter="/unused",
+                hetzner_name_prefix="shepherd-",
+                hetzner_key_name="shepherd",
+                hetzner_api_url=robot.url,
+            )
+            yield World(
+                provider=HetznerProvider(settings, lambda: f"{USER}:{PASSWORD}", lambda: PUBLIC_KEY, clock),
+                capacity_ids=frozenset({"11", "12", "13", "14"}),
+                stores_tokens=False,
+                requests=lambda: robot.calls.total(),  # noqa: PLW0108 - calls is another counter each time
+                settle=settle,
+                make_unavailable=lambda: robot.faults.add(Answer(times=0, status=503)),
+                make_refusing=lambda: robot.faults.add(Answer(times=0, status=403, body=DENIED)),
+                spoil_listing=lambda: robot.faults.add(Answer(path="/server", times=0, status=200, body=TWICE)),
+                reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
+                confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
+                stall=lambda: robot.faults.add(Delay(times=0, seconds=60)),
+                secret=PASSWORD,
+            )
+            assert robot.errors == []
+
+    def test_it_gives_no_server_back(self, world: World) -> None:
+        """What is rented is paid for by somebody who did not ask for it to be cancelled."""
+        assert Capability.RELEASE not in world.provider.capabilities

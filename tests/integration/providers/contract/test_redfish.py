@@ -1,0 +1,85 @@
+"""The redfish adapter, held to the contract of all providers: against the emulator, over real HTTPS."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
+
+from simulator.environment.faults import Answer, Delay
+from simulator.providers.equinix.hardware import NoHardware
+from simulator.providers.redfish.bmcs import RedfishRack
+from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.providers.redfish_rack import provider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.domain.errors import SourceError
+
+    from tests.conftest import ManualClock
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
+
+PASSWORD = "made-up:password of a BMC"
+
+
+class ListSource:
+    """Where the list is kept; counts the readings, and fails as it is told."""
+
+    def __init__(self, document: bytes) -> None:
+        self.document = document
+        self.readings = 0
+        self.failure: SourceError | None = None
+
+    def read(self) -> bytes:
+        """Return the list."""
+        self.readings += 1
+        if self.failure is not None:
+            raise self.failure
+        return self.document
+
+
+class TestRedfish(ProviderContract):
+    """
+    All rules of the contract.
+
+    A listing is whole without the BMCs, and to create a machine is to take an
+    entry: what can fail there is the list's source, and everywhere else a BMC.
+    """
+
+    @pytest.fixture
+    def world(self, clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[World]:
+        """Return a world of three machines with BMCs, that reinstall over PXE."""
+        callspec = getattr(request.node, "callspec", None)
+        at_source = callspec is not None and callspec.params.get("action") in {"list", "create"}
+        with RedfishRack(NoHardware(), machines=3) as rack:
+            source = ListSource(rack.document)
+
+            def fail(failure: SourceError, fault: Answer | Delay) -> None:
+                if at_source:
+                    source.failure = failure
+                else:
+                    rack.faults.add(fault)
+
+            def spoil() -> None:
+                source.document = json.dumps([*rack.entries, rack.entries[0]]).encode()
+
+            said = {"error": {"message": f"{PASSWORD} may not", "code": "Base.1.0.GeneralError"}}
+            yield World(
+                provider=provider(rack, clock, read_list=source.read, boot_source="pxe"),
+                capacity_ids=frozenset(rack.names),
+                stores_tokens=False,
+                requests=lambda: rack.calls + source.readings,
+                settle=rack.settle,
+                make_unavailable=lambda: fail(SourceUnavailable(), Answer(times=0, status=503, body=said)),
+                make_refusing=lambda: fail(SourceMissing(), Answer(times=0, status=403, body=said)),
+                spoil_listing=spoil,
+                reboots=rack.starts,
+                confuse=lambda provider_id: setattr(rack.bmcs[provider_id], "power", "Unheard-of"),
+                stall=lambda: fail(SourceUnavailable(), Delay(times=0, seconds=3600)),
+                secret=PASSWORD,
+            )
+            assert rack.errors == []

@@ -1,0 +1,67 @@
+"""The static provider keeps the contract that all providers keep."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.adapters import documents
+from shepherd_core.domain.errors import SourceUnavailable
+from shepherd_core.domain.machine import Capability
+from shepherd_core.providers.static import StaticProvider
+
+from tests.support.providers.provider_contract import ProviderContract, World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENTRIES = [
+    {"ID": "rack1-1", "Addr": "192.0.2.11", "Location": "Amsterdam"},
+    {"ID": "rack1-2", "Addr": "192.0.2.12"},
+    {"ID": "00000000-0000-4000-8000-000000000003", "Addr": "2001:db8::3"},
+]
+
+
+class ListFile:
+    """A list in a file, read as a function reads it; counts the readings, and can stop answering."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.path.write_text(json.dumps(ENTRIES))
+        self.readings = 0
+        self.answers = True
+
+    def read(self) -> bytes:
+        """Read the list from its file."""
+        self.readings += 1
+        if not self.answers:
+            raise SourceUnavailable
+        return documents.read(str(self.path))
+
+    def stop_answering(self) -> None:
+        """Fail from now on, as a store does that is down for a while."""
+        self.answers = False
+
+
+class TestStaticProvider(ProviderContract):
+    """All rules of the contract, on a list in a file."""
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> World:
+        """Return a world of three machines in a list."""
+        file = ListFile(tmp_path / "machines.json")
+        return World(
+            provider=StaticProvider(file.read),
+            capacity_ids=frozenset(entry["ID"] for entry in ENTRIES),
+            stores_tokens=False,
+            requests=lambda: file.readings,
+            make_unavailable=file.stop_answering,
+            make_refusing=file.path.unlink,
+            spoil_listing=partial(file.path.write_text, json.dumps([*ENTRIES, ENTRIES[0]])),
+        )
+
+    def test_it_does_not_pretend_to_recover(self, world: World) -> None:
+        """The Recoverer asks what a provider can do before it promises to do it."""
+        assert world.provider.capabilities == {Capability.CREATE}

@@ -1,0 +1,369 @@
+"""Who gets to speak to the BMDB, and to whom the BMDB's password is told: real servers, real TLS."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import boto3
+import pg8000.native
+import pytest
+from shepherd_core import handlers, wiring
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.domain.errors import (
+    BmdbUnavailable,
+    BmdbUntrusted,
+    CommitUnknown,
+    ConfigError,
+    SecretMissing,
+    SourceMissing,
+    StatementFailed,
+)
+from shepherd_core.settings.functions import BmdbSettings
+
+from tests.support.bmdb.tls_postgres import (
+    ADDRESS,
+    PASSWORD,
+    USER,
+    Authority,
+    Door,
+    encrypting_postgres,
+    make_user,
+    running,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from simulator.environment.postgres import Postgres
+    from tests.conftest import ManualClock
+
+LONG = 20
+"""Seconds after which a test gives up waiting for what must have ended long before."""
+
+
+@dataclass
+class Server:
+    """A PostgreSQL at an address that counts as remote."""
+
+    port: int
+    authority: Authority
+
+    def settings(self, **changed: object) -> BmdbSettings:
+        """Return how to reach it."""
+        facts = {"bmdb_host": ADDRESS, "bmdb_port": self.port, "bmdb_name": "postgres", "bmdb_user": USER}
+        return BmdbSettings.model_validate({**facts, **changed})
+
+    def connection(
+        self, clock: ManualClock, password: str | None = PASSWORD, ca: Path | None = None, **changed: object
+    ) -> Connection:
+        """Return a connection of the product that trusts the CA in *ca*, by default the server's own."""
+        asked = None if password is None else lambda: password
+        return Connection(self.settings(**changed), asked, clock, (ca or self.authority.path).read_bytes)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Return the CA of the tests' servers."""
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def socket_path(postgres: Postgres) -> Path:
+    """Return the Unix socket of the tests' PostgreSQL, which now wants a password of ``USER``."""
+    path = Path(postgres.host) / ".s.PGSQL.5432"
+    make_user(path)
+    with pg8000.native.Connection("postgres", database="postgres", unix_sock=str(path), ssl_context=False) as admin:
+        rules = Path(admin.run("SHOW hba_file")[0][0])
+        rules.write_text(f"local all {USER} scram-sha-256\n" + rules.read_text())
+        admin.run("SELECT pg_reload_conf()")
+    end = time.monotonic() + LONG
+    while True:
+        try:
+            pg8000.native.Connection(
+                USER, database="postgres", unix_sock=str(path), ssl_context=False, password="wrong"
+            ).close()
+        except pg8000.native.Error:
+            return path
+        assert time.monotonic() < end
+
+
+@pytest.fixture(scope="module", params=["behind a pooler", "by itself"])
+def server(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Server]:
+    """Return a PostgreSQL with TLS: the tests' own, which was built without, behind a pooler, and an installed one."""
+    if request.param == "behind a pooler":
+        with Door(request.getfixturevalue("socket_path"), authority.context()) as door:
+            yield Server(door.port, authority)
+        return
+    programs = encrypting_postgres()
+    if programs is None:
+        pytest.skip("no PostgreSQL that was built with TLS is installed")
+    with running(programs, authority.issue()) as port:
+        yield Server(port, authority)
+
+
+def told(error: BaseException) -> str:
+    """Return everything that a log could hold of *error*."""
+    chain: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None:
+        chain.append(found)
+        found = found.__cause__ or found.__context__
+    return "".join(traceback.format_exception(error)) + "".join(f"{each!r}{each!s}{vars(each)}" for each in chain)
+
+
+def in_time(call: Callable[[], object]) -> object:
+    """Return what *call* returns; fail if that takes until kingdom come."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call).result(timeout=LONG)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def test_a_server_with_the_right_certificate_and_password_is_used(server: Server, clock: ManualClock) -> None:
+    """The one way that must work."""
+    connection = server.connection(clock)
+    assert connection.run("now")
+    connection.close()
+
+
+def test_a_wrong_password_is_refused_and_told_to_nobody(server: Server, clock: ManualClock) -> None:
+    """An operator has to hear of it at once; whoever reads the log must not learn it."""
+    connection = server.connection(clock, "hunter2")
+    with pytest.raises(StatementFailed) as caught:
+        connection.run("now")
+    assert f'password authentication failed for user "{USER}"' in str(caught.value)
+    assert f"connecting to {ADDRESS}:{server.port}" in str(caught.value)
+    assert caught.value.sqlstate == "28P01"
+    assert clock.slept == []
+    assert "hunter2" not in told(caught.value) + repr(connection) + repr(vars(connection))
+
+
+def test_a_server_that_wants_a_password_and_gets_none_says_so(server: Server, clock: ManualClock) -> None:
+    """The setting was forgotten; that must not look like a fault of ours."""
+    with pytest.raises(StatementFailed, match="password authentication failed"):
+        server.connection(clock, None).run("now")
+    assert clock.slept == []
+
+
+def test_a_certificate_of_another_ca_is_refused(server: Server, clock: ManualClock, tmp_path: Path) -> None:
+    """Anybody can make a certificate with any name in it. To try again would not help."""
+    with pytest.raises(BmdbUntrusted, match=f"{ADDRESS}.*certificate") as caught:
+        server.connection(clock, ca=Authority(tmp_path).path).run("now")
+    assert not caught.value.retryable
+    assert clock.slept == []
+    assert PASSWORD not in told(caught.value)
+
+
+def test_the_systems_cas_do_not_sign_for_ours(server: Server, clock: ManualClock) -> None:
+    """Unset means the CAs that everybody trusts, and never no verification."""
+    with pytest.raises(BmdbUntrusted):
+        Connection(server.settings(), lambda: PASSWORD, clock).run("now")
+
+
+def test_a_certificate_for_another_name_is_refused(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
+    """Whoever has some certificate of the same CA, as every customer of RDS has, is not the database."""
+    with (
+        Door(socket_path, authority.context("127.0.0.3")) as door,
+        pytest.raises(BmdbUntrusted, match=f"cannot prove that it is '{ADDRESS}': .*mismatch"),
+    ):
+        Server(door.port, authority).connection(clock).run("now")
+
+
+def test_a_remote_server_without_tls_gets_no_password(
+    socket_path: Path, authority: Authority, clock: ManualClock
+) -> None:
+    """Else it would be enough to answer "no" in the server's place to be told the password."""
+    with (
+        Door(socket_path, None) as door,
+        pytest.raises(BmdbUntrusted, match="does not offer TLS"),
+    ):
+        Server(door.port, authority).connection(clock).run("now")
+    assert clock.slept == []
+
+
+def test_a_database_on_this_machine_needs_no_tls(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
+    """Nobody is between."""
+    with Door(socket_path, None, "127.0.0.1") as door:
+        connection = Server(door.port, authority).connection(clock, bmdb_host="127.0.0.1")
+        assert connection.run("now")
+        connection.close()
+
+
+def test_a_token_goes_encrypted_even_to_this_machine(
+    socket_path: Path, authority: Authority, clock: ManualClock
+) -> None:
+    """A token comes with a database far away, so 127.0.0.1 is a tunnel, and anybody may stand at its end."""
+    with Door(socket_path, None, "127.0.0.1") as door, pytest.raises(BmdbUntrusted, match="does not offer TLS"):
+        Server(door.port, authority).connection(clock, bmdb_host="127.0.0.1", bmdb_auth="iam").run("now")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no certificate at all", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
+    socket_path: Path, authority: Authority, clock: ManualClock, tmp_path: Path, content: bytes
+) -> None:
+    """Of an empty file Python would make the system's CAs, which is not what was asked for."""
+    empty = tmp_path / "ca.pem"
+    empty.write_bytes(content)
+    with Door(socket_path, authority.context()) as door, pytest.raises(ConfigError, match="SHEPHERD_BMDB_CA_SOURCE"):
+        Server(door.port, authority).connection(clock, ca=empty).run("now")
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_server_that_is_silent_is_given_up_at_the_connect_timeout(
+    authority: Authority, clock: ManualClock, tls: bool
+) -> None:
+    """Connected is not answered: a server that hangs must not take the whole time of an invocation."""
+    address = ADDRESS if tls else "127.0.0.1"
+    with Door(None, authority.context() if tls else None, address) as door:
+        connection = Server(door.port, authority).connection(
+            clock,
+            bmdb_host=address,
+            bmdb_connect_timeout_seconds=0.1,
+            bmdb_statement_timeout_seconds=10 * LONG,
+        )
+        with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {address}:{door.port}"):
+            in_time(lambda: connection.run("now"))
+
+
+def test_a_server_that_does_not_even_answer_for_tls_is_given_up_too(authority: Authority, clock: ManualClock) -> None:
+    """The first thing that is asked of it has a limit as well."""
+    with Door(None, None) as door:
+        connection = Server(door.port, authority).connection(
+            clock, bmdb_connect_timeout_seconds=0.1, bmdb_statement_timeout_seconds=10 * LONG
+        )
+        with pytest.raises(BmdbUnavailable, match="timed out"):
+            in_time(lambda: connection.run("now"))
+
+
+def test_a_statement_whose_answer_never_comes_is_given_up(
+    socket_path: Path, authority: Authority, clock: ManualClock
+) -> None:
+    """A server that is gone can end no statement; here somebody has to."""
+    with Door(socket_path, authority.context()) as door:
+        connection = Server(door.port, authority).connection(
+            clock, bmdb_connect_timeout_seconds=1, bmdb_statement_timeout_seconds=0.2
+        )
+        connection.run("now")
+        door.stalled.set()
+        assert door.encrypted == 1
+        with pytest.raises(CommitUnknown):
+            in_time(lambda: connection.run("now"))
+
+
+def test_a_statement_may_take_longer_than_a_connection(server: Server, clock: ManualClock) -> None:
+    """The short limit is for connecting; a claim in a large fleet has the time that the settings give it."""
+    connection = server.connection(clock, bmdb_connect_timeout_seconds=0.5)
+    connection.script("SELECT pg_sleep(0.7)")
+    connection.close()
+
+
+@pytest.fixture
+def ca(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let the environment name the server, and return the file of its CA."""
+    copy = tmp_path / "ca.pem"
+    copy.write_bytes(server.authority.path.read_bytes())
+    named = {"HOST": ADDRESS, "PORT": str(server.port), "NAME": "postgres", "USER": USER, "CA_SOURCE": str(copy)}
+    for name, value in named.items():
+        monkeypatch.setenv(f"SHEPHERD_BMDB_{name}", value)
+    wiring.secrets.cache_clear()
+    return copy
+
+
+def test_a_function_reads_password_and_ca_where_its_settings_say(
+    ca: Path, aws: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password is looked up in SSM; the CA is read once, since a new connection must not wait for it."""
+    boto3.client("ssm").put_parameter(Name="/shepherd/bmdb", Value=PASSWORD, Type="SecureString")
+    monkeypatch.setenv("SHEPHERD_BMDB_PASSWORD_PARAMETER", "/shepherd/bmdb")
+    connection = handlers.bmdb()
+    connection.run("now")
+    connection.close()
+    ca.unlink()
+    connection.run("now")
+    connection.close()
+
+
+def test_a_ca_that_cannot_be_read_is_named(ca: Path) -> None:
+    """And nothing is sent meanwhile."""
+    ca.unlink()
+    with pytest.raises(SourceMissing, match=str(ca)):
+        handlers.bmdb().run("now")
+
+
+@pytest.fixture
+def tokens(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """Let the environment name a database with IAM authentication that refuses everybody; return what it is shown."""
+    shown: list[bytes] = []
+    with socket.create_server((ADDRESS, 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):  # closed
+                while True:
+                    client, _ = listener.accept()
+                    client.recv(8, socket.MSG_WAITALL)
+                    client.sendall(b"S")
+                    with authority.context().wrap_socket(client, server_side=True) as encrypted:
+                        encrypted.read()  # who wants to come in
+                        encrypted.sendall(b"R" + struct.pack("!ii", 8, 3))  # what is the password?
+                        shown.append(encrypted.read()[5:-1])
+                        refusal = b"SFATAL\0VFATAL\0C28000\0MPAM authentication failed\0\0"
+                        encrypted.sendall(b"E" + struct.pack("!i", 4 + len(refusal)) + refusal)
+                        encrypted.read()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        named = {
+            "HOST": ADDRESS,
+            "PORT": str(listener.getsockname()[1]),
+            "USER": USER,
+            "AUTH": "iam",
+            "CA_SOURCE": str(authority.path),
+        }
+        for name, value in named.items():
+            monkeypatch.setenv(f"SHEPHERD_BMDB_{name}", value)
+        yield shown
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_with_iam_every_connection_shows_a_token_of_its_own(tokens: list[bytes]) -> None:
+    """A token opens connections for 15 minutes, and a function lives longer; it is for one user of one database."""
+    connection = handlers.bmdb()
+    for _ in range(2):
+        with pytest.raises(StatementFailed, match="PAM authentication failed") as caught:
+            connection.run("now")
+        assert tokens[-1].decode() not in told(caught.value)
+    assert len(tokens) == 2
+    url = urlsplit("https://" + tokens[0].decode())
+    query = parse_qs(url.query)
+    assert url.hostname == ADDRESS
+    assert url.port is not None
+    assert query["DBUser"] == [USER]
+    assert query["Action"] == ["connect"]
+    assert query["X-Amz-Expires"] == ["900"]
+    assert "/eu-central-1/rds-db/aws4_request" in query["X-Amz-Credential"][0]
+
+
+def test_a_function_without_credentials_cannot_sign_a_token(
+    tokens: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is the deployment that has to be mended, not the database."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which remembers credentials
+    with pytest.raises(SecretMissing, match=f"no token for {USER}@{ADDRESS} could be signed .NoCredentialsError."):
+        handlers.bmdb().run("now")
+    assert tokens == []

@@ -1,0 +1,280 @@
+"""The connection: what is tried again and what is not, and whose errors come out of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from threading import Barrier
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from shepherd_core.bmdb.connection import ATTEMPTS, Connection
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.errors import (
+    BmdbError,
+    BmdbUnavailable,
+    SecretUnavailable,
+    SerializationConflict,
+    StatementFailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    from shepherd_core.settings.functions import BmdbSettings
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+MOVE = "UPDATE machines SET machine_created_at = machine_created_at + interval '1 second'"
+
+
+def in_conflict(fleet: Fleet, times: int) -> tuple[list[int], Callable[[], None]]:
+    """Return a unit of work that another transaction gets in the way of so often, and the count of its runs."""
+    fleet.bare_machine()
+    fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} SET default_transaction_isolation = 'repeatable read'")
+    runs: list[int] = []
+
+    def unit() -> None:
+        runs.append(1)
+        fleet.connection.run("now")  # from here on the transaction sees the rows as they are
+        if len(runs) <= times:
+            fleet.sql(MOVE)
+        fleet.connection.script(MOVE)
+
+    fleet.connection.close()
+    return runs, unit
+
+
+def test_a_transaction_in_conflict_runs_again(own_fleet: Fleet, clock: ManualClock) -> None:
+    """The database asks for it; callers must not hear of every conflict."""
+    runs, unit = in_conflict(own_fleet, times=2)
+    own_fleet.connection.transact(unit)
+    assert len(runs) == 3
+    assert len(clock.slept) == 2
+
+
+def test_a_transaction_that_stays_in_conflict_is_given_up(own_fleet: Fleet, clock: ManualClock) -> None:
+    """Bounded, with growing pauses that differ: twins in conflict would meet again at the same moment otherwise."""
+    runs, unit = in_conflict(own_fleet, times=100)
+    with pytest.raises(SerializationConflict, match="UPDATE: could not serialize") as caught:
+        own_fleet.connection.transact(unit)
+    assert caught.value.retryable
+    assert len(runs) == ATTEMPTS
+    assert len(clock.slept) == ATTEMPTS - 1
+    for number, pause in enumerate(clock.slept):
+        assert 0.1 * 2**number / 4 <= pause <= 0.1 * 2**number
+
+
+def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
+    """The database kills one of the two; that one runs again."""
+    own_fleet.sql(f"ALTER DATABASE {own_fleet.settings.bmdb_name} SET deadlock_timeout = '20ms'")
+    machines = [own_fleet.provided_machine(), own_fleet.provided_machine()]
+    met = Barrier(2)
+    runs: list[int] = []
+
+    def transaction(connection: Connection, first: UUID, second: UUID) -> None:
+        def unit() -> None:
+            runs.append(1)
+            connection.run("lock_due", machine_ids=[first])
+            if len(runs) <= 2:
+                met.wait(timeout=10)
+            connection.run("lock_due", machine_ids=[second])
+
+        connection.transact(unit)
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [
+            pool.submit(transaction, own_fleet.connect(), *machines),
+            pool.submit(transaction, own_fleet.connect(), *reversed(machines)),
+        ]
+        for outcome in outcomes:
+            outcome.result(timeout=20)
+    assert len(runs) > 2
+
+
+def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection) -> None:
+    """And its error arrives as it is: loops tell their own failures from the database's."""
+
+    def unit() -> None:
+        connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        connection.transact(unit)
+    assert fleet.sql("SELECT 1 FROM capacity_penalties") == []
+    connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
+    assert fleet.sql("SELECT capacity_id FROM capacity_penalties") == [["rack"]]
+
+
+def test_a_rehearsal_returns_its_result_and_undoes_the_rest(fleet: Fleet, connection: Connection) -> None:
+    """A dry run goes through the very same statements; it must change nothing."""
+
+    def unit() -> list[list[object]]:
+        connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
+        return connection.run("penalized", provider="static")
+
+    assert connection.rehearse(unit) == [["rack"]]
+    assert fleet.sql("SELECT 1 FROM capacity_penalties") == []
+
+
+def test_a_refused_statement_names_itself_and_the_reason(connection: Connection) -> None:
+    """The only trace of it is a log line; and the connection stays good."""
+    with pytest.raises(StatementFailed, match=r"pause: .*violates foreign key constraint.*23503") as caught:
+        queries.pause(connection, owner="me", reason="?", machine_id=uuid4())
+    assert caught.value.sqlstate == "23503"
+    assert not caught.value.retryable
+    assert queries.pauses(connection) == []
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_a_statement_that_takes_too_long_is_ended_by_the_server(fleet: Fleet, in_transaction: bool) -> None:
+    """A lock that somebody forgot must not hold an invocation until its time is up."""
+    machine_id = fleet.provided_machine()
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = 9")
+    connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 0.05}))
+
+    def lock() -> object:
+        return connection.run("lock_due", machine_ids=[machine_id])
+
+    with pytest.raises(StatementFailed) as caught:
+        connection.transact(lock) if in_transaction else lock()
+    assert caught.value.sqlstate == "57014"
+    fleet.connection.roll_back()
+
+
+def test_a_connection_that_the_server_ended_is_replaced(fleet: Fleet, connection: Connection) -> None:
+    """Databases fail over and restart; a warm function must survive that."""
+    connection.run("now")
+    fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
+    fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
+    assert connection.transact(lambda: connection.run("penalized", provider="static")) == []
+
+
+def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
+    """The types of a prepared statement's columns may change under it; it is prepared again, not failed."""
+    machine_id = own_fleet.provided_machine()
+    pin = "INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines"
+    own_fleet.sql(pin)
+    assert queries.forget_host_key(own_fleet.connection, machine_id)
+    own_fleet.sql("ALTER TABLE machine_host_key ALTER COLUMN host_key TYPE varchar(1000)")
+    own_fleet.sql(pin)
+    assert queries.forget_host_key(own_fleet.connection, machine_id)
+
+
+def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:
+    """Return settings that lead nowhere."""
+    return settings.model_copy(update={"bmdb_host": str(tmp_path)})
+
+
+def test_a_database_that_is_not_there_is_tried_a_few_times(
+    shared_database: BmdbSettings, tmp_path: Path, clock: ManualClock
+) -> None:
+    """It is told where it was looked for, and never with what password."""
+    connection = Connection(unreachable(shared_database, tmp_path), lambda: "hunter2", clock)
+    with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {tmp_path}:5432") as caught:
+        connection.run("now")
+    assert caught.value.retryable
+    assert len(clock.slept) == ATTEMPTS - 1
+    assert "hunter2" not in f"{caught.value!r}{caught.value.__cause__!r}{connection!r}"
+
+
+def test_the_password_is_asked_for_at_every_new_connection(shared_database: BmdbSettings, clock: ManualClock) -> None:
+    """It may have been changed since the function was warm."""
+    asked: list[str] = []
+
+    def password() -> str:
+        asked.append("hunter2")
+        return asked[-1]
+
+    connection = Connection(shared_database, password, clock)
+    connection.run("now")
+    connection.run("now")
+    assert len(asked) == 1
+    connection.close()
+    connection.run("now")
+    connection.close()
+    assert len(asked) == 2
+
+
+def test_a_password_that_cannot_be_had_is_not_the_databases_fault(
+    shared_database: BmdbSettings, clock: ManualClock
+) -> None:
+    """The error of the secret store arrives as it is."""
+
+    def password() -> str:
+        raise SecretUnavailable
+
+    with pytest.raises(SecretUnavailable):
+        Connection(shared_database, password, clock).run("now")
+
+
+def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
+    """Too many connections means to come back later, not that something is wrong."""
+    fleet.sql("CREATE ROLE turned_away LOGIN CONNECTION LIMIT 0")
+    connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_user": "turned_away"}))
+    try:
+        with pytest.raises(BmdbUnavailable, match=r"too many connections .*53300"):
+            connection.run("now")
+    finally:
+        fleet.sql("DROP ROLE turned_away")
+
+
+@pytest.mark.parametrize("wrong", [{"bmdb_name": "nothing_here"}, {"bmdb_user": "nobody"}])
+def test_a_wrong_name_is_refused_at_once(
+    shared_database: BmdbSettings, clock: ManualClock, wrong: dict[str, str]
+) -> None:
+    """Trying again would not help."""
+    with pytest.raises(BmdbError, match="connecting to") as caught:
+        Connection(shared_database.model_copy(update=wrong), None, clock).run("now")
+    assert not caught.value.retryable
+    assert clock.slept == []
+
+
+def test_a_statement_is_planned_once_for_a_connection(fleet: Fleet) -> None:
+    """Planning a claim takes five times as long as running one that finds nothing."""
+    session = fleet.open_session()
+    for _ in range(10):
+        session.poke()
+    driver = fleet.connection._connected()
+    plans = driver.run(
+        "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%UPDATE sessions%'"
+    )
+    assert plans == [[10, 0]]
+
+
+TEXTS = ["", "NULL", 'a "b"', "back\\slash", "{,}", "  two  ", "line\nend", "ü", "'", '\\"']
+
+
+@pytest.mark.parametrize("texts", [TEXTS, [*TEXTS, None], [None], []])
+def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[str | None]) -> None:
+    """Causes and keys are sent so, many at a time, and who wrote a cause may have had anything in mind."""
+    found = fleet.connection._connected().run("SELECT * FROM unnest(:texts::text[])", texts=texts)
+    assert [row[0] for row in found] == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-02-28 23:59:59.000001+00", datetime(2026, 2, 28, 23, 59, 59, 1, UTC)),
+        ("2026-02-28 23:59:59+00", datetime(2026, 2, 28, 23, 59, 59, 0, UTC)),
+        ("2026-02-28 23:59:59.5+05:30", datetime(2026, 2, 28, 18, 29, 59, 500_000, UTC)),
+        ("infinity", "infinity"),
+        ("-infinity", "-infinity"),
+        ("10000-01-01 00:00:00+00", "10000-01-01 00:00:00+00"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_a_moment_is_read_as_it_was_meant(fleet: Fleet, text: str, moment: object, zone: str) -> None:
+    """A pause without an end ends in infinity, for which Python has no word."""
+    fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} SET datestyle = 'SQL, DMY'")
+    fleet.connection.close()
+    driver = fleet.connection._connected()
+    fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} RESET datestyle")
+    driver.run(f"SET timezone = '{zone}'")
+    ((found,),) = driver.run("SELECT :text::timestamptz", text=text)
+    driver.run("SET timezone = 'UTC'")
+    assert found == moment or (zone != "UTC" and str(found).startswith("10000-01-01"))

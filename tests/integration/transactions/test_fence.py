@@ -1,0 +1,187 @@
+"""The fence: what is no longer a session's own, it cannot end, however the moments fall."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.work_ends import ENDS, End
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+START = Process.AGENT_START
+MOMENT = 0.4
+"""Seconds: long enough to begin something within it, short enough to wait for its end."""
+
+
+@pytest.fixture
+def session(fleet: Fleet) -> Session:
+    """Return a session that lives for long."""
+    return fleet.open_session()
+
+
+each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+
+
+@each_end
+def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: Session, end: End) -> None:
+    """A batch ends what it can; for a machine that somebody else took, it must not write a thing."""
+    lost, kept = end.due_machine(fleet), end.due_machine(fleet)
+    held = claimed(session, end.process)
+    fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
+    (due,) = fleet.sql("SELECT not_before, revision FROM machine_due WHERE machine_id = :id", id=lost)
+    tags = fleet.tags(lost)
+
+    assert end.end(session, held) == {kept}
+    assert fleet.events(lost) == ["Started"]
+    assert fleet.tags(lost) == tags
+    assert fleet.sql("SELECT machine_id FROM work_backoff WHERE machine_id = :id", id=lost) == []
+    assert fleet.sql("SELECT not_before, revision FROM machine_due WHERE machine_id = :id", id=lost) == [due]
+    assert fleet.events(kept) == ["Started", end.event]
+
+
+@each_end
+def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
+    """Whoever comes second is told that it was not his to end."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    assert end.end(session, held) == {machine_id}
+    for other in ENDS.values():
+        assert other.end(session, held) == set()
+    assert fleet.events(machine_id) == ["Started", end.event]
+
+
+@each_end
+def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
+    """Twins know each other's machines by name."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    assert end.end(fleet.open_session(), held) == set()
+    assert fleet.holders(machine_id) == [session.session_id]
+    assert fleet.events(machine_id) == ["Started"]
+
+
+def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["finish"]) -> tuple[Session, work.Work]:
+    """Return a session whose deadline comes soon, with a connection of its own, and the machine that it holds."""
+    machine_id = end.due_machine(fleet)
+    session = fleet.open_session(connection=fleet.connect())
+    (held,) = claimed(session, end.process)
+    assert held.machine_id == machine_id
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second'", s=moment)
+    return session, held
+
+
+@each_end
+def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end: End) -> None:
+    """A statement that began in time may get its locks too late; it must look at the clock when it has them."""
+    session, held = held_for_a_moment(fleet, end=end)
+    tags = fleet.tags(held.machine_id)
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(end.end, session, [held])
+        fleet.wait_until_blocked()
+        fleet.wait_until_dead(session)
+        fleet.connection.script("COMMIT")
+        assert ended.result(timeout=20) == set()
+    assert fleet.events(held.machine_id) == ["Started"]
+    assert fleet.tags(held.machine_id) == tags
+
+
+def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> None:
+    """now() is the start of the transaction, which may lie before a deadline that has long passed."""
+    session, held = held_for_a_moment(fleet)
+    begins: list[Callable[[], object]] = [
+        session.poke,
+        lambda: work.claim(session, START, PROVIDER, 1),
+        lambda: work.start_work(session, Process.ACCESS, held.machine_id),
+    ]
+
+    def unit() -> None:
+        session.connection.run("now")
+        fleet.wait_until_dead(session)
+        for end in ENDS.values():
+            assert end.end(session, [held]) == set()
+        for begin in begins:
+            with pytest.raises(SessionExpired):
+                begin()
+
+    session.connection.transact(unit)
+    assert fleet.events(held.machine_id) == ["Started"]
+
+
+@each_end
+def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> None:
+    """Declared dead while its commit was on its way: the machine is the heir's, and stays his."""
+    session, held = held_for_a_moment(fleet, end=end)
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(end.end, session, [held])
+        fleet.wait_until_blocked()
+        fleet.wait_until_dead(session)
+        heir = fleet.open_session(seconds=3 * HOUR, connection=fleet.connect())
+        fleet.connection.script("COMMIT")
+        assert ended.result(timeout=20) == set()
+    fleet.pass_time(HOUR)  # the due row waits at the deadline that the session had when it claimed
+    taken = claimed(heir, end.process)
+    assert fleet.events(held.machine_id) == ["Started", "Expired", "Started"]
+    assert end.end(heir, taken) == {held.machine_id}
+
+
+def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -> None:
+    """Its old deadline has passed for everybody else, but the sign of life came in time and is being committed."""
+    session, held = held_for_a_moment(fleet, 2 * MOMENT)
+
+    def unit() -> None:
+        session.poke()
+        fleet.wait_until_dead(session)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(fleet.open_session).result(timeout=20)
+
+    session.connection.transact(unit)
+    assert fleet.events(held.machine_id) == ["Started"]
+    assert work.finish(session, [held]) == {held.machine_id}
+
+
+@each_end
+def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet, end: End) -> None:
+    """Its commit came in time; the sweep must neither wait for it nor end its other work."""
+    session, held = held_for_a_moment(fleet, 2 * MOMENT, end)
+    other = fleet.bare_machine()
+    work.start_work(session, Process.ACCESS, other)
+
+    def unit() -> None:
+        assert end.end(session, [held]) == {held.machine_id}
+        fleet.wait_until_dead(session)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(fleet.open_session).result(timeout=20)
+
+    session.connection.transact(unit)
+    assert fleet.events(held.machine_id) == ["Started", end.event]
+    assert fleet.events(other) == ["Started"]
+    fleet.open_session()
+    assert fleet.events(other) == ["Started", "Expired"]
+
+
+def test_sessions_that_open_together_sweep_up_once(fleet: Fleet) -> None:
+    """Both see the dead session; one takes it, the other neither waits nor writes history again."""
+    session, held = held_for_a_moment(fleet)
+    fleet.wait_until_dead(session)
+    twin = fleet.connect()
+
+    def unit() -> None:
+        fleet.open_session()
+        fleet.open_session(connection=twin)
+
+    fleet.connection.transact(unit)
+    assert fleet.events(held.machine_id) == ["Started", "Expired"]

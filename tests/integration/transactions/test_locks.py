@@ -1,0 +1,322 @@
+"""
+Writers of facts beside each other: whoever comes second waits for the first, and judges by what that one left.
+
+The first of two has done everything but its commit, which hangs; the second runs
+into its locks. Afterwards the due row must lead to what the machine needs, in
+both orders of any two that an operator, an agent, the Provisioner or a loop may
+do to the same machine.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.agents import installation, reports
+from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed
+from tests.support.bmdb.work_ends import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from uuid import UUID
+
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.settings.functions import BmdbSettings
+
+    from simulator.environment.postgres import Postgres
+    from tests.conftest import ManualClock
+
+DAY = 24 * HOUR
+GRACE_SECONDS = 1800
+STALE_SECONDS = 1e12
+
+# A commit that hangs at the server, with all its locks, as at a disk that stalls: of the connection of that name.
+HANGING = """
+CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('application_name') = 'hanging' THEN
+        PERFORM pg_advisory_lock_shared(1);
+        PERFORM pg_advisory_unlock_shared(1);
+    END IF;
+    RETURN NULL;
+END $$;
+""" + "".join(
+    f"CREATE CONSTRAINT TRIGGER hang AFTER INSERT OR UPDATE OR DELETE ON {table} "
+    "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hang();"
+    for table in ("machine_due", "machine_agent_heartbeat")
+)
+_WAITS = """
+EXISTS (
+    SELECT 1 FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = :name AND wait_event_type = 'Lock'
+)
+"""
+
+# What must not be: no claim of the process that the machine waits for would ever find it, or not for a day.
+STUCK = """
+SELECT format('needs %s, is due for %s at %s', n.process, d.process, d.not_before)
+FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
+WHERE n.process IS NOT NULL
+    AND (d.process IS DISTINCT FROM n.process OR d.not_before > clock_timestamp() + interval '1 day')
+UNION ALL
+SELECT 'nobody looks whether it came back'
+FROM machine_wants w JOIN machine_due d ON d.machine_id = w.machine_id
+WHERE w.overdue AND d.recover_at IS NULL
+UNION ALL
+SELECT 'a heartbeat of no agent'
+FROM machine_agent_heartbeat WHERE machine_id NOT IN (SELECT machine_id FROM machine_agent_started)
+UNION ALL
+SELECT format('%s of a machine that departed', what)
+FROM machine_departed x
+JOIN (
+    SELECT machine_id, 'the due row' AS what FROM machine_due
+    UNION ALL SELECT machine_id, 'the agent' FROM machine_agent_started
+    UNION ALL SELECT machine_id, 'a heartbeat' FROM machine_agent_heartbeat
+    UNION ALL SELECT machine_id, 'a wanted installation' FROM machine_os_installation_request
+    UNION ALL SELECT machine_id, 'a pause' FROM pauses
+    UNION ALL SELECT machine_id, 'a backoff' FROM work_backoff
+) AS y ON y.machine_id = x.machine_id
+"""
+
+
+@pytest.fixture(scope="module")
+def hanging_database(postgres: Postgres) -> Iterator[BmdbSettings]:
+    """Return a database in which commits may hang."""
+    settings = postgres.new_database()
+    yield settings
+    postgres.drop(settings)
+
+
+@pytest.fixture
+def hanging(hanging_database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
+    """Return an empty BMDB in it."""
+    fleet = Fleet(hanging_database, clock)
+    if not fleet.sql("SELECT 1 FROM pg_proc WHERE proname = 'hang'"):
+        fleet.sql(HANGING)
+    yield fleet
+    fleet.close()
+
+
+class Case:
+    """One machine, and all that may be done to it."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self._clock = clock
+        self._session = fleet.open_session(DAY)
+        self._lock = fleet.open_session(DAY)
+        assert provisioning.take_lock(self._lock, PROVIDER) is not None
+        self.machine_id: UUID
+        self.held: work.Work
+        """What the working session holds."""
+        self.pause: UUID
+        self.seen: installation.Installation
+        """What was wanted when an operator looked."""
+
+    def _agent(self) -> None:
+        self.fleet.change(
+            self.machine_id,
+            f"UPDATE machine_agent_started SET agent_public_key = '\\x{KEY.hex()}' "
+            f"WHERE machine_id = '{self.machine_id}'",
+        )
+
+    def _hold_up(self) -> None:
+        """Let everything hold it up that anybody may take away."""
+        connection = self.fleet.connection
+        self.pause = queries.pause(connection, owner="me", reason="?", machine_id=self.machine_id)
+        provisioning.set_aside(self._lock, self.machine_id, "not listed")
+        self.fleet.sql(
+            "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp() + '1 hour', '?', 3600)",
+            id=self.machine_id,
+        )
+        self.fleet.request_installation(self.machine_id, 1)
+        self.seen = installation.look(connection, self.machine_id)
+        # As claims leave it: passed over for ten minutes.
+        for process in (Process.AGENT_START, Process.RECOVERY):
+            assert claimed(self._session, process) == []
+
+    def given_up(self) -> None:
+        """Let it be in quarantine."""
+        self.machine_id = self.fleet.silent_machine(silent_for=2 * HOUR)
+        self._agent()
+        remediation.quarantine(self._session, dict.fromkeys(claimed(self._session, Process.RECOVERY), "?"))
+        self._hold_up()
+
+    def unheard(self) -> None:
+        """Let its agent have said nothing yet."""
+        self.machine_id = self.fleet.started_machine(started_ago=2 * HOUR)
+        self._agent()
+        self._hold_up()
+
+    def given_up_unheard(self) -> None:
+        """Let it be in quarantine, and its agent have said nothing yet."""
+        self.unheard()
+        self.fleet.change(
+            self.machine_id, f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', '')"
+        )
+
+    def recovering(self) -> None:
+        """Let it be taken for recovery."""
+        self.machine_id = self.fleet.silent_machine(silent_for=2 * HOUR)
+        self._agent()
+        (self.held,) = claimed(self._session, Process.RECOVERY)
+        self._hold_up()
+
+    def awaited(self) -> None:
+        """Let it be taken for an agent start, after a recovery from which it did not come back."""
+        self.machine_id = self.fleet.silent_machine(silent_for=2 * HOUR)
+        work.finish_recovery(
+            self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, rebooted=False
+        )
+        (self.held,) = claimed(self._session, Process.AGENT_START)
+        self._hold_up()
+
+    def working(self, connection: Connection) -> Session:
+        """Return the session that works on it, over a connection."""
+        return self._over(self._session, connection)
+
+    def locking(self, connection: Connection) -> Session:
+        """Return the session that has the provider's lock."""
+        return self._over(self._lock, connection)
+
+    def _over(self, session: Session, connection: Connection) -> Session:
+        return Session(connection, self._clock, session.session_id, DAY, self._clock.monotonic())
+
+    def heard(self, signed_at: int, generation: int | None = None) -> reports.Heartbeat:
+        """Return a heartbeat, with the success of an installation if there is one to tell of."""
+        success = None if generation is None else reports.Installation(raw=b"", generation=generation, result="Success")
+        return reports.Heartbeat(machine_id=self.machine_id, signed_at=signed_at, installation=success)
+
+
+def _release(case: Case, connection: Connection) -> None:
+    session = case.locking(connection)
+    departures.ask_release(session, PROVIDER, case.machine_id, ORDER)
+    departures.accept(session, case.machine_id)
+    departures.remove(session, PROVIDER, case.machine_id)
+
+
+ORDER = Order("me", "?", HOUR)
+WANTED = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
+DEEDS: dict[str, Callable[[Case, Connection], object]] = {
+    "resume": lambda case, over: queries.resume(over, case.pause),
+    "take_back": lambda case, over: provisioning.take_back(case.locking(over), case.machine_id),
+    "unquarantine": lambda case, over: remediation.unquarantine(
+        over, case.machine_id, reason="?", grace_seconds=GRACE_SECONDS
+    ),
+    "retry": lambda case, over: remediation.retry(over, case.machine_id, reason="?"),
+    "install": lambda case, over: installation.request(over, case.machine_id, WANTED, case.seen),
+    "report": lambda case, over: reports.take(over, case.heard(2, generation=1), KEY, STALE_SECONDS),
+    "heartbeat": lambda case, over: reports.take(over, case.heard(1), KEY, STALE_SECONDS),
+    "forget": lambda case, over: departures.forget(case.locking(over), PROVIDER, case.machine_id, ORDER),
+    "release": _release,
+    "finish_recovery": lambda case, over: work.finish_recovery(
+        case.working(over), [case.held], 120, grace_seconds=GRACE_SECONDS, cooldown_seconds=600
+    ),
+    "finish_agent_start": lambda case, over: work.finish_agent_start(
+        case.working(over), {case.held: work.AgentStarted(KEY, None)}
+    ),
+    "finish": lambda case, over: work.finish(case.working(over), [case.held]),
+    "fail": lambda case, over: work.fail(case.working(over), {case.held: work.Failure("?", 60)}),
+    "cancel": lambda case, over: work.cancel(case.working(over), [case.held]),
+    "quarantine": lambda case, over: remediation.quarantine(case.working(over), {case.held: "?"}),
+    "close": lambda case, over: case.working(over).close(),
+}
+_OPERATORS = ("resume", "take_back", "retry", "install", "forget")
+_ENDS = {"finish", "fail", "cancel", "close", "finish_recovery", "finish_agent_start", "quarantine"}
+_COMMON = ("finish", "fail", "cancel", "close")
+WRITERS = {
+    "given_up": (*_OPERATORS, "unquarantine", "report", "heartbeat"),
+    "given_up_unheard": ("resume", "unquarantine", "report", "heartbeat", "forget"),
+    "unheard": ("resume", "install", "report", "heartbeat", "forget", "release"),
+    "recovering": (*_OPERATORS, *_COMMON, "finish_recovery", "quarantine", "report", "heartbeat"),
+    "awaited": (*_OPERATORS, *_COMMON, "finish_agent_start"),
+}
+
+
+def beside(case: Case, first: str, second: str) -> tuple[object, object]:
+    """
+    Let *first* hang in its commit until *second* waits for it or has ended, and both go on to their end.
+
+    Return what they returned, or the refusal.
+    """
+    fleet = case.fleet
+    hangs = fleet.connect()
+    hangs.script("SET application_name = 'hanging'")
+    other = fleet.connect()
+    other.run("now")
+
+    def tolerant(deed: str, connection: Connection) -> object:
+        try:
+            return DEEDS[deed](case, connection)
+        except (WorkConflict, SessionExpired) as refusal:
+            return refusal
+
+    fleet.sql("SELECT pg_advisory_lock(1)")
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            one = pool.submit(tolerant, first, hangs)
+            _wait(fleet, one, "hanging")
+            two = pool.submit(tolerant, second, other)
+            _wait(fleet, two, "shepherd")
+        finally:
+            fleet.sql("SELECT pg_advisory_unlock(1)")
+        return one.result(WAIT_SECONDS), two.result(WAIT_SECONDS)
+
+
+def _wait(fleet: Fleet, future: Future[object], name: str) -> None:
+    """Wait until it is done, or waits for a lock."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not future.done() and not fleet.sql(f"SELECT {_WAITS}", name=name)[0][0]:
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("state", "first", "second"),
+    [
+        (state, *pair)
+        for state, writers in WRITERS.items()
+        for pair in permutations(writers, 2)
+        if not set(pair) <= _ENDS  # of one session, which has one connection
+    ],
+)
+def test_whoever_comes_second_judges_by_what_the_first_left(
+    hanging: Fleet, clock: ManualClock, state: str, first: str, second: str
+) -> None:
+    """
+    A machine must never be due for nothing although it needs something, and not too late.
+
+    A statement that waits for a row judges all others by how they were before it waited.
+    """
+    case = Case(hanging, clock)
+    getattr(case, state)()
+    beside(case, first, second)
+    assert hanging.sql(STUCK) == []
+
+
+@pytest.mark.parametrize("state", ["given_up", "unheard"])
+@pytest.mark.parametrize("order", [("heartbeat", "forget"), ("forget", "heartbeat")], ids=" beside ".join)
+def test_either_a_machine_is_forgotten_or_it_has_reported(
+    hanging: Fleet, clock: ManualClock, state: str, order: tuple[str, str]
+) -> None:
+    """Whoever is first wins wholly: a machine that reports stays, and one that is gone has no heartbeat left behind."""
+    case = Case(hanging, clock)
+    getattr(case, state)()
+    outcomes = dict(zip(order, beside(case, *order), strict=True))
+    departed = bool(hanging.sql("SELECT 1 FROM machine_departed"))
+    assert (outcomes["heartbeat"] is None) == departed == (outcomes["forget"] is None) == (order[0] == "forget")
+    assert hanging.sql("SELECT agent_signed_at FROM machine_agent_heartbeat") == ([] if departed else [[1]])

@@ -1,0 +1,268 @@
+"""Connections that break in the middle: the outcome is never guessed, the BMDB is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.listings.provisioning import Past
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.work_ends import ENDS, End
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.bmdb.session import Session
+
+LOSSES = get_args(Lost)
+
+either = pytest.mark.parametrize("lost", LOSSES)
+
+
+@pytest.fixture
+def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return the way to the test's database that breaks when it is told to."""
+    with BreakingConnection(fleet.settings) as way:
+        yield way
+        unused = way.armed
+        fleet.disconnect()
+    assert not unused, "the connection was never broken, so nothing was tested"
+
+
+@pytest.fixture
+def session(fleet: Fleet, breaking: BreakingConnection) -> Session:
+    """Return a session whose connection breaks when it is told to."""
+    return fleet.open_session(connection=fleet.connect(breaking.settings))
+
+
+def test_a_claim_whose_answer_was_lost_returns_what_it_claimed(
+    fleet: Fleet, session: Session, breaking: BreakingConnection
+) -> None:
+    """Otherwise the machines would be locked until the session closes, with nobody at work on them."""
+    machines = {fleet.provided_machine() for _ in range(3)}
+    fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines")
+    breaking.lose("answer")
+    claim = work.claim(session, Process.AGENT_START, PROVIDER, 2)
+
+    assert len(claim.work) == 2
+    assert set(ids(claim.work)) <= machines
+    assert {found.host_key for found in claim.work} == {"pinned"}
+    assert all(found.provider_id and found.provider_id.startswith("machine-") for found in claim.work)
+    assert work.finish(session, claim.work) == set(ids(claim.work))
+
+
+def test_a_claim_whose_request_was_lost_has_claimed_nothing(
+    fleet: Fleet, session: Session, breaking: BreakingConnection
+) -> None:
+    """It must not invent work; the machine is handed out by the next claim."""
+    machine_id = fleet.provided_machine()
+    breaking.lose("request")
+    assert work.claim(session, Process.AGENT_START, PROVIDER, 2) == work.Claim((), 0)
+    assert fleet.events(machine_id) == []
+    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+
+def test_a_lost_answer_does_not_return_what_the_session_already_knew_of(
+    fleet: Fleet, session: Session, breaking: BreakingConnection
+) -> None:
+    """The loop would work on the same machine in two threads."""
+    fleet.provided_machine()
+    (known,) = claimed(session, Process.AGENT_START)
+    new = fleet.provided_machine()
+    breaking.lose("answer")
+    claim = work.claim(session, Process.AGENT_START, PROVIDER, 5, known=[known.machine_id])
+    assert ids(claim.work) == [new]
+
+
+def test_work_from_a_lost_answer_can_be_given_back_at_once(
+    fleet: Fleet, session: Session, breaking: BreakingConnection
+) -> None:
+    """Since when it was due is lost with the answer; taking the session's deadline for it would keep it waiting."""
+    machine_id = fleet.provided_machine()
+    breaking.lose("answer")
+    claim = work.claim(session, Process.AGENT_START, PROVIDER, 1)
+    assert work.cancel(session, claim.work) == {machine_id}
+    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+
+@either
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_end_of_work_happens_once_whatever_was_lost(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End, lost: Lost
+) -> None:
+    """Said to be lost, finished work is repeated: a second reboot. Said to be done, it never happens."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    breaking.lose(lost)
+    assert end.end(session, held) == {machine_id}
+    assert fleet.events(machine_id) == ["Started", end.event]
+    assert fleet.holders(machine_id) == []
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_end_that_came_too_late_is_not_taken_for_done(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
+) -> None:
+    """The session died while its request was on its way; the machine is somebody else's now."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    tags = fleet.tags(machine_id)
+
+    def die() -> None:
+        fleet.expire(session)
+        claimed(fleet.open_session(), end.process)
+
+    breaking.lose("request", meanwhile=die)
+    assert end.end(session, held) == set()
+    assert fleet.events(machine_id) == ["Started", "Expired", "Started"]
+    assert fleet.tags(machine_id) == tags
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_end_that_somebody_else_also_reached_is_not_taken_for_ours(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
+) -> None:
+    """The heir ended the same work in the same way; the history says so, of another session."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+
+    def die() -> None:
+        fleet.expire(session)
+        heir = fleet.open_session()
+        assert end.end(heir, claimed(heir, end.process)) == {machine_id}
+
+    breaking.lose("request", meanwhile=die)
+    assert end.end(session, held) == set()
+
+
+def test_an_earlier_end_of_the_same_work_is_not_taken_for_this_one(
+    fleet: Fleet, session: Session, breaking: BreakingConnection
+) -> None:
+    """A session may end work on a machine twice; the history of the first time says nothing about the second."""
+    machine_id = fleet.provided_machine()
+    assert work.finish(session, claimed(session, Process.AGENT_START)) == {machine_id}
+    (held,) = claimed(session, Process.AGENT_START)
+
+    def die() -> None:
+        fleet.expire(session)
+        fleet.open_session()
+
+    breaking.lose("request", meanwhile=die)
+    assert work.finish(session, [held]) == set()
+
+
+@either
+def test_a_session_opens_although_the_first_answer_is_lost(
+    fleet: Fleet, breaking: BreakingConnection, lost: Lost
+) -> None:
+    """The first use of a connection that died while the function was frozen is the usual case, not an accident."""
+    machine_id = fleet.provided_machine()
+    connection = fleet.connect(breaking.settings)
+    breaking.lose(lost)
+    opened = fleet.open_session(connection=connection)
+    assert ids(claimed(opened, Process.AGENT_START)) == [machine_id]
+
+
+def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: BreakingConnection) -> None:
+    """A database that drops every connection must not be asked for ever."""
+    connection = fleet.connect(breaking.settings)
+    breaking.lose("request")
+    breaking.lose("answer")
+    with pytest.raises(CommitUnknown):
+        fleet.open_session(connection=connection)
+
+
+@either
+def test_a_sign_of_life_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
+    """A poke may run twice; giving up at the first passing error was a mistake of the predecessor."""
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '5 seconds'")
+    breaking.lose(lost)
+    session.poke()
+    assert fleet.sql("SELECT deadline > clock_timestamp() + interval '1 minute' FROM sessions") == [[True]]
+
+
+@either
+def test_a_session_closes_whatever_was_lost(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost
+) -> None:
+    """Its machines would wait for its deadline otherwise."""
+    machine_id = fleet.provided_machine()
+    claimed(session, Process.AGENT_START)
+    breaking.lose(lost)
+    session.close(Process.AGENT_START, PROVIDER)
+    assert fleet.events(machine_id) == ["Started", "Canceled"]
+    assert fleet.sql("SELECT 1 FROM sessions") == []
+
+
+@either
+def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
+    session: Session, breaking: BreakingConnection, lost: Lost
+) -> None:
+    """Taking it may run twice: who holds it is written in its row."""
+    breaking.lose(lost, commit=True)
+    assert provisioning.take_lock(session, PROVIDER) == Past()
+
+
+@either
+def test_a_single_statement_whose_outcome_is_unknown_says_so(
+    fleet: Fleet, breaking: BreakingConnection, lost: Lost
+) -> None:
+    """Nothing that may have been carried out is repeated behind the caller's back."""
+    machine_id = fleet.started_machine()
+    connection = fleet.connect(breaking.settings)
+    breaking.lose(lost)
+    with pytest.raises(CommitUnknown, match="record_heartbeat"):
+        queries.record_heartbeat(connection, machine_id)
+    assert ("agent_heartbeat" in fleet.tags(machine_id)) is (lost == "answer")
+    assert queries.record_heartbeat(connection, machine_id)
+
+
+@either
+def test_a_transaction_that_broke_before_its_commit_runs_again(
+    fleet: Fleet, breaking: BreakingConnection, lost: Lost
+) -> None:
+    """Nothing of it can have been kept, so the caller need not hear of it."""
+    connection = fleet.connect(breaking.settings)
+    runs: list[int] = []
+
+    def unit() -> None:
+        runs.append(1)
+        connection.run("penalize", provider=PROVIDER, capacity_id=f"rack {len(runs)}", seconds=60, cause="broke")
+
+    breaking.lose(lost)
+    connection.transact(unit)
+    assert len(runs) == 2
+    assert fleet.sql("SELECT capacity_id FROM capacity_penalties") == [["rack 2"]]
+
+
+def test_a_transaction_that_breaks_every_time_is_given_up(fleet: Fleet, breaking: BreakingConnection) -> None:
+    """Bounded: an invocation has better things to do than to try for ever."""
+    connection = fleet.connect(breaking.settings)
+    for _ in range(5):
+        breaking.lose("request")
+    with pytest.raises(BmdbUnavailable):
+        connection.transact(lambda: connection.run("now"))
+
+
+@either
+def test_a_commit_whose_outcome_is_unknown_says_so(fleet: Fleet, breaking: BreakingConnection, lost: Lost) -> None:
+    """It is not run again: it may have been carried out."""
+    connection = fleet.connect(breaking.settings)
+    runs: list[int] = []
+
+    def unit() -> None:
+        runs.append(1)
+        connection.run("penalize", provider=PROVIDER, capacity_id="rack", seconds=60, cause="broke")
+
+    breaking.lose(lost, commit=True)
+    with pytest.raises(CommitUnknown):
+        connection.transact(unit)
+    assert len(runs) == 1
+    assert len(fleet.sql("SELECT 1 FROM capacity_penalties")) == (lost == "answer")

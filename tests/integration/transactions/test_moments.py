@@ -1,0 +1,250 @@
+"""Clocks, locks and windows of single statements, each where only that one moment tells whether it is right."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import Claim, Failure
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+from tests.support.bmdb.work_ends import ENDS, End
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from uuid import UUID
+
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+MOMENT = 0.4
+"""Seconds: long enough to begin something within it, short enough to wait for its end."""
+HERE = "rack 1"
+
+each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+
+
+@pytest.fixture
+def session(fleet: Fleet) -> Session:
+    """Return a session with a connection of its own."""
+    return fleet.open_session(connection=fleet.connect())
+
+
+def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
+    """Return a machine that did not come back after a recovery; its agent start failed, and is in backoff."""
+    machine_id = fleet.locate(fleet.provided_machine(), location)
+    fleet.change(
+        machine_id,
+        f"INSERT INTO machine_awaited VALUES ('{machine_id}', now() - interval '1 hour', now() - interval '1 minute')",
+        f"INSERT INTO work_backoff VALUES ('{machine_id}', 'ShepherdAgentStart', now() + interval '1 hour', '?', 60)",
+    )
+    return machine_id
+
+
+def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
+    """Return what the due row says: process, not before when, and when to recover."""
+    (row,) = fleet.sql("SELECT process, not_before, recover_at FROM machine_due WHERE machine_id = :id", id=machine_id)
+    return tuple(row)
+
+
+def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> datetime:
+    """Carry *call* out, which has to wait for the due rows, and return when it no longer had to."""
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(call)
+        fleet.wait_until_blocked()
+        meanwhile()
+        moment: datetime = fleet.sql("SELECT clock_timestamp()")[0][0]
+        fleet.connection.script("COMMIT")
+        done.result(timeout=20)
+    return moment
+
+
+# Time is what it is when a statement has its locks.
+
+
+def test_an_agent_counts_as_started_when_that_is_recorded(fleet: Fleet, session: Session) -> None:
+    """What an earlier agent said while the record had to wait would be taken for the new one's first heartbeat."""
+    machine_id = fleet.provided_machine()
+    held = claimed(session, START)
+
+    def say() -> None:
+        fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
+
+    moment = delayed(fleet, lambda: ENDS["finish_agent_start"].end(session, held), meanwhile=say)
+    assert fleet.sql("SELECT process, reported FROM machine_need") == [["ShepherdRecovery", False]]
+    assert due(fleet, machine_id)[1] >= moment
+    assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
+
+
+def test_a_backoff_is_as_long_as_was_said(fleet: Fleet, session: Session) -> None:
+    """It begins when it is recorded, however long that had to wait."""
+    machine_id = fleet.provided_machine()
+    held = claimed(session, START)
+    moment = delayed(fleet, lambda: ENDS["fail"].end(session, held))
+    later = fleet.sql("SELECT :moment::timestamptz + interval '60 seconds'", moment=moment)[0][0]
+    assert fleet.sql("SELECT until >= :later FROM work_backoff", later=later) == [[True]]
+    assert due(fleet, machine_id)[1] >= later
+    assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
+
+
+def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Session) -> None:
+    """A machine that did not come back has another for its agent start, which is as due as it was."""
+    machine_id = overdue_machine(fleet)
+    held = work.claim(session, RECOVER, PROVIDER, 1).work
+    moment = delayed(fleet, lambda: work.fail(session, {each: Failure("no luck", 60) for each in held}))
+    process, not_before, recover_at = due(fleet, machine_id)
+    assert process == START
+    assert not_before >= moment
+    assert (recover_at - moment).total_seconds() >= 60
+
+
+def test_the_lock_of_one_who_dies_while_another_waits_for_it_is_free(fleet: Fleet, session: Session) -> None:
+    """Whether it lives is judged when the lock is had; by the begin of the transaction it would be alive."""
+    holder = fleet.open_session(seconds=HOUR)
+    assert provisioning.take_lock(holder, PROVIDER) is not None
+    fleet.sql(
+        "UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second' WHERE session_id = :id",
+        s=MOMENT,
+        id=holder.session_id,
+    )
+    fleet.connection.script("BEGIN; UPDATE provisioner_lock SET last_creation_at = last_creation_at")
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(provisioning.take_lock, session, PROVIDER)
+        fleet.wait_until_blocked()
+        fleet.wait_until_dead(holder)
+        fleet.connection.script("COMMIT")
+        assert taken.result(timeout=20) is not None
+
+
+def test_the_lock_of_one_who_is_just_being_kept_alive_is_not_free(fleet: Fleet, session: Session) -> None:
+    """Its old deadline has passed for everybody else, but the sign of life came in time and is being committed."""
+    holder = fleet.open_session(connection=fleet.connect())
+    assert provisioning.take_lock(holder, PROVIDER) is not None
+    fleet.sql(
+        "UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second' WHERE session_id = :id",
+        s=2 * MOMENT,
+        id=holder.session_id,
+    )
+    with ThreadPoolExecutor(1) as pool:
+
+        def unit() -> Any:
+            holder.poke()
+            fleet.wait_until_dead(holder)
+            taken = pool.submit(provisioning.take_lock, session, PROVIDER)
+            fleet.wait_until_blocked()
+            return taken
+
+        assert holder.connection.transact(unit).result(timeout=20) is None
+
+
+def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
+    """By the begin of the transaction, what happened since would happen in the future."""
+    machine_id = fleet.started_machine(started_ago=HOUR)
+
+    def unit() -> list[list[Any]]:
+        session.connection.run("now")
+        fleet.sql("UPDATE machines SET machine_created_at = clock_timestamp()")
+        fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
+        fleet.sql(
+            "INSERT INTO machine_release VALUES (:id, clock_timestamp(), 'me', '?', clock_timestamp())", id=machine_id
+        )
+        return session.connection.run("provided", provider=PROVIDER)
+
+    (row,) = session.connection.transact(unit)
+    assert [age >= 0 for age in row[5:9]] == [True] * 4
+
+
+# An end is for its machines.
+
+
+@each_end
+def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Session, end: End) -> None:
+    """The other machines of the session are still being worked on."""
+    machines = [end.due_machine(fleet) for _ in range(2)]
+    first, second = claimed(session, end.process)
+    assert end.end(session, [first]) == {first.machine_id}
+    assert {first.machine_id, second.machine_id} == set(machines)
+    assert fleet.holders(second.machine_id) == [session.session_id]
+    assert fleet.events(second.machine_id) == ["Started"]
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+def test_an_end_that_changes_no_tag_gives_both_dates_back(fleet: Fleet, session: Session, end: str) -> None:
+    """The claim put that of the recovery to the end of the session; nobody would come before."""
+    machine_id = overdue_machine(fleet)
+    held = work.claim(session, RECOVER, PROVIDER, 1).work
+    assert ids(held) == [machine_id]
+    ENDS[end].end(session, held)
+    assert ids(work.claim(session, RECOVER, PROVIDER, 1).work) == [machine_id]
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
+def test_a_machine_that_is_not_awaited_gets_no_date_for_it(fleet: Fleet, session: Session, end: str) -> None:
+    """The Recoverer would look at it for nothing."""
+    machine_id = fleet.provided_machine()
+    ENDS[end].end(session, claimed(session, START))
+    assert due(fleet, machine_id)[2] is None
+
+
+# The second window of a claim: machines that did not come back.
+
+
+def test_machines_that_did_not_come_back_are_the_recoverers(fleet: Fleet, session: Session) -> None:
+    """Another loop that looked at them would find them due each time, and never end."""
+    overdue_machine(fleet)
+    assert work.claim(session, START, PROVIDER, 10) == Claim((), 1)
+    assert work.claim(session, START, PROVIDER, 10) == Claim((), 0)
+
+
+@pytest.mark.parametrize("held_up", ["paused", "held back"])
+def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
+    fleet: Fleet, session: Session, held_up: str
+) -> None:
+    """They are recovered as others are, and are not handed out by another way."""
+    machine_id = overdue_machine(fleet)
+    before = due(fleet, machine_id)
+    if held_up == "paused":
+        queries.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
+    else:
+        suspension.record(session, PROVIDER, {"": "many are silent"})
+    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
+    assert due(fleet, machine_id) == before
+
+
+def test_machines_that_did_not_come_back_wait_in_a_location_that_is_held_back(fleet: Fleet, session: Session) -> None:
+    """There we may be the ones that cannot reach them; elsewhere, and where it is not known, they are recovered."""
+    overdue_machine(fleet, HERE)
+    others = {overdue_machine(fleet, "rack 2"), overdue_machine(fleet)}
+    suspension.record(session, PROVIDER, {HERE: "many are silent"})
+    assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
+
+
+def test_a_machine_that_did_not_come_back_and_is_locked_is_passed_over(fleet: Fleet) -> None:
+    """Who holds it may hold it for long; the others do not wait."""
+    locked, free = overdue_machine(fleet), overdue_machine(fleet)
+    settings = fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 5})
+    session = fleet.open_session(connection=fleet.connect(settings))
+    fleet.connection.script(f"BEGIN; UPDATE machine_due SET revision = revision WHERE machine_id = '{locked}'")
+    assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [free]
+    fleet.connection.script("COMMIT")
+
+
+def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session: Session) -> None:
+    """The other date may be left from before; who looked at it too would change the row twice in one statement."""
+    machine_id = fleet.silent_machine()
+    fleet.sql("UPDATE machine_due SET recover_at = now() - interval '1 minute'")
+    assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [machine_id]
+    (deadline,) = fleet.sql("SELECT deadline FROM sessions WHERE session_id = :id", id=session.session_id)[0]
+    process, not_before, recover_at = due(fleet, machine_id)
+    assert (process, not_before) == (RECOVER, deadline)
+    assert recover_at is not None

@@ -1,0 +1,492 @@
+"""What is still under way at the server while its owner asks: it is neither given up nor done twice."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.listings import departures, provider_facts, provisioning
+from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.statements import statements
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.records import Intent
+from shepherd_core.domain.remediation import Move, Rung, Step
+
+from tests.integration.bmdb.test_provisioning import MACHINE
+from tests.support.bmdb.breaking_connection import BreakingConnection
+from tests.support.bmdb.fleet import PROVIDER, Fleet, administrator, claimed, ids
+from tests.support.bmdb.work_ends import ENDS, End
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shepherd_core.bmdb.session import Session
+    from shepherd_core.bmdb.work.work import Work
+
+    from simulator.environment.postgres import Postgres
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+SHORT = 0.5
+"""Seconds that a statement may take where a test waits for that."""
+
+each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+
+
+@pytest.fixture
+def way(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return the way to the test's database that breaks when it is told to."""
+    with BreakingConnection(fleet.settings) as found:
+        yield found
+        unused = found.armed
+        fleet.disconnect()
+    assert not unused, "the connection was to break, and did not"
+
+
+@pytest.fixture
+def session(fleet: Fleet, way: BreakingConnection) -> Session:
+    """Return a session whose connection breaks when it is told to."""
+    return fleet.open_session(connection=fleet.connect(way.settings))
+
+
+@pytest.fixture
+def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
+    """Return the same, of one whose statements may not take long."""
+    settings = way.settings.model_copy(update={"bmdb_statement_timeout_seconds": SHORT})
+    return fleet.open_session(connection=fleet.connect(settings))
+
+
+def attempt(session: Session, held: Work, step: Step = Step.REBOOT) -> list[Work]:
+    """Put on record that a step is about to be taken."""
+    return remediation.attempt(session, {held: (Move(Rung(step), 1), None)})
+
+
+def steps(fleet: Fleet) -> list[str]:
+    """Return the steps that are on record."""
+    return [row[0] for row in fleet.sql("SELECT rung FROM work_history WHERE event = 'Attempted'")]
+
+
+# A commit that hangs.
+
+
+def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+    """Asked before that, the BMDB knows of no work; nobody would end it."""
+    machine_id = fleet.provided_machine()
+    way.lose("late")
+    assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
+    session.close()
+    assert fleet.events(machine_id) == ["Started", "Canceled"]
+
+
+def test_a_session_that_closes_loses_no_work_that_commits_late(
+    fleet: Fleet, session: Session, way: BreakingConnection
+) -> None:
+    """It went with the session, and the history told of a start without an end."""
+    machines = [fleet.provided_machine() for _ in range(3)]
+    way.lose("late")
+    work.claim(session, START, PROVIDER, 3)
+    session.close()
+    assert [fleet.events(machine_id) for machine_id in machines] == [["Started", "Canceled"]] * 3
+    assert fleet.sql("SELECT 1 FROM sessions") == []
+
+
+def test_one_who_gives_up_waiting_for_an_answer_waits_for_the_commit(fleet: Fleet, way: BreakingConnection) -> None:
+    """The connection did not break, it only says nothing; the server limits a statement's time, not its commit's."""
+    machine_id = fleet.provided_machine()
+    seconds = {"bmdb_statement_timeout_seconds": 2 * SHORT, "bmdb_connect_timeout_seconds": SHORT}
+    session = fleet.open_session(connection=fleet.connect(way.settings.model_copy(update=seconds)))
+    way.lose("late", silent=True)
+    assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
+
+
+def test_a_step_that_is_recorded_late_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+    """Else one reboot counts as two, and the machine is in quarantine too early."""
+    fleet.silent_machine()
+    (held,) = claimed(session, RECOVER)
+    way.lose("late")
+    assert attempt(session, held) == [held]
+    assert steps(fleet) == ["reboot"]
+
+
+@pytest.mark.parametrize("begin", ["claim", "by name"])
+def test_what_does_not_end_is_neither_begun_nor_given_up(
+    fleet: Fleet, hasty: Session, way: BreakingConnection, begin: str
+) -> None:
+    """Its session is left to die: who closed it would give up what is committed a moment later."""
+    machine_id = fleet.provided_machine()
+    way.lose("late", stubborn=True)
+    begins: dict[str, Callable[[], object]] = {
+        "claim": lambda: work.claim(hasty, START, PROVIDER, 2),
+        "by name": lambda: work.start_work(hasty, Process.ACCESS, machine_id),
+    }
+    with pytest.raises(CommitUnknown):
+        begins[begin]()
+    calls: list[Callable[[], object]] = [hasty.poke, begins["claim"], hasty.close]
+    for call in calls:
+        with pytest.raises(CommitUnknown, match="has not come to its end yet"):
+            call()
+        assert hasty.left() < 0
+    way.let_go()
+    assert fleet.holders(machine_id) == [hasty.session_id]
+
+    fleet.expire(hasty)
+    fleet.open_session()
+    assert fleet.events(machine_id) == ["Started", "Expired"]
+
+
+def test_a_session_that_could_not_be_closed_can_be_later(fleet: Fleet, hasty: Session, way: BreakingConnection) -> None:
+    """Whoever tries again when the server has come to its end gives the machines back at once."""
+    machine_id = fleet.provided_machine()
+    way.lose("late", stubborn=True)
+    with pytest.raises(CommitUnknown):
+        work.claim(hasty, START, PROVIDER, 2)
+    way.let_go()
+    hasty.close()
+    assert fleet.events(machine_id) == ["Started", "Canceled"]
+
+
+class OldClaim:
+    """A claim of a session that died two hours ago; it began while that lived, and has been committing ever since."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._connection = fleet.connect()
+        self.machine_id = fleet.provided_machine()
+        session_id = fleet.open_session().session_id
+        fleet.sql("UPDATE sessions SET deadline = now() - interval '2 hours' WHERE session_id = :id", id=session_id)
+        self._connection.script(f"""
+            BEGIN;
+            SELECT FROM sessions WHERE session_id = '{session_id}' FOR UPDATE;
+            INSERT INTO work VALUES ('{self.machine_id}', 'ShepherdAgentStart', '{session_id}');
+            INSERT INTO work_history VALUES
+                ('{self.machine_id}', 'ShepherdAgentStart', 'Started', clock_timestamp(), NULL, '{session_id}')
+        """)
+
+    def commit(self) -> None:
+        """Let it be seen."""
+        self._connection.script("COMMIT")
+
+
+def test_a_dead_session_is_not_swept_away_while_a_claim_of_it_commits(fleet: Fleet) -> None:
+    """Nobody sees that it holds anything; and nobody waits for it."""
+    late = OldClaim(fleet)
+    fleet.open_session().close()
+    late.commit()
+    fleet.open_session().close()
+    assert fleet.events(late.machine_id) == ["Started", "Expired"]
+
+
+def test_work_that_commits_while_its_session_is_swept_away_keeps_it(
+    fleet: Fleet, session: Session, way: BreakingConnection
+) -> None:
+    """Who sweeps had to wait, and cannot see what was committed meanwhile: the foreign key has it look again."""
+    late = OldClaim(fleet)
+    fleet.connection.script("BEGIN")
+    fleet.connection.script(f"SELECT FROM sessions WHERE session_id = '{session.session_id}' FOR UPDATE")
+    before = way.requests
+    with ThreadPoolExecutor(1) as pool:
+        closed = pool.submit(session.close)
+        fleet.wait_until_blocked()
+        late.commit()
+        fleet.connection.script("COMMIT")
+        closed.result(timeout=20)
+    assert way.requests - before == 3  # prepared, refused, and run again
+    fleet.open_session()
+    assert fleet.events(late.machine_id) == ["Started", "Expired"]
+
+
+# A server whose commits wait for a standby that says nothing.
+
+
+class Standby:
+    """Commits that are to wait for a standby; ``answers`` lets them all go."""
+
+    def __init__(self, postgres: Postgres, fleet: Fleet) -> None:
+        self._postgres, self._fleet = postgres, fleet
+        fleet.sql("SET synchronous_commit = local")  # the test itself waits for nobody
+        self._pool = ThreadPoolExecutor(1)
+        postgres._run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        postgres._run("SELECT pg_reload_conf()")
+        # The server hears of it in its own time: until a commit waits.
+        self._over = threading.Event()
+        self._pool.submit(self._commit)
+        self.wait_for_waiting(1)
+
+    def _commit(self) -> None:
+        with administrator(self._fleet.settings) as connection:
+            while not self._over.is_set():
+                connection.run("INSERT INTO recovery_looks VALUES (gen_random_uuid(), now())")
+
+    def wait_for_waiting(self, commits: int) -> None:
+        """Wait until so many commits wait."""
+        self._fleet.wait_until("(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep') >= :n", n=commits)
+
+    def answers(self) -> None:
+        """Let the commits go."""
+        self._over.set()
+        self._postgres._run("ALTER SYSTEM RESET synchronous_standby_names")
+        self._postgres._run("SELECT pg_reload_conf()")
+        self._pool.shutdown()
+
+
+@pytest.mark.parametrize("what", ["claim", "step"])
+def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postgres: Postgres, what: str) -> None:
+    """The real thing: written at the server, seen by nobody, and committed when the standby answers."""
+    fleet, left = own_fleet, threading.Event()
+    machine_id = fleet.silent_machine()
+    with BreakingConnection(fleet.settings) as way:
+        session = fleet.open_session(connection=fleet.connect(way.settings))
+        held = [] if what == "claim" else claimed(session, RECOVER)
+        standby = Standby(postgres, fleet)
+
+        def leave() -> None:
+            standby.wait_for_waiting(2)
+            left.set()
+
+        def begin() -> list[Work]:
+            return attempt(session, held[0]) if held else list(work.claim(session, RECOVER, PROVIDER, 1).work)
+
+        try:
+            way.leave(leave)
+            with ThreadPoolExecutor(1) as pool:
+                begun = pool.submit(begin)
+                assert left.wait(20)
+                fleet.wait_until_blocked()
+                standby.answers()
+                assert ids(begun.result(timeout=20)) == [machine_id]
+        finally:
+            standby.answers()
+        assert steps(fleet) == ["reboot"] * len(held)
+        session.close()
+        assert fleet.events(machine_id)[-1] == "Canceled"
+        fleet.disconnect()
+
+
+# A statement that still waits for a lock.
+
+
+def test_what_still_waits_for_a_machine_is_fenced_off(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+    """Its owner went on without it; carried out now, the machine would be held by one who does not know."""
+    machine_id = fleet.provided_machine()
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    way.leave(fleet.wait_until_blocked)
+    with pytest.raises(CommitUnknown):
+        work.start_work(session, Process.ACCESS, machine_id)
+    session.poke()
+    fleet.connection.script("COMMIT")
+    fleet.wait_until_idle()
+    assert fleet.holders(machine_id) == []
+    assert fleet.events(machine_id) == []
+
+
+@each_end
+def test_an_end_that_still_waits_is_repeated_and_happens_once(
+    fleet: Fleet, session: Session, way: BreakingConnection, end: End
+) -> None:
+    """Both wait for the machine, the lost one first."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    left = threading.Event()
+
+    def leave() -> None:
+        fleet.wait_until_blocked()
+        left.set()
+
+    fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
+    way.leave(leave)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(end.end, session, held)
+        assert left.wait(20)
+        fleet.wait_until_blocked(2)
+        fleet.connection.script("COMMIT")
+        assert ended.result(timeout=20) == {machine_id}
+    fleet.wait_until_idle()
+    assert fleet.events(machine_id) == ["Started", end.event]
+
+
+def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+    """It holds its session already, so it is waited for."""
+    machine_id = fleet.silent_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    (held,) = claimed(session, RECOVER)
+    left = threading.Event()
+
+    def leave() -> None:
+        fleet.wait_until_blocked()
+        left.set()
+
+    fleet.connection.script("BEGIN; UPDATE machine_host_key SET host_key = 'another'")
+    way.leave(leave)
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(attempt, session, held, Step.REINSTALL)
+        assert left.wait(20)
+        fleet.wait_until_blocked(2)
+        fleet.connection.script("COMMIT")
+        assert begun.result(timeout=20) == [held]
+    fleet.wait_until_idle()
+    assert steps(fleet) == ["reinstall"]
+
+
+# Every statement that writes for a session.
+
+
+def _claim(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.provided_machine()
+    return lambda: work.claim(session, START, PROVIDER, 1).work
+
+
+def _claim_recovery(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.silent_machine()
+    return lambda: work.claim(session, RECOVER, PROVIDER, 1).work
+
+
+def _start_work(fleet: Fleet, session: Session) -> Callable[[], object]:
+    machine_id = fleet.provided_machine()
+    return lambda: work.start_work(session, Process.ACCESS, machine_id)
+
+
+def _end(end: End) -> Callable[[Fleet, Session], Callable[[], object]]:
+    def arrange(fleet: Fleet, session: Session) -> Callable[[], object]:
+        end.due_machine(fleet)
+        held = claimed(session, end.process)
+        return lambda: end.end(session, held)
+
+    return arrange
+
+
+def _attempt(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.silent_machine()
+    (held,) = claimed(session, RECOVER)
+    return lambda: attempt(session, held)
+
+
+def _quarantine(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.silent_machine()
+    (held,) = claimed(session, RECOVER)
+    return lambda: remediation.quarantine(session, {held: "enough"})
+
+
+def _spare(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.silent_machine()
+    (held,) = claimed(session, RECOVER)
+    return lambda: remediation.spare(session, {held: remediation.Spared("its agent reports again", recovered=True)})
+
+
+def _intended(fleet: Fleet, session: Session) -> Intent:
+    provisioning.take_lock(session, PROVIDER)
+    machine_id = provisioning.intend(session, PROVIDER, "rack")
+    assert machine_id is not None
+    return Intent(machine_id, "rack")
+
+
+def _intend(fleet: Fleet, session: Session) -> Callable[[], object]:
+    provisioning.take_lock(session, PROVIDER)
+    return lambda: provisioning.intend(session, PROVIDER, "rack")
+
+
+def _provide(fleet: Fleet, session: Session) -> Callable[[], object]:
+    intent = _intended(fleet, session)
+    return lambda: provisioning.provide(session, PROVIDER, intent.machine_id, MACHINE)
+
+
+def _forget_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
+    intent = _intended(fleet, session)
+    return lambda: provisioning.forget(session, PROVIDER, intent)
+
+
+ORDER = Order("me", "it is gone", fresh_seconds=0)
+
+
+def _depart(fleet: Fleet, session: Session) -> Callable[[], object]:
+    provisioning.take_lock(session, PROVIDER)
+    machine_id = fleet.provided_machine()
+    return lambda: departures.forget(session, PROVIDER, machine_id, ORDER)
+
+
+def _ask_release(fleet: Fleet, session: Session) -> Callable[[], object]:
+    provisioning.take_lock(session, PROVIDER)
+    machine_id = fleet.provided_machine()
+    return lambda: departures.ask_release(session, PROVIDER, machine_id, ORDER)
+
+
+def _withdraw_release(fleet: Fleet, session: Session) -> Callable[[], object]:
+    provisioning.take_lock(session, PROVIDER)
+    machine_id = fleet.provided_machine()
+    departures.ask_release(session, PROVIDER, machine_id, ORDER)
+    return lambda: departures.withdraw(session, PROVIDER, machine_id)
+
+
+def _write_facts(fleet: Fleet, session: Session) -> Callable[[], object]:
+    fleet.provided_machine()
+    assert provider_facts.begin(session, PROVIDER, None)
+    changes = [
+        provider_facts.Change(known, provider_facts.Facts.of(MACHINE))
+        for known in provider_facts.known(session.connection, PROVIDER, everything=True)
+    ]
+    return lambda: provider_facts.write(session, PROVIDER, changes)
+
+
+WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
+    "claim": _claim,
+    "claim (recovery)": _claim_recovery,
+    "start_work": _start_work,
+    **{name: _end(end) for name, end in ENDS.items()},
+    "attempt_recovery": _attempt,
+    "quarantine": _quarantine,
+    "spare": _spare,
+    "record_ssh_outages": lambda _, session: lambda: suspension.record_outages(session, PROVIDER, {"": "none answers"}),
+    "hold_recovery": lambda _, session: lambda: suspension.record(session, PROVIDER, {"": "many are silent"}),
+    "intend": _intend,
+    "provide": _provide,
+    "forget_intent": _forget_intent,
+    "depart": _depart,
+    "ask_release": _ask_release,
+    "withdraw_release": _withdraw_release,
+    "write_facts": _write_facts,
+    "poke_session": lambda _, session: session.poke,
+}
+
+TRANSACTIONS = (_depart, _ask_release, _withdraw_release)
+"""These take several statements."""
+
+each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
+
+
+@each_write
+def test_what_writes_for_a_session_holds_it_until_the_commit(
+    fleet: Fleet, session: Session, way: BreakingConnection, arrange: Callable[[Fleet, Session], Callable[[], object]]
+) -> None:
+    """So who lost its answer can wait for its end; a sweep passes it over, and whoever closes the session waits."""
+    write = arrange(fleet, session)
+    free: list[list[list[object]]] = []
+
+    def look() -> None:
+        free.append(fleet.sql("SELECT 1 FROM sessions FOR UPDATE SKIP LOCKED"))
+
+    way.lose("late", commit=arrange in TRANSACTIONS, meanwhile=look)
+    with suppress(CommitUnknown):
+        write()
+    assert free == [[]]
+
+
+@each_write
+def test_what_was_fenced_off_writes_nothing(
+    fleet: Fleet, arrange: Callable[[Fleet, Session], Callable[[], object]]
+) -> None:
+    """However late it comes: its owner has done something else by then."""
+    write = arrange(fleet, fleet.open_session())
+    fleet.sql("UPDATE sessions SET fence = 1")
+    before = fleet.content()
+    with suppress(SessionExpired, WorkConflict):
+        assert not write()
+    assert fleet.content() == before
+
+
+def test_every_statement_with_a_fence_was_tried() -> None:
+    """A new one that does not hold its session is noticed by nobody."""
+    fenced = {name for name, text in statements().items() if "fence = :fence" in text} - {"fence_session"}
+    assert fenced == {name.partition(" ")[0] for name in WRITES}

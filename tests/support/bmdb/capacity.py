@@ -1,0 +1,110 @@
+"""Two providers for the Provisioner, with edges where a test can interrupt it, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.domain.provider import Provider
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.providers.equinix.objects import token_tag
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.settings.providers import EquinixSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.machine import Capability, Machine, ProviderId
+
+    from simulator.providers.equinix.api import EquinixApi
+    from tests.support.bmdb.fleet import Fleet
+
+PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
+API_KEY = "an-api-key"
+PREFIX = "shepherd-"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
+
+
+class Edge(Provider):
+    """A provider, and what a test wants to happen before and after its calls, by the names of the methods."""
+
+    name = ""
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self, provider: Provider) -> None:
+        self.name = provider.name
+        self.capabilities = provider.capabilities
+        self.before: dict[str, Callable[[], object]] = {}
+        self.after: dict[str, Callable[[], object]] = {}
+        self._provider = provider
+
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        """List them."""
+        return self._call("list_machines", deadline)  # type: ignore[no-any-return]  # the method of that name does
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        """Get it."""
+        return self._call("get_machine", provider_id, deadline)  # type: ignore[no-any-return]  # as above
+
+    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
+        """Create it."""
+        return self._call("create_machine", capacity, token, deadline)  # type: ignore[no-any-return]  # as above
+
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Release it."""
+        self._call("release", provider_id, deadline)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        if method in self.before:
+            self.before[method]()
+        result = getattr(self._provider, method)(*arguments)
+        if method in self.after:
+            self.after[method]()
+        return result
+
+
+def equinix_settings(api: EquinixApi) -> EquinixSettings:
+    """Return how to reach a simulated project."""
+    return EquinixSettings(
+        equinix_project_id=PROJECT,
+        equinix_api_key_parameter="/unused",
+        equinix_device_prefix=PREFIX,
+        equinix_key_label="shepherd",
+        equinix_api_url=api.url,
+    )
+
+
+def equinix(api: EquinixApi, clock: Clock) -> Edge:
+    """Return the adapter of a simulated project; what waits in it waits on *clock*."""
+    return Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: PUBLIC_KEY, clock))
+
+
+def static(names: list[str]) -> Edge:
+    """Return the static provider of a list that the test may change."""
+    return Edge(
+        StaticProvider(lambda: json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode())
+    )
+
+
+def provided(fleet: Fleet) -> dict[str, UUID]:
+    """Return the machine ids of what the BMDB has, by provider id."""
+    return {row[0]: row[1] for row in fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
+
+
+def intents(fleet: Fleet) -> list[UUID]:
+    """Return the machine ids of the creations that were begun."""
+    return [row[0] for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
+
+
+def assert_settled(fleet: Fleet, api: EquinixApi, machines: int) -> None:
+    """Assert that so many machines exist, once each, as the provider says and as the BMDB says."""
+    devices = [device for device in api.devices() if device.hostname.startswith(PREFIX)]
+    assert len(devices) == machines
+    assert {device.id: device.tags[0] for device in devices} == {
+        provider_id: token_tag(machine_id) for provider_id, machine_id in provided(fleet).items()
+    }
+    assert len({device.reservation_id for device in devices}) == machines
+    assert intents(fleet) == []
+    assert fleet.sql("SELECT count(*) FROM machines") == [[machines]]

@@ -1,0 +1,52 @@
+"""A provider that takes machines back: the simulated project, whose devices can be deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import requests
+from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.machine import Capability
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.rules.drift import FRESH_SECONDS
+
+from tests.support.agents.machine_client import eventually
+from tests.support.bmdb.capacity import API_KEY, PUBLIC_KEY, Edge, equinix_settings
+
+if TYPE_CHECKING:
+    from shepherd_core.domain.clock import Clock, Deadline
+    from shepherd_core.domain.machine import ProviderId
+
+    from simulator.providers.equinix.api import EquinixApi
+
+ORDER = Order("me", "it is slow", FRESH_SECONDS)
+
+
+class Deleting(EquinixProvider):
+    """The adapter, and what it lacks: machines are released as the API would have it."""
+
+    capabilities = EquinixProvider.capabilities | {Capability.RELEASE}
+
+    def __init__(self, api: EquinixApi, clock: Clock) -> None:
+        super().__init__(equinix_settings(api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
+        self._api_server = api
+
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Delete the device, and answer when it is gone; one that is gone, or going, is released."""
+        try:
+            url = f"{self._api_server.url}/devices/{provider_id}"
+            answer = requests.delete(url, headers={"X-Auth-Token": API_KEY}, timeout=deadline.left(10))
+        except requests.RequestException as error:
+            raise ProviderUnavailable(str(error)) from error
+        if answer.status_code >= 500:
+            raise ProviderUnavailable(str(answer.status_code))
+        going = answer.status_code == 422 and "deprovisioning" in answer.text
+        if answer.status_code not in (204, 404) and not going:
+            raise ProviderRefused(str(answer.status_code))
+        eventually(lambda: provider_id not in {device.id for device in self._api_server.devices()})
+
+
+def deleting(api: EquinixApi, clock: Clock) -> Edge:
+    """Return it with edges."""
+    return Edge(Deleting(api, clock))

@@ -1,0 +1,427 @@
+"""Which class each difference has: a listing and a ledger go in, one class for each machine comes out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.records import Departed, Intent, Ledger, Provided
+from shepherd_core.rules.drift import Kind, Look, agreed, compare
+from shepherd_core.rules.provisioning import Creation, Limits, reconcile
+
+YOUNG, FRESH = 600, 3600
+"""Seconds; not those of the code, which must not change unnoticed."""
+FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
+LIMITS = Limits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
+
+
+def uuid(number: int) -> UUID:
+    """Return the machine id, or token, with this number."""
+    return UUID(int=number)
+
+
+def listed(name: str = "a", *, token: int | None = None, **facts: Any) -> Machine:
+    """Return a machine in use."""
+    machine = Machine(
+        provider_id=ProviderId(name),
+        availability=Availability.KNOWN_USED,
+        address=IPv4Address("192.0.2.1"),
+        token=None if token is None else uuid(token),
+        status=ProviderStatus.RUNNING,
+    )
+    return replace(machine, **facts)
+
+
+def known(name: str = "a", machine: int = 1, **facts: Any) -> Provided:
+    """Return a machine of the BMDB."""
+    return replace(Provided(uuid(machine), ProviderId(name), None, None), **facts)
+
+
+def left(machine: int, name: str = "gone", *, released: bool) -> Departed:
+    """Return a machine that left."""
+    return Departed(uuid(machine), ProviderId(name), released)
+
+
+def look(*listing: Machine, **ledger: Any) -> Look:
+    """Return one look at both sides."""
+    return Look.of(listing, Ledger(**ledger))
+
+
+MISSING = ProviderStatus.MISSING
+CASES: dict[str, tuple[Look, Kind | None]] = {
+    "made by hand under our name": (look(listed()), Kind.ADOPTABLE),
+    "a creation that was begun": (look(listed(token=7), intents=(Intent(uuid(7), None),)), Kind.ADOPTABLE),
+    "a creation that was begun and failed": (
+        look(listed(token=7, failed=True), intents=(Intent(uuid(7), None),)),
+        Kind.ADOPTABLE,
+    ),
+    "forgotten and back": (look(listed(token=7), departed=(left(7, released=False),)), Kind.ADOPTABLE),
+    "forgotten and back under a name without a token": (
+        look(listed(), departed=(left(7, "a", released=False),)),
+        Kind.ADOPTABLE,
+    ),
+    "a token that we never gave": (look(listed(token=7)), Kind.FOREIGN),
+    "a token that we never gave, on a failed machine": (look(listed(token=7, failed=True)), None),
+    "unknown and failed": (look(listed(failed=True)), None),
+    "unknown and gone": (look(listed(status=MISSING)), None),
+    "released and there by its token": (look(listed(token=7), departed=(left(7, released=True),)), Kind.DISPUTED),
+    "released and there by its id": (look(listed(), departed=(left(7, "a", released=True),)), Kind.DISPUTED),
+    "released and listed as gone": (look(listed(token=7, status=MISSING), departed=(left(7, released=True),)), None),
+    "an id that was released, on which a creation was begun": (
+        look(listed(token=7), intents=(Intent(uuid(7), None),), departed=(left(9, "a", released=True),)),
+        Kind.ADOPTABLE,
+    ),
+    "the token of a machine that we have": (
+        look(listed(token=2), listed("b", token=2), provided=(known("b", 2),)),
+        Kind.DUPLICATED,
+    ),
+    "the token of a machine that we have, which is not listed": (
+        look(listed(token=2), provided=(known("b", 2, age_seconds=0),)),
+        Kind.DUPLICATED,
+    ),
+    "the token of a creation that another has too": (
+        look(listed(token=7), listed("b", token=7), intents=(Intent(uuid(7), None),)),
+        Kind.DUPLICATED,
+    ),
+    "on both sides": (look(listed(), provided=(known(),)), None),
+    "on both sides, assimilated with a foreign token": (look(listed(token=9), provided=(known(),)), None),
+    "given up by the provider": (look(listed(failed=True), provided=(known(),)), Kind.STRANDED),
+    "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), Kind.STRANDED),
+    "given up by the provider and listed as gone": (
+        look(listed(status=MISSING), provided=(known(status=FAILED),)),
+        Kind.VANISHED,
+    ),
+    "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), Kind.STRANDED),
+    "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
+    "its release was accepted, and its listing may lag as long": (
+        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
+        None,
+    ),
+    "its release was accepted long ago": (
+        look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
+        Kind.STRANDED,
+    ),
+    "released and gone": (look(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
+    "released and listed as gone by the provider": (
+        look(listed(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
+        None,
+    ),
+    "asked for, not accepted, and gone": (look(provided=(known(asked_seconds=1),)), Kind.VANISHED),
+    "gone": (look(provided=(known(),)), Kind.VANISHED),
+    "young": (look(provided=(known(age_seconds=YOUNG),)), None),
+    "young and listed as gone": (look(listed(status=MISSING), provided=(known(age_seconds=1),)), Kind.VANISHED),
+    "listed as unused": (
+        look(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
+        Kind.VANISHED,
+    ),
+    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH),)), Kind.DISPUTED),
+    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), Kind.VANISHED),
+    "listed as gone, and its agent reports": (
+        look(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
+        Kind.DISPUTED,
+    ),
+    "there, and its agent reports": (look(listed(), provided=(known(heartbeat_seconds=1),)), None),
+}
+
+
+@pytest.mark.parametrize(("seen", "kind"), CASES.values(), ids=CASES)
+def test_each_difference_has_its_class(seen: Look, kind: Kind | None) -> None:
+    """What may be done about a machine follows from its class alone."""
+    difference = seen.differences.get(ProviderId("a"))
+    assert (difference and difference.kind) == kind
+    if difference:
+        assert difference.words.startswith("a ")
+
+
+def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the_bmdb() -> None:
+    """Its id is what the machine becomes."""
+    begun = look(listed(token=7), intents=(Intent(uuid(7), None),)).differences[ProviderId("a")]
+    assert begun.machine_id == uuid(7)
+    assert look(listed(token=7)).differences[ProviderId("a")].machine_id is None
+
+
+def test_what_protects_a_machine_is_told() -> None:
+    """Whoever wants to forget a machine whose agent reports must see that it does."""
+    seen = look(provided=(known(heartbeat_seconds=12.3),))
+    assert seen.differences[ProviderId("a")].words.endswith("but its agent reported 12 s ago")
+
+
+def test_what_the_provider_gave_up_on_is_told_from_what_is_to_be_released() -> None:
+    """Both are stranded; an operator does something else about each."""
+    given_up = look(listed(failed=True), provided=(known(),)).differences[ProviderId("a")]
+    asked_for = look(listed(), provided=(known(asked_seconds=1),)).differences[ProviderId("a")]
+    assert given_up.words.endswith("is one that the provider gave up on")
+    assert asked_for.words.endswith("whether the provider heard of it is not on record")
+
+
+GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (GONE, GONE, [(Kind.VANISHED, True)]),
+        (GONE, THERE, [(Kind.VANISHED, False)]),
+        (THERE, GONE, [(Kind.VANISHED, False)]),
+        (GONE, look(provided=(known(heartbeat_seconds=1),)), [(Kind.DISPUTED, False)]),
+        (look(listed(token=7), intents=(Intent(uuid(7), None),)), look(listed(token=7)), [(Kind.FOREIGN, False)]),
+        (THERE, THERE, []),
+        (
+            look(provided=(known(heartbeat_seconds=1),)),
+            look(provided=(known(heartbeat_seconds=61),)),
+            [(Kind.DISPUTED, True)],
+        ),
+    ],
+    ids=["same", "went away", "came", "other class", "other machine", "none", "same, a minute later"],
+)
+def test_two_looks_agree_on_what_they_see_alike(first: Look, second: Look, found: list[tuple[Kind, bool]]) -> None:
+    """One listing may be wrong in passing, and what follows from it may be for good."""
+    assert [(difference.kind, both) for difference, both in agreed(first, second)] == found
+
+
+def test_differences_are_told_in_one_order() -> None:
+    """Whoever looks again wants to find them where they were."""
+    names = list("hcagbedf")
+    seen = look(*map(listed, names))
+    assert [difference.provider_id for difference, _ in agreed(seen, look())] == sorted(names)
+
+
+def test_a_machine_is_found_by_its_id() -> None:
+    """What is done about one of many is done to that one."""
+    seen = look(provided=(known("a", 1), known("b", 2)))
+    assert seen.machine(uuid(2)) == known("b", 2)
+    assert seen.machine(uuid(3)) is None
+
+
+# --- whatever comes ---
+
+_ids = st.sampled_from("abcdef").map(ProviderId)
+_seconds = st.one_of(st.none(), st.sampled_from((1.0, 1e5)))
+_listings = st.lists(
+    st.builds(
+        Machine,
+        provider_id=_ids,
+        availability=st.sampled_from((Availability.KNOWN_USED, Availability.POSSIBLY_USED, Availability.KNOWN_UNUSED)),
+        status=st.sampled_from((ProviderStatus.RUNNING, MISSING)),
+        failed=st.booleans(),
+        token=st.one_of(st.none(), st.integers(0, 12).map(uuid)),
+    ),
+    unique_by=lambda machine: machine.provider_id,
+)
+_provided = st.builds(
+    Provided,
+    machine_id=st.integers(0, 4).map(uuid),
+    provider_id=_ids,
+    reservation_id=st.none(),
+    status=st.sampled_from((None, FAILED, ProviderStatus.RUNNING)),
+    set_aside=st.booleans(),
+    age_seconds=st.sampled_from((1.0, 1e5)),
+    heartbeat_seconds=_seconds,
+    asked_seconds=_seconds,
+).flatmap(
+    lambda provided: (
+        st.just(provided)
+        if provided.asked_seconds is None
+        else _seconds.map(lambda seconds: replace(provided, released_seconds=seconds))
+    )
+)
+_ledgers = st.builds(
+    Ledger,
+    st.lists(_provided, unique_by=(lambda each: each.machine_id, lambda each: each.provider_id)).map(tuple),
+    st.lists(st.builds(Intent, st.integers(5, 8).map(uuid), st.none()), unique_by=lambda each: each.machine_id).map(
+        tuple
+    ),
+    departed=st.lists(
+        st.builds(Departed, st.integers(9, 11).map(uuid), _ids, st.booleans()), unique_by=lambda each: each.machine_id
+    ).map(tuple),
+)
+
+
+@given(listing=_listings, ledger=_ledgers, data=st.data())
+def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger: Ledger, data: st.DataObject) -> None:
+    """Two classes for one machine would offer two ways out, of which one is wrong; so would an order that matters."""
+    seen = Look.of(listing, ledger)
+    found = compare(seen.used, ledger)
+    assert len({difference.provider_id for difference in found}) == len(found)
+    assert {each.provider_id for each in found} <= {*seen.used, *(each.provider_id for each in ledger.provided)}
+    assert INVALID not in seen.differences
+    shuffled = Look.of(data.draw(st.permutations(listing)), ledger)
+    assert shuffled.differences == seen.differences
+    for provided in ledger.provided:
+        difference = seen.differences.get(provided.provider_id)
+        absent = not seen.has(provided.provider_id)
+        # What is missing without an explanation is named; what is there, and well, is not.
+        explained = provided.released_seconds is not None or (
+            provided.age_seconds <= YOUNG and provided.provider_id not in seen.used
+        )
+        if absent and not explained:
+            assert difference is not None
+        if difference is not None:
+            assert difference.machine_id == provided.machine_id
+            assert difference.kind in ((Kind.VANISHED, Kind.DISPUTED, Kind.STRANDED) if absent else (Kind.STRANDED,))
+
+
+def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[Kind | None, UUID | None]:
+    """Return class and machine id of the difference about one machine by the rules alone, with no thought of speed."""
+    rows = {provided.provider_id: provided for provided in ledger.provided}
+    uses = {Availability.KNOWN_USED: True, Availability.KNOWN_UNUSED: False}
+    used = {each.provider_id: each for each in listing if uses.get(each.availability, each.provider_id in rows)}
+    if name in rows:
+        return plainly_known(rows[name], used.get(name)), rows[name].machine_id
+    if name not in used:
+        return None, None
+    token = used[name].token
+    claims = [each.token for each in used.values() if each.provider_id not in rows]
+    claims += [each.machine_id for each in ledger.provided]
+    if token is not None and claims.count(token) > 1:
+        return Kind.DUPLICATED, None
+    if token in [intent.machine_id for intent in ledger.intents]:
+        return Kind.ADOPTABLE, token
+    return plainly_strange(used[name], ledger), None
+
+
+def plainly_strange(machine: Machine, ledger: Ledger) -> Kind | None:
+    """Return the class of the difference about a machine that the BMDB has not, and that no other is taken for."""
+    if machine.failed or machine.status is MISSING:
+        return None
+    if any(machine.token == each.machine_id or machine.provider_id == each.provider_id for each in gone(ledger, True)):
+        return Kind.DISPUTED
+    ours = machine.token is None or any(machine.token == each.machine_id for each in gone(ledger, False))
+    return Kind.ADOPTABLE if ours else Kind.FOREIGN
+
+
+def gone(ledger: Ledger, released: bool) -> list[Departed]:
+    """Return the machines that left, and were released or forgotten."""
+    return [departed for departed in ledger.departed if departed.released is released]
+
+
+def plainly_known(row: Provided, machine: Machine | None) -> Kind | None:
+    """Return the class of the difference about a machine of the BMDB."""
+    if machine is not None and machine.status is not MISSING:
+        if row.released_seconds is not None:
+            return Kind.STRANDED if row.released_seconds > YOUNG else None
+        return Kind.STRANDED if row.asked_seconds is not None or machine.failed else None
+    if row.released_seconds is not None:
+        return None
+    if machine is None and row.status is FAILED:
+        return Kind.STRANDED
+    if machine is None and row.age_seconds <= YOUNG:
+        return None
+    reports = row.heartbeat_seconds is not None and row.heartbeat_seconds <= FRESH
+    return Kind.DISPUTED if reports else Kind.VANISHED
+
+
+@given(listing=_listings, ledger=_ledgers)
+def test_a_fleet_is_judged_as_each_of_its_machines(listing: list[Machine], ledger: Ledger) -> None:
+    """Most machines are passed over at once, because fleets are large; none may be that is not as it should be."""
+    seen = Look.of(listing, ledger).differences
+    names = {each.provider_id for each in listing} | {each.provider_id for each in ledger.provided}
+    judged = {name: plainly(name, listing, ledger) for name in sorted(names)}
+    wanted = {name: difference for name, difference in judged.items() if difference[0] is not None}
+    assert {name: (difference.kind, difference.machine_id) for name, difference in seen.items()} == wanted
+    assert list(seen) == list(wanted)
+
+
+OFFERED = [replace(listed(INVALID), availability=Availability.KNOWN_UNUSED, reservation_id=f"r{each}") for each in "ba"]
+EVERYTHING = (
+    *(listed(name) for name in ("well", "made by hand", "made again")),
+    *(listed(name, token=20) for name in ("twin", "other twin")),
+    *(listed(f"begun {token}", token=token) for token in (31, 30)),
+    *(listed(f"foreign {token}", token=token) for token in (41, 40)),
+    *(listed(f"forgotten {token}", token=token) for token in (51, 50)),
+    *(listed(f"released {token}", token=token) for token in (61, 60)),
+    *(listed(f"failed {number}", failed=True) for number in "ba"),
+    *(listed(f"leaving {number}") for number in "ba"),
+    *(listed(f"back {number}") for number in "ba"),
+    *(listed(f"listed as gone {number}", status=MISSING) for number in "ba"),
+    *OFFERED,
+)
+_places = ("well", *(f"{kind} {number}" for kind in ("failed", "listed as gone", "vanished") for number in "ab"))
+EVERYBODY = (
+    *(known(name, number) for number, name in enumerate(_places)),
+    *(known(f"leaving {name}", 70 + number, released_seconds=1e5) for number, name in enumerate("ab")),
+    *(known(f"left {name}", 72 + number, released_seconds=1e5) for number, name in enumerate("ab")),
+    *(known(f"back {name}", 74 + number, set_aside=True) for number, name in enumerate("ab")),
+    *(known(f"reports {name}", 76 + number, heartbeat_seconds=1) for number, name in enumerate("ab")),
+)
+AND_ALL = Ledger(
+    provided=EVERYBODY,
+    intents=tuple(Intent(uuid(token), None, 1e5) for token in (30, 31, 32, 33)),
+    departed=(
+        *(left(token, released=False) for token in (50, 51)),
+        *(left(token, f"gone {token}", released=True) for token in (60, 61)),
+    ),
+)
+
+
+@given(listing=st.permutations(EVERYTHING), provided=st.permutations(EVERYBODY), room=st.integers(0, 4))
+def test_no_order_changes_what_is_done_about_any_difference(
+    listing: list[Machine], provided: list[Provided], room: int
+) -> None:
+    """Neither side promises one; which machines a limit leaves for later must not change from pass to pass."""
+    limits = replace(LIMITS, assimilate=True, max_machines=room and len(EVERYBODY) + room, chunk=1)
+    found = reconcile(listing, replace(AND_ALL, provided=tuple(provided)), limits)
+    assert found == reconcile(EVERYTHING, AND_ALL, limits)
+    told = Look.of(listing, replace(AND_ALL, provided=tuple(provided))).differences.values()
+    assert {difference.kind for difference in told} == set(Kind)
+    if not room:
+        several = (found.depart, found.take_back, found.set_aside, found.adopt, found.forget, found.assimilate)
+        assert all(len(each) > 1 for each in several)
+        assert found.create == (Creation(OFFERED[1], None),)
+
+
+@given(listing=_listings, ledger=_ledgers, assimilate=st.booleans())
+def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledger: Ledger, *, assimilate: bool) -> None:
+    """It deals with some by itself; a second opinion of what is wrong would send operators after ghosts."""
+    plan = reconcile(listing, ledger, replace(LIMITS, assimilate=assimilate))
+    seen = Look.of(listing, ledger)
+    told = set(plan.differences)
+    taken = {machine.provider_id for _, machine in plan.adopt} | {machine.provider_id for machine in plan.assimilate}
+    for provider_id, difference in seen.differences.items():
+        assert (difference.words in told) + (provider_id in taken) + (difference.kind is Kind.STRANDED) == 1
+    assert len(told) + len(taken) == sum(each.kind is not Kind.STRANDED for each in seen.differences.values())
+    assert not set(plan.depart) & set(plan.set_aside)
+    assert all(provided.released_seconds is not None for provided in plan.depart)
+    released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
+    assert not {name for machine in plan.assimilate for name in (machine.token, machine.provider_id)} & released
+
+
+# --- machines that are being released, and the Provisioner ---
+
+
+def plan(*listing: Machine, ledger: Ledger, **limits: Any) -> Any:
+    """Return what the Provisioner does."""
+    return reconcile(listing, ledger, replace(LIMITS, **limits))
+
+
+CAPACITY = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="r")
+
+
+def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
+    """The limit is somebody's money, and the provider goes on charging."""
+    ledger = Ledger(provided=(known(asked_seconds=9, released_seconds=1),))
+    there = plan(listed(), CAPACITY, ledger=ledger, max_machines=1)
+    assert (there.managed, there.create, there.depart) == (1, (), ())
+    gone = plan(CAPACITY, ledger=ledger, max_machines=1, max_disputed=0)
+    assert (gone.managed, len(gone.create), gone.depart) == (0, 1, ledger.provided)
+
+
+def test_a_machine_whose_release_is_not_known_to_be_accepted_does_not_depart() -> None:
+    """It may be missing for another reason; an operator decides."""
+    ledger = Ledger(provided=(known(asked_seconds=1),))
+    found = plan(ledger=ledger)
+    assert (found.depart, found.set_aside) == ((), ledger.provided)
+
+
+def test_a_released_machine_that_is_there_again_is_not_assimilated() -> None:
+    """Somebody gave it back on purpose."""
+    ledger = Ledger(departed=(left(7, released=True),))
+    found = plan(listed(token=7), ledger=ledger, assimilate=True)
+    assert found.assimilate == ()
+    assert found.differences == ("a was released and is in use at the provider",)
