@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
@@ -87,7 +87,9 @@ class Subject:
             "claim, nothing due": self._claim_nothing,
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
-            "breaker's look": lambda: timed(lambda: suspension.look(self._session, PROVIDER, Silence())),
+            "breaker's look": lambda: timed(
+                lambda: suspension.take_snapshot(self._session, PROVIDER, HealthTimeouts())
+            ),
             PREDECESSOR: self._look,
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops import runner
@@ -74,7 +74,7 @@ def _recoverer() -> Recoverer:
         name = PROVIDER
 
     provider: Any = Named()
-    return Recoverer(provider, silence=Silence(), settle_seconds=60, backoff=Backoff(60, 60, 1))
+    return Recoverer(provider, silence=HealthTimeouts(), settle_seconds=60, backoff=Backoff(60, 60, 1))
 
 
 class Tick:
@@ -109,7 +109,7 @@ class Tick:
 
     def _run(self) -> None:
         clock = SystemClock()
-        limits = runner.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
+        limits = runner.RunLimits(concurrency=10, machine_seconds=20, session_seconds=60)
         counts = runner.run(
             self._loop, PROVIDER, self._connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench"
         )

@@ -18,7 +18,7 @@ from shepherd_core.loops.initializer import Initializer
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, driver
-from bench.park import Park, machines, provider
+from bench.pool import Park, machines, provider
 from bench.results import Result, Table
 from simulator.environment.postgres import Postgres
 
@@ -83,7 +83,7 @@ def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency:
         answer_seconds=60,
         backoff=Backoff(60, 60, 1),
     )
-    limits = runner.Limits(concurrency, machine_seconds=120, session_seconds=60)
+    limits = runner.RunLimits(concurrency, machine_seconds=120, session_seconds=60)
     connection = Connection(settings, None, clock)
     began, spent = time.perf_counter(), time.process_time()
     counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 1800), runtime_info="bench")

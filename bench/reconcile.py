@@ -73,9 +73,9 @@ def _table(title: str, figures: Mapping[int, Mapping[str, float]]) -> Table:
 
 
 def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
-    from shepherd_core.rules.provisioning import Limits, reconcile  # noqa: PLC0415 - imports are measured separately
+    from shepherd_core.rules.provisioning import PlanLimits, make_plan  # noqa: PLC0415 - imports are measured separately
 
-    limits = Limits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
+    limits = PlanLimits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
     imports = _megabytes()
     listing, ledger = _same(size)
     wanted = 0
@@ -84,7 +84,7 @@ def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
     lists = _megabytes()
 
     def ours() -> None:
-        plan = reconcile(listing, replace(ledger), limits)  # a copy, because a ledger caches results
+        plan = make_plan(listing, replace(ledger), limits)  # a copy, because a ledger caches results
         if len(plan.differences) != wanted or plan.managed != size:
             raise RuntimeError(plan)
 

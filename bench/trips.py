@@ -97,7 +97,7 @@ def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -
     )
     waits = Waits(connection)
     clock = SystemClock()
-    limits = runner.Limits(concurrency=10, machine_seconds=20, session_seconds=60)
+    limits = runner.RunLimits(concurrency=10, machine_seconds=20, session_seconds=60)
     counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench")
     if counts[Metric.FINISHED] != due:
         raise RuntimeError(f"{due} machines were due, but the counts are {counts}")

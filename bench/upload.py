@@ -17,7 +17,7 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import CIPHERS, SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 
-from bench.park import Park, machines
+from bench.pool import Park, machines
 from bench.results import Curve, Result, Table, in_turn, median
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops import recoverer, runner
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.circuit_breaker import Budget, Budgets
+from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.settings.providers import EquinixSettings
 
 from bench.fleet import BenchFleet
@@ -103,10 +103,10 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
         provider = Provider(settings, clock)
         loop = Recoverer(
             provider,
-            silence=Silence(),
+            silence=HealthTimeouts(),
             settle_seconds=60,
             backoff=Backoff(60, 60, 1),
-            budgets=Budgets(silent=Budget(1000, 1)),
+            budgets=BreakerLimits(silent=Limit(1000, 1)),
         )
         loop.looked = {}
         runner.run(
@@ -114,7 +114,7 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
             "equinix",
             fleet.connect(),
             clock,
-            runner.Limits(concurrency=machines, machine_seconds=60, session_seconds=60),
+            runner.RunLimits(concurrency=machines, machine_seconds=60, session_seconds=60),
             deadline=Deadline(clock, 120),
             runtime_info="bench",
         )

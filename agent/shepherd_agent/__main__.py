@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from . import __version__
-from .by_hand import beat_once, describe
+from .diagnostics import beat_once, describe
 from .endpoint import NotDelivered
 from .messages import takeover_error
 from .refusal import Refusal

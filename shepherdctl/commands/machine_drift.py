@@ -13,10 +13,10 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import NotSupported
 from shepherd_core.domain.machine import Capability, ProviderId
-from shepherd_core.operator.adopt_forget import Adoption, Forgetting, Remedy, Result, Verdict
-from shepherd_core.operator.release import Keeping, Release
-from shepherd_core.operator.two_phase import Resolution
-from shepherd_core.rules.drift import FRESH_SECONDS, Kind
+from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
+from shepherd_core.operator.release import CancelRelease, Release
+from shepherd_core.operator.two_phase import TwoPhase
+from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 
 from shepherdctl.commands.pause import reason_given, user
 from shepherdctl.commands.reconcile import SECONDS, Interval
@@ -31,7 +31,7 @@ Machines = Annotated[
 ]
 Reason = Annotated[str, typer.Option(parser=reason_given, metavar="TEXT", help="Why; it is kept with the machine.")]
 
-_ADOPTED = (Kind.ADOPTABLE, Kind.FOREIGN, Kind.DUPLICATED, Kind.DISPUTED)
+_ADOPTED = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
 
 
 def adopt(
@@ -42,7 +42,7 @@ def adopt(
     kind: Annotated[
         str,
         typer.Option("--class", parser=one_of(*_ADOPTED), metavar="CLASS", help=f"One of {', '.join(_ADOPTED)}."),
-    ] = Kind.ADOPTABLE,
+    ] = DriftKind.ADOPTABLE,
     interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -62,7 +62,7 @@ def adopt(
     askable(yes=yes or dry_run or len(machines) == 1)
     wanted = tuple(ProviderId(name) for name in dict.fromkeys(machines))
     with schema_named(), closing((resolution := handlers.resolution(interval)).connection):
-        remedy = Adoption(wanted, Kind(kind), resolution.max_machines)
+        remedy = Adopt(wanted, DriftKind(kind), resolution.max_machines)
         verdicts = _resolve(resolution, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
 
@@ -91,7 +91,7 @@ def forget(
     order = Order(user(), reason, FRESH_SECONDS)
     with schema_named(), closing((resolution := handlers.resolution(interval)).connection):
         named = [queries.machine_named(resolution.connection, name) for name in machines]
-        remedy = Forgetting(tuple(dict.fromkeys(named)), order)
+        remedy = Forget(tuple(dict.fromkeys(named)), order)
         verdicts = _resolve(resolution, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
 
@@ -132,12 +132,14 @@ def release(
             )
             raise NotSupported(message)
         named = tuple(dict.fromkeys(queries.machine_named(resolution.connection, name) for name in machines))
-        remedy: Remedy = Keeping(named) if cancel else Release(named, order)
+        remedy: OperatorAction = CancelRelease(named) if cancel else Release(named, order)
         verdicts = _resolve(resolution, remedy, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
 
 
-def _resolve(resolution: Resolution, remedy: Remedy, *, ask_for_one: bool, dry_run: bool, yes: bool) -> list[Verdict]:
+def _resolve(
+    resolution: TwoPhase, remedy: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
+) -> list[Outcome]:
     """Look, tell, ask, and have it done."""
     first = resolution.look(Deadline(resolution.clock, SECONDS))
     seen = remedy.judge(first, first)
@@ -156,7 +158,7 @@ def _resolve(resolution: Resolution, remedy: Remedy, *, ask_for_one: bool, dry_r
         return resolution.carry_out(remedy, first, deadline, f"shepherdctl on {socket.gethostname()}")
 
 
-def _tell(verdicts: Sequence[Verdict], output: Form, *, dry_run: bool) -> None:
+def _tell(verdicts: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
     """Show what became of each machine; what was refused makes a failure of the command."""
     if output is Form.JSON:
         document({"dry_run": dry_run, "machines": [verdict.told for verdict in verdicts]})

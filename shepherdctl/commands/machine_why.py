@@ -7,7 +7,7 @@ from rich.text import Text
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Verdict
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions import load
@@ -35,7 +35,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
       shepherdctl machine why 3f2a -o json | jq -r '.processes[].blocked_by'
     """
     (settings,) = load(Settings)
-    silence = Silence(
+    silence = HealthTimeouts(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
     with bmdb(settings) as connection:

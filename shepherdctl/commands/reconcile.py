@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 from shepherd_core import handlers
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.rules.drift import Difference, Kind, Look, agreed
+from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
 
 from shepherdctl.database import schema_named
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
@@ -86,19 +86,19 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-def way_out(difference: Difference, look: Look) -> str:
+def way_out(difference: Drift, look: Comparison) -> str:
     """Return what can be done about a difference, in words that can be typed."""
     name, machine_id = difference.provider_id, difference.machine_id
-    if machine_id is None or difference.kind is Kind.ADOPTABLE:
+    if machine_id is None or difference.kind is DriftKind.ADOPTABLE:
         return _ADOPT[difference.kind].format(name)
-    if difference.kind is Kind.DISPUTED:
+    if difference.kind is DriftKind.DISPUTED:
         return "find out why the provider does not list it"
     return f"machine {'release' if look.has(name) else 'forget'} {machine_id}"
 
 
 _ADOPT = {
-    Kind.ADOPTABLE: "machine adopt {}",
-    Kind.FOREIGN: "find out whose it is; machine adopt --class foreign {}",
-    Kind.DUPLICATED: "find out which is the copy; machine adopt --class duplicated {}, then machine release",
-    Kind.DISPUTED: "machine adopt --class disputed {}, then machine release",
+    DriftKind.ADOPTABLE: "machine adopt {}",
+    DriftKind.FOREIGN: "find out whose it is; machine adopt --class foreign {}",
+    DriftKind.DUPLICATED: "find out which is the copy; machine adopt --class duplicated {}, then machine release",
+    DriftKind.DISPUTED: "machine adopt --class disputed {}, then machine release",
 }

@@ -6,7 +6,7 @@ import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.rules.circuit_breaker import WHOLE, where
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, where
 
 from shepherdctl.commands.machine import PROVIDERS
 from shepherdctl.commands.pause import OwnerOption, ReasonOption, user
@@ -84,7 +84,7 @@ def override(
         made = overrides.override(
             connection,
             provider=provider,
-            location=location or WHOLE,
+            location=location or WHOLE_PROVIDER,
             machines=machines,
             owner=owner,
             reason=reason,
@@ -104,7 +104,7 @@ def override(
         )
         return
     facts([("covers", _place(provider, location)), ("machines", machines), ("holds", f"for {span(seconds)}")])
-    if not any(location is None or hold["location"] in (WHOLE, location) for hold in held):
+    if not any(location is None or hold["location"] in (WHOLE_PROVIDER, location) for hold in held):
         note("recovery is not suspended there now: the override is used when it is")
 
 
@@ -119,7 +119,7 @@ def withdraw(*, provider: _ProviderOption, location: _LocationOption = None, out
       shepherdctl recovery withdraw --provider ec2 --location eu-central-1a
     """
     with bmdb() as connection:
-        was = overrides.withdraw(connection, provider, location or WHOLE)
+        was = overrides.withdraw(connection, provider, location or WHOLE_PROVIDER)
     if was is None:
         message = f"no override is in force for {_place(provider, location)}: see shepherdctl status"
         raise ShepherdError(message)
@@ -132,7 +132,7 @@ def withdraw(*, provider: _ProviderOption, location: _LocationOption = None, out
 
 
 def _place(provider: str, location: str | None) -> str:
-    return f"{provider}, {where(location or WHOLE)}"
+    return f"{provider}, {where(location or WHOLE_PROVIDER)}"
 
 
 def _known(inventory: list[dict[str, object]], provider: str, location: str | None) -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, suspension
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.functions import load
 
@@ -35,7 +35,7 @@ def status(output: Output = Form.TABLE) -> None:
     """
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
-        silence = Silence(
+        silence = HealthTimeouts(
             first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
         )
         counts = queries.count_machines(connection, silence)

@@ -10,19 +10,19 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.agent.takeover import RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import Limits
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.provisioning import Limits as ReconcileLimits
+from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
@@ -184,7 +184,7 @@ class Life:
             ReconcileLimits(
                 max_machines=world.limit + 1, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR
             ),
-            Pace(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
+            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
 
     def _initialize(self, world: World, points: Points) -> object:
@@ -201,7 +201,7 @@ class Life:
 
     def _recover(self, world: World, points: Points) -> object:
         loop = Recoverer(
-            self._provider(world, points), silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2)
+            self._provider(world, points), silence=HealthTimeouts(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2)
         )
         return self._run(loop, world, points)
 
@@ -211,7 +211,7 @@ class Life:
             "equinix",
             world.connect(),
             points.clock,
-            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
+            RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(points.clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )

@@ -15,20 +15,20 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import Limits
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.circuit_breaker import WHOLE
-from shepherd_core.rules.provisioning import Limits as ReconcileLimits
-from shepherd_core.rules.remediation import DEFAULT, parse
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
+from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
+from shepherd_core.rules.remediation import DEFAULT, parse_policy
 
 from simulator.environment.faults import Answer
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
@@ -123,7 +123,7 @@ class Provisioning:
             world.connect(),
             clock,
             ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
-            Pace(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
+            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
     def missing(self, world: World) -> list[str]:
@@ -208,7 +208,7 @@ class AgentStarts:
             PROVIDER,
             world.connect(),
             clock,
-            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
+            RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
@@ -276,14 +276,18 @@ class Recoveries:
         provider = Answering(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
         provider.happening = lambda asked: points.aside(lambda: self._answer(world, asked))
         loop = Recoverer(
-            provider, silence=Silence(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2), ladder=parse(self.ladder)
+            provider,
+            silence=HealthTimeouts(),
+            settle_seconds=120,
+            backoff=Backoff(60, 3600, 1.2),
+            ladder=parse_policy(self.ladder),
         )
         return runner.run(
             loop,
             "equinix",
             world.connect(),
             clock,
-            Limits(1, MACHINE_SECONDS, SESSION_SECONDS),
+            RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
@@ -377,7 +381,7 @@ class Overridden(Recoveries):
         made = overrides.override(
             self._fleet.connection,
             provider="equinix",
-            location=WHOLE,
+            location=WHOLE_PROVIDER,
             machines=2,
             owner="somebody",
             reason="no power",

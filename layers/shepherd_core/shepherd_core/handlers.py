@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from shepherd_core import telemetry, wiring
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import ConfigError, Discrepancy, EventInvalid, ShepherdError
+from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid, ShepherdError
 from shepherd_core.domain.machine import Capability
 from shepherd_core.settings import functions
 from shepherd_core.telemetry import Metric
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.operator.two_phase import Resolution
+    from shepherd_core.operator.two_phase import TwoPhase
 
 CLOSING_SECONDS = 2.0
 """Left of an invocation's time for closing the session and writing the metrics."""
@@ -96,7 +96,7 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
         return {**head, **{name: _plain(part) for name, part in function.plan(deadline).items()}}
     try:
         counts = function.run(deadline, runtime_info)
-    except Discrepancy as error:
+    except DriftLimitExceeded as error:
         telemetry.emit(loop, function.provider, {Metric.DISCREPANCY: 1, Metric.DISPUTED: len(error.differences)})
         raise
     telemetry.emit(loop, function.provider, counts)
@@ -179,7 +179,7 @@ def bmdb(settings: functions.BmdbSettings | None = None) -> Connection:
     return wiring.bmdb(settings or functions.load(functions.BmdbSettings)[0])
 
 
-def resolution(interval_seconds: float) -> Resolution:
+def resolution(interval_seconds: float) -> TwoPhase:
     """
     Return the way out of a disagreement between provider and BMDB, with the settings of the Provisioner.
 
@@ -187,12 +187,12 @@ def resolution(interval_seconds: float) -> Resolution:
         ConfigError: the settings are wrong.
         SchemaMismatch, BmdbError: the BMDB cannot be used.
     """
-    from shepherd_core.operator.two_phase import Resolution  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.operator.two_phase import TwoPhase  # noqa: PLC0415 - see the module's docstring
 
     settings, provider = wiring.load(functions.ProvisionerSettings)
     connection = wiring.bmdb(settings)
     require(connection)  # who only looks opens no session, which would ask for it
-    return Resolution(provider, connection, CLOCK, settings.max_machines, settings.session_seconds, interval_seconds)
+    return TwoPhase(provider, connection, CLOCK, settings.max_machines, settings.session_seconds, interval_seconds)
 
 
 def _tick(loop: str, event: Mapping[str, object]) -> Tick:
@@ -210,19 +210,19 @@ def _tick(loop: str, event: Mapping[str, object]) -> Tick:
 
 @cache
 def _provisioner() -> Function:
-    from shepherd_core.loops.provisioner import Pace, Provisioner  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.rules.provisioning import Limits  # noqa: PLC0415
+    from shepherd_core.loops.provisioner import Provisioner, RateLimits  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.rules.provisioning import PlanLimits  # noqa: PLC0415
 
     settings, provider = wiring.load(functions.ProvisionerSettings)
     _require(provider, Capability.CREATE)
-    limits = Limits(
+    limits = PlanLimits(
         max_machines=settings.max_machines,
         chunk=settings.chunk,
         max_disputed=settings.max_disputed,
         assimilate=settings.assimilate,
         forget_seconds=settings.penalty_seconds,
     )
-    pace = Pace(
+    pace = RateLimits(
         session_seconds=settings.session_seconds,
         creation_seconds=settings.creation_seconds,
         penalty_seconds=settings.penalty_seconds,
@@ -247,7 +247,7 @@ def _initializer() -> Function:
 
     settings, provider = wiring.load(functions.InitializerSettings)
     agents = documents.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
-    dialer = wiring.LateDialer(settings)
+    dialer = wiring.LazyDialer(settings)
 
     def fetch() -> tuple[AgentBinary, bytes]:
         dialer.make()  # here, because that the key cannot be had is no machine's fault
@@ -278,14 +278,14 @@ def build_agent_api() -> AgentApi:
 
 @cache
 def _recoverer() -> Function:
-    from shepherd_core.bmdb.work.work import Silence  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.bmdb.work.work import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.recoverer import Recoverer  # noqa: PLC0415
     from shepherd_core.rules.remediation import NEEDS, possible  # noqa: PLC0415
 
     settings, provider = wiring.load(functions.RecovererSettings)
     if not possible(settings.rungs, provider.capabilities):
         _require(provider, NEEDS[settings.rungs[0].step])
-    silence = Silence(
+    silence = HealthTimeouts(
         first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
     )
     loop = Recoverer(
@@ -339,13 +339,13 @@ def _require(provider: Provider, capability: Capability) -> None:
 def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
     from shepherd_core.loops import runner  # noqa: PLC0415 - see the module's docstring
 
-    limits = runner.Limits(
+    limits = runner.RunLimits(
         settings.concurrency, settings.machine_seconds, settings.session_seconds, settings.history_days
     )
     connection = wiring.bmdb(settings)
 
     def plan(_: Deadline) -> dict[str, object]:
-        rehearsal = runner.rehearse(loop, provider.name, connection, CLOCK, limits)
+        rehearsal = runner.dry_run(loop, provider.name, connection, CLOCK, limits)
 
         def told(works: list[Work]) -> list[dict[str, Any]]:
             decisions = ((work, rehearsal.decisions.get(work)) for work in works)

@@ -75,7 +75,7 @@ def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:
     return None if parameter is None else partial(secrets().get, parameter)
 
 
-class LateDialer:
+class LazyDialer:
     """A ``takeover.Dialer`` whose key is read, or made, when it is needed: not for a dry run, nor if nothing is due."""
 
     def __init__(self, settings: functions.InitializerSettings) -> None:

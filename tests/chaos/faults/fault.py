@@ -15,19 +15,19 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import Limits
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.circuit_breaker import Budget, Budgets
-from shepherd_core.rules.provisioning import Limits as ReconcileLimits
+from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 
 from tests.chaos import scenarios
 from tests.chaos.stage.environment import SESSION_SECONDS, World
@@ -155,7 +155,7 @@ class Provisions(scenarios.Provisioning):
             self.way.connect(world),
             points.clock,
             ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
-            Pace(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
+            RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, scenarios.INVOCATION_SECONDS), "chaos")
 
 
@@ -184,10 +184,10 @@ class Recoveries(scenarios.Recoveries):
         """See ``Scenario``."""
         loop = Recoverer(
             self.way.equinix(world, points.clock),
-            silence=Silence(),
+            silence=HealthTimeouts(),
             settle_seconds=SETTLE_SECONDS,
             backoff=Backoff(60, 3600, 1.2),
-            budgets=Budgets(silent=Budget(50, 1)),
+            budgets=BreakerLimits(silent=Limit(50, 1)),
         )
         return _run(loop, "equinix", self.way, world, points.clock)
 
@@ -278,7 +278,7 @@ def _run(loop: Loop[F], provider: str, way: Way, world: World, clock: Clock) -> 
         provider,
         way.connect(world),
         clock,
-        Limits(16, way.machine_seconds, SESSION_SECONDS),
+        RunLimits(16, way.machine_seconds, SESSION_SECONDS),
         deadline=Deadline(clock, scenarios.INVOCATION_SECONDS),
         runtime_info="chaos",
     )

@@ -8,11 +8,11 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.departures import Order
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.adopt_forget import Adoption, Forgetting
+from shepherd_core.operator.adopt_forget import Adopt, Forget
 from shepherd_core.operator.release import Release
-from shepherd_core.operator.two_phase import Resolution
+from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
-from shepherd_core.rules.drift import FRESH_SECONDS, Kind
+from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 
 from tests.chaos.stage.environment import SESSION_SECONDS, World
 from tests.support.bmdb.capacity import PREFIX, provided
@@ -58,10 +58,10 @@ class Departures:
         """See ``Scenario``."""
         clock = points.clock
         connection = world.connect()
-        resolution = Resolution(Deleting(world.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
+        resolution = TwoPhase(Deleting(world.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
         remedies = (
-            Adoption((self._adopted,), Kind.ADOPTABLE, 0),
-            Forgetting((self._forgotten,), ORDER),
+            Adopt((self._adopted,), DriftKind.ADOPTABLE, 0),
+            Forget((self._forgotten,), ORDER),
             Release((self._released,), ORDER),
         )
         return [

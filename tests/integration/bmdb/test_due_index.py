@@ -21,8 +21,8 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import Move, Rung, Step
-from shepherd_core.rules.circuit_breaker import WHOLE
+from shepherd_core.domain.remediation import NextStep, Step, StepName
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
@@ -91,9 +91,11 @@ class History:
             session, lambda: suspension.record(self.sessions[session], PROVIDER, dict.fromkeys(where, "?"))
         )
 
-    def _look(self, session: Session) -> suspension.Look:
+    def _look(self, session: Session) -> suspension.HealthSnapshot:
         held = [hold["location"] for hold in suspension.holds(session.connection) if hold["ended_at"] is None]
-        return suspension.look(session, PROVIDER, work.Silence(), passed_over=[each for each in held if each])
+        return suspension.take_snapshot(
+            session, PROVIDER, work.HealthTimeouts(), passed_over=[each for each in held if each]
+        )
 
     def access(self, session: int, machine: int) -> None:
         """Start work that no loop schedules."""
@@ -193,7 +195,7 @@ class History:
             return
         session, held = recoveries[which % len(recoveries)]
         with suppress(SessionExpired):
-            remediation.attempt(session, {held: (Move(Rung(Step.REBOOT), 1), None)})
+            remediation.attempt(session, {held: (NextStep(Step(StepName.REBOOT), 1), None)})
 
     # The operators, and time.
 
@@ -244,7 +246,7 @@ class History:
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
-            verdicts = explain.why(connection, asked, work.Silence())[0]
+            verdicts = explain.why(connection, asked, work.HealthTimeouts())[0]
             told = [verdict.process for verdict in verdicts if verdict.eligible]
             look, handed_out = self._look(session), {}
             if look.idle:
@@ -318,7 +320,7 @@ steps = st.one_of(
     step("retry", machine, st.none() | loop),
     step("unquarantine", machine),
     step("survey", session),
-    step("hold", session, st.sampled_from([[], [], [HERE], [WHOLE], [HERE, WHOLE], ["elsewhere"]])),
+    step("hold", session, st.sampled_from([[], [], [HERE], [WHOLE_PROVIDER], [HERE, WHOLE_PROVIDER], ["elsewhere"]])),
 )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Failure, Silence
+from shepherd_core.bmdb.work.work import Failure, HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
@@ -227,11 +227,15 @@ def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
     """Operators tune it; no statement may have the defaults built in."""
     never, once = fleet.started_machine(30), fleet.silent_machine(20)
     session = fleet.open_session()
-    assert claimed(session, RECOVER, silence=Silence(first_heartbeat_seconds=100, silence_seconds=50)) == []
+    assert claimed(session, RECOVER, silence=HealthTimeouts(first_heartbeat_seconds=100, silence_seconds=50)) == []
     fleet.pass_time(50)
-    assert ids(claimed(session, RECOVER, silence=Silence(first_heartbeat_seconds=100, silence_seconds=50))) == [once]
+    assert ids(claimed(session, RECOVER, silence=HealthTimeouts(first_heartbeat_seconds=100, silence_seconds=50))) == [
+        once
+    ]
     fleet.pass_time(50)
-    assert ids(claimed(session, RECOVER, silence=Silence(first_heartbeat_seconds=100, silence_seconds=50))) == [never]
+    assert ids(claimed(session, RECOVER, silence=HealthTimeouts(first_heartbeat_seconds=100, silence_seconds=50))) == [
+        never
+    ]
 
 
 def test_who_has_waited_longest_comes_first(fleet: Fleet) -> None:

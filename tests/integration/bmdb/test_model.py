@@ -31,7 +31,7 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Spared
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.gaps import Gap
@@ -55,7 +55,7 @@ MACHINES = 3
 FUNCTIONS = 2
 HERE = "rack 1"
 
-SILENCE = Silence(first_heartbeat_seconds=FIRST_HEARTBEAT_SECONDS, silence_seconds=SILENCE_SECONDS)
+SILENCE = HealthTimeouts(first_heartbeat_seconds=FIRST_HEARTBEAT_SECONDS, silence_seconds=SILENCE_SECONDS)
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
@@ -487,7 +487,7 @@ class Bmdb(RuleBasedStateMachine):
         function = self.functions[at]
 
         def real() -> None:
-            suspension.look(function.session, PROVIDER, SILENCE)
+            suspension.take_snapshot(function.session, PROVIDER, SILENCE)
 
         seen, wanted = self._both(function, real, lambda: self.model.look(function.number), moment, event)
         assert seen == wanted, "a_dead_session_commits_nothing"

@@ -9,7 +9,7 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, claimed, ids
@@ -74,7 +74,7 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
 
 def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
     """Return which machines each of those says to be paused that tell people of it; of the counts, as many names."""
-    silence = Silence(first_heartbeat_seconds=1800, silence_seconds=600)
+    silence = HealthTimeouts(first_heartbeat_seconds=1800, silence_seconds=600)
     names = {machine_id: name for name, machine_id in machines.items()}
     listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
     shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}

@@ -13,7 +13,7 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import Past
 from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import SessionExpired, StatementFailed
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
@@ -96,7 +96,7 @@ def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: 
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
     assert claimed(session, Process.AGENT_START) == []
-    verdict = why(fleet.connection, machine_id, Silence())[0][0]
+    verdict = why(fleet.connection, machine_id, HealthTimeouts())[0][0]
     assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
     assert verdict.because == "left alone: it was only just created, and has yet to boot"
 

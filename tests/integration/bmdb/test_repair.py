@@ -244,7 +244,7 @@ def _settles(fleet: Fleet) -> None:
 def _reports(fleet: Fleet) -> None:
     machine_id = fleet.silent_machine()
     assert queries.record_heartbeat(fleet.connection, machine_id)
-    silence = work.Silence(silence_seconds=DAY - 1)
+    silence = work.HealthTimeouts(silence_seconds=DAY - 1)
     assert claimed(fleet.open_session(), RECOVER, silence=silence) == []
 
 

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.rules.provisioning import Limits
+from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers import Ec2Settings
 
 from tests.support.bmdb.capacity import provided
@@ -59,8 +59,8 @@ def shepherdctl(fleet: Fleet, settings: Ec2Settings) -> CommandLine:
 def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
     """Return the ids of three machines that were created an hour ago, by provider id."""
     provider = Ec2Provider(settings, lambda: OUR_LINE, SystemClock())
-    limits = Limits(max_machines=3, chunk=9, max_disputed=0, assimilate=False, forget_seconds=HOUR)
-    pace = Pace(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
+    limits = PlanLimits(max_machines=3, chunk=9, max_disputed=0, assimilate=False, forget_seconds=HOUR)
+    pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
     Provisioner(provider, fleet.connection, SystemClock(), limits, pace).run(Deadline(SystemClock(), 600), "a test")
     fleet.pass_time(HOUR)
     return provided(fleet)

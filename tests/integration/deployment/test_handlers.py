@@ -13,7 +13,7 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.domain.errors import ConfigError, Discrepancy, EventInvalid
+from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.handlers import LOOPS
 from shepherd_core.telemetry import Metric
 
@@ -390,7 +390,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     for _ in range(4):
         fleet.provided_machine()
     fleet.pass_time(3600)
-    with pytest.raises(Discrepancy):
+    with pytest.raises(DriftLimitExceeded):
         invoke("provisioner")
     (record,), lines = output(capsys)
     metrics, dimensions = measured(record)

@@ -96,7 +96,7 @@ def test_agents_are_told_how_often_to_report(
     (settings,) = functions.load(functions.InitializerSettings)
     monkeypatch.delenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS")
     with SshServer(ssh_keys.public_line(key)) as server:
-        dialer = wiring.LateDialer(settings.model_copy(update={"ssh_port": server.port}))
+        dialer = wiring.LazyDialer(settings.model_copy(update={"ssh_port": server.port}))
         connection = dialer.dial("127.0.0.1", None, deadline)
         assert connection.run(str(agent), b"", deadline).stdout == said
         connection.close()

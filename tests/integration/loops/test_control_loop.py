@@ -30,7 +30,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Admission
-from shepherd_core.loops.runner import Limits
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet
@@ -144,7 +144,7 @@ class Runner:
             PROVIDER,
             connection or self.fleet.connection,
             used,
-            Limits(concurrency, machine_seconds, session_seconds, history_days),
+            RunLimits(concurrency, machine_seconds, session_seconds, history_days),
             deadline=Deadline(used, seconds),
             runtime_info="a test",
         )
@@ -673,9 +673,9 @@ def test_a_dry_run_changes_nothing_and_tells_what_the_next_claim_takes(
     fleet.pass_time(61)
     fleet.expire(dead)
 
-    limits = Limits(10, 60, 60)
+    limits = RunLimits(10, 60, 60)
     before = dump(fleet)
-    planned = runner.rehearse(Errands(), PROVIDER, fleet.connection, clock, limits).work
+    planned = runner.dry_run(Errands(), PROVIDER, fleet.connection, clock, limits).work
     assert dump(fleet) == before
     loop = Errands()
     run(loop)
@@ -689,7 +689,7 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     paused = fleet.provided_machine()
     queries.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
     before = dump(fleet)
-    assert runner.rehearse(Errands(), PROVIDER, fleet.connection, clock, Limits(10, 60, 60)).work == []
+    assert runner.dry_run(Errands(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
     assert dump(fleet) == before
 
 

@@ -8,11 +8,11 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import Discrepancy
+from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.rules.provisioning import Limits
+from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers import Ec2Settings
 from shepherd_core.telemetry import Metric
 
@@ -50,8 +50,8 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 
     def run(max_disputed: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
-        pace = Pace(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
-        limits = Limits(max_machines=0, chunk=20, max_disputed=max_disputed, assimilate=False, forget_seconds=HOUR)
+        pace = RateLimits(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
+        limits = PlanLimits(max_machines=0, chunk=20, max_disputed=max_disputed, assimilate=False, forget_seconds=HOUR)
         return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
 
     return run
@@ -125,7 +125,7 @@ def test_instances_that_merely_are_not_listed_stop_the_pass(
     run()
     fleet.pass_time(HOUR)
     api._hidden, api.shows_new = living(api), False
-    with pytest.raises(Discrepancy):
+    with pytest.raises(DriftLimitExceeded):
         run()
     assert len(living(api)) == LIMIT
 

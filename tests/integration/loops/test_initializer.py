@@ -30,7 +30,7 @@ from shepherd_core.domain.machine import Availability, Machine
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer
-from shepherd_core.loops.runner import Limits
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
@@ -148,7 +148,7 @@ class World:
             PROVIDER,
             self.fleet.connection,
             clock,
-            Limits(10, machine_seconds, 60),
+            RunLimits(10, machine_seconds, 60),
             deadline=Deadline(clock, 60),
             runtime_info="a test",
         )

@@ -12,12 +12,12 @@ import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import Discrepancy, ListingInvalid, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.errors import DriftLimitExceeded, ListingInvalid, ProviderUnavailable, SessionExpired
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.equinix.objects import token_tag
-from shepherd_core.rules.provisioning import Limits
+from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Answer, CreateLate, Drop, EmptyPage
@@ -94,13 +94,13 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
         connection: Connection | None = None,
         **limits: Any,
     ) -> Provisioner:
-        pace = Pace(
+        pace = RateLimits(
             session_seconds=30,
             creation_seconds=creation_seconds,
             penalty_seconds=HOUR,
             boot_seconds=boot_seconds,
         )
-        return Provisioner(edge, connection or fleet.connection, clock, Limits(**{**DEFAULTS, **limits}), pace)
+        return Provisioner(edge, connection or fleet.connection, clock, PlanLimits(**{**DEFAULTS, **limits}), pace)
 
     return make
 
@@ -664,7 +664,7 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     """A wrong prefix or database; whoever is woken by it finds every machine in the log."""
     strangers = [api.add_device_by_hand(f"{PREFIX}{number}").id for number in range(4)]
     before = dump(fleet, "provisioner_lock")
-    with pytest.raises(Discrepancy) as caught:
+    with pytest.raises(DriftLimitExceeded) as caught:
         run(edge)
     assert dump(fleet, "provisioner_lock") == before
     assert posts(api) == 0

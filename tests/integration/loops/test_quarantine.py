@@ -10,10 +10,10 @@ from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
-from shepherd_core.rules.provisioning import Limits as ReconcileLimits
-from shepherd_core.rules.provisioning import reconcile
+from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
+from shepherd_core.rules.provisioning import make_plan
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
@@ -60,7 +60,7 @@ def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet:
         fleet.pass_time(seconds)
         assert claimed(session, START) == claimed(session, RECOVER) == []
         assert plainly_eligible(fleet.sql, START) == plainly_eligible(fleet.sql, RECOVER) == set()
-    verdicts, _ = explain.why(fleet.connection, machine_id, Silence())
+    verdicts, _ = explain.why(fleet.connection, machine_id, HealthTimeouts())
     assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
 
 
@@ -85,7 +85,7 @@ def test_the_provisioner_counts_a_machine_in_quarantine_and_does_nothing_about_i
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     ledger = provisioning.ledger(fleet.connection, PROVIDER)
     for listing in ([], [listed(fleet, machine_id) for machine_id in machines]):
-        plan = reconcile(listing, ledger, LIMITS)
+        plan = make_plan(listing, ledger, LIMITS)
         assert (plan.managed, plan.set_aside, plan.take_back, plan.create) == (3, (), (), ())
     session = fleet.open_session()
     provisioning.set_aside(session, machines[0], "a plan from before")
@@ -97,9 +97,9 @@ def test_a_machine_set_aside_before_is_taken_back_after_its_quarantine(fleet: Fl
     machine_id = quarantined(fleet)
     fleet.sql("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'provisioner', '?')", id=machine_id)
     listing = [listed(fleet, machine_id)]
-    assert reconcile(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS).take_back == ()
+    assert make_plan(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS).take_back == ()
     assert unquarantine(fleet, machine_id)
-    plan = reconcile(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS)
+    plan = make_plan(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS)
     assert [provided.machine_id for provided in plan.take_back] == [machine_id]
 
 

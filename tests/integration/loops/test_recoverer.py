@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
@@ -16,9 +16,9 @@ from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Attempt
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import Limits
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.circuit_breaker import Budget, Budgets
+from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Answer
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ACTIONS = "/devices/{id}/actions"
 MINUTE = 60
-SILENCE = Silence(first_heartbeat_seconds=15 * MINUTE, silence_seconds=5 * MINUTE)
+SILENCE = HealthTimeouts(first_heartbeat_seconds=15 * MINUTE, silence_seconds=5 * MINUTE)
 SETTLE = 120
 
 
@@ -71,7 +71,7 @@ class World:
             "equinix",
             connection or self.fleet.connection,
             self._clock,
-            Limits(10, 60, 60),
+            RunLimits(10, 60, 60),
             deadline=Deadline(self._clock, 600),
             runtime_info="a test",
         )
@@ -210,7 +210,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
                 assert queries.record_heartbeat(reporting, machine)
 
     provider.happening = report
-    anybody = Budgets(silent=Budget(1000, 1))
+    anybody = BreakerLimits(silent=Limit(1000, 1))
     backoff = Backoff(60, 3600, 1.2)
     world.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=backoff, budgets=anybody)
     counts = world.run()
@@ -292,8 +292,8 @@ def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(world: 
 def test_a_dry_run_names_the_machines_and_reboots_none(world: World, clock: ManualClock) -> None:
     """It is how operators look before they switch it on."""
     machine = world.given(world.fleet.silent_machine())
-    limits = Limits(10, 60, 60)
-    planned = runner.rehearse(world.loop, "equinix", world.fleet.connection, clock, limits).work
+    limits = RunLimits(10, 60, 60)
+    planned = runner.dry_run(world.loop, "equinix", world.fleet.connection, clock, limits).work
     assert [(work.machine_id, work.provider_id) for work in planned] == [
         (machine, ProviderId(world.provider_id(machine)))
     ]

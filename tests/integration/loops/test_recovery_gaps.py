@@ -217,14 +217,14 @@ def test_a_look_that_dies_leaves_the_gap_to_the_next_one(world: Schedule) -> Non
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
     dead = world.fleet.open_session()
-    suspension.look(dead, PROVIDER, SILENCE)
+    suspension.take_snapshot(dead, PROVIDER, SILENCE)
     world.fleet.expire(dead)
     world.pass_time(MINUTE, but=[late])
     assert [round(gap.seconds / MINUTE) for gap in suspension.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
     world.run()
     assert not world.rebooted(late)
     with pytest.raises(SessionExpired):
-        suspension.look(dead, PROVIDER, SILENCE)
+        suspension.take_snapshot(dead, PROVIDER, SILENCE)
 
 
 def test_twins_and_repeated_looks_do_not_make_a_gap_shorter(world: Schedule) -> None:
@@ -255,7 +255,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     world.fleet.change(lost)  # its row is due at once
     world.pass_time(30 * MINUTE)
     session = world.fleet.open_session()
-    look = suspension.look(session, PROVIDER, SILENCE)
+    look = suspension.take_snapshot(session, PROVIDER, SILENCE)
     assert look.claimable == 0
     assert look.silence.recover_silent_seconds == pytest.approx(40 * MINUTE, abs=30)
     world.fleet.change(lost)
@@ -266,7 +266,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     )
     assert soon
     world.pass_time(30 * MINUTE)
-    look = suspension.look(session, PROVIDER, SILENCE)
+    look = suspension.take_snapshot(session, PROVIDER, SILENCE)
     assert look.claimable == 1
     assert ids(claimed(session, Process.RECOVERY, silence=look.silence)) == [lost]
 

@@ -13,7 +13,7 @@ from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
-from shepherd_core.rules.circuit_breaker import WHOLE
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.telemetry import Metric
 
 from tests.integration.loops.test_recovery_suspension import LIMITS, MINUTE, SILENCE, World
@@ -38,7 +38,7 @@ class Dark(World):
         assert self.run()[Metric.HELD_BACK] == 1
 
     def override(
-        self, machines: int, location: str = WHOLE, seconds: float = HOUR, connection: Connection | None = None
+        self, machines: int, location: str = WHOLE_PROVIDER, seconds: float = HOUR, connection: Connection | None = None
     ) -> None:
         """Let so many machines be taken."""
         made = overrides.override(
@@ -122,7 +122,7 @@ def test_the_override_of_a_location_is_used_before_that_of_the_provider(world: D
     world.run()
     world.tick()
     taken = {one["location"]: one["taken"] for one in overrides.overrides(world.fleet.connection)}
-    assert taken == {"fra": 3, WHOLE: 2}
+    assert taken == {"fra": 3, WHOLE_PROVIDER: 2}
     assert world.rebooted == 5
 
 
@@ -146,10 +146,10 @@ def test_when_an_override_ends_recovery_is_held_back_again(world: Dark, how: str
     if how == "expired":
         world.fleet.sql("UPDATE recovery_overrides SET expires_at = clock_timestamp()")
     else:
-        was = overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE)
+        was = overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
         assert was is not None
         assert was["taken"] == 5
-        assert overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE) is None
+        assert overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER) is None
     assert claimed(session, Process.RECOVERY, silence=SILENCE) == []
     assert world.tick()[Metric.CLAIMED] == 0
     world.override(2)
@@ -168,7 +168,7 @@ def test_one_override_at_a_time_for_a_place(world: Dark) -> None:
         connection = world.fleet.connect()
         together.wait(WAIT_SECONDS)
         made = overrides.override(
-            connection, provider=PROVIDER, location=WHOLE, machines=machines, owner="x", reason="y", seconds=60
+            connection, provider=PROVIDER, location=WHOLE_PROVIDER, machines=machines, owner="x", reason="y", seconds=60
         )
         return made is not None
 
@@ -259,7 +259,7 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     assert set(ids(claimed(session, Process.RECOVERY, silence=SILENCE))) == set(world.down)
     (started,) = queries.history(world.fleet.connection, world.down[0])
     assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
-    overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE)
+    overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
     session.close()
     (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
     assert verdict.blocked_by is Block.HELD_BACK
@@ -268,7 +268,7 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
 def test_a_dry_run_tells_what_an_override_would_let_be_done(world: Dark, clock: ManualClock) -> None:
     """And uses nothing of it up."""
     world.override(5)
-    rehearsal = runner.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
     assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
     assert overrides.overrides(world.fleet.connection)[0]["taken"] == 0
 

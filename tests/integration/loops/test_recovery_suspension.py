@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
-from shepherd_core.bmdb.work.work import Silence
+from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
-from shepherd_core.domain.health import Kind
+from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import Limits
-from shepherd_core.rules.circuit_breaker import WHOLE, Budget, Budgets
+from shepherd_core.loops.runner import RunLimits
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.breaking_connection import BreakingConnection
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 MINUTE = 60
-SILENCE = Silence(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE)
+SILENCE = HealthTimeouts(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE)
 REPORTING = 30
-LIMITS = Limits(10, 60, 60)
+LIMITS = RunLimits(10, 60, 60)
 
 
 class Machines(Provider):
@@ -79,14 +79,14 @@ class World:
         self.provider = Machines()
         self.reporting: list[UUID] = []
 
-    def tick(self, budgets: Budgets | None = None) -> dict[Metric, float]:
+    def tick(self, budgets: BreakerLimits | None = None) -> dict[Metric, float]:
         """Let a minute pass in which those that report do, and run one invocation."""
         self.fleet.pass_time(MINUTE)
         for machine in self.reporting:
             queries.record_heartbeat(self.fleet.connection, machine)
         return self.run(budgets)
 
-    def run(self, budgets: Budgets | None = None, connection: Connection | None = None) -> dict[Metric, float]:
+    def run(self, budgets: BreakerLimits | None = None, connection: Connection | None = None) -> dict[Metric, float]:
         """Run one invocation."""
         deadline = Deadline(self._clock, 600)
         connection = connection or self.fleet.connection
@@ -94,7 +94,7 @@ class World:
             self.loop(budgets), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
         )
 
-    def loop(self, budgets: Budgets | None = None) -> Recoverer:
+    def loop(self, budgets: BreakerLimits | None = None) -> Recoverer:
         """Return the loop as the function makes it."""
         return Recoverer(
             self.provider, silence=SILENCE, settle_seconds=120, backoff=Backoff(60, 3600, 1.2), budgets=budgets
@@ -131,7 +131,7 @@ def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(wor
     everyone, world.reporting = world.reporting, []
     for _ in range(30):
         world.tick()
-    assert world.held() == {WHOLE: f"no machine reports: {REPORTING} fell silent"}
+    assert world.held() == {WHOLE_PROVIDER: f"no machine reports: {REPORTING} fell silent"}
     *back, gone = everyone
     for machine in back:  # one after the other, as agents back off
         world.reporting.append(machine)
@@ -148,7 +148,7 @@ def test_a_fleet_that_never_reports_at_all_is_not_rebooted(world: World) -> None
     """A wrong endpoint in the settings is the same for all machines."""
     world.never(12)
     assert world.run()[Metric.HELD_BACK] == 1
-    assert world.held() == {WHOLE: "no machine reports: 12 never reported"}
+    assert world.held() == {WHOLE_PROVIDER: "no machine reports: 12 never reported"}
     assert not world.provider.reboots
 
 
@@ -158,7 +158,7 @@ def test_as_many_as_the_budget_allows_are_recovered_and_of_one_more_none(world: 
     world.sound(110)
     getattr(world, kind)(21)
     assert world.run()[Metric.CLAIMED] == 0
-    assert world.held() == {WHOLE: f"21 machines {words}, the budget is 20"}
+    assert world.held() == {WHOLE_PROVIDER: f"21 machines {words}, the budget is 20"}
     world.fleet.empty()
     world.reporting.clear()
     world.sound(110)
@@ -199,7 +199,7 @@ def test_a_fleet_that_falls_silent_little_by_little_is_not_rebooted_little_by_li
         world.silent(7)
         world.tick()
     assert world.provider.reboots.total() == 14
-    assert world.held() == {WHOLE: "7 machines fell silent, 14 recovered lately, the budget is 20"}
+    assert world.held() == {WHOLE_PROVIDER: "7 machines fell silent, 14 recovered lately, the budget is 20"}
 
 
 def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> None:
@@ -213,7 +213,7 @@ def test_two_machines_and_no_witness_are_held_back_however_small_the_fleet(world
     """Nobody can tell then whether reports arrive at all."""
     world.silent(2)
     assert world.run()[Metric.CLAIMED] == 0
-    assert world.held() == {WHOLE: "no machine reports: 2 fell silent"}
+    assert world.held() == {WHOLE_PROVIDER: "no machine reports: 2 fell silent"}
 
 
 def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
@@ -237,7 +237,7 @@ def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> N
     world.sound(10)
     world.silent(3)
     world.provider.away = True
-    generous = Budgets(silent=Budget(20, 1))
+    generous = BreakerLimits(silent=Limit(20, 1))
     assert world.run(generous)[Metric.FAILED] == 3
     world.provider.away = False
     world.silent(2)
@@ -251,7 +251,7 @@ def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
     twin = world.fleet.open_session()
     assert world.loop().admit(twin).limit == len(machines)
     other = world.fleet.open_session(connection=world.fleet.connect())
-    suspension.record(other, PROVIDER, {WHOLE: "?"})
+    suspension.record(other, PROVIDER, {WHOLE_PROVIDER: "?"})
     assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []
     suspension.record(other, PROVIDER, {})
     assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []  # counted from the end of the hold
@@ -268,7 +268,7 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
         suspension.record(dead, PROVIDER, {"ams": "?"})
     looked = world.fleet.sql("SELECT looked_at FROM recovery_looks")
     with pytest.raises(SessionExpired):
-        suspension.look(dead, PROVIDER, SILENCE)
+        suspension.take_snapshot(dead, PROVIDER, SILENCE)
     assert world.fleet.sql("SELECT looked_at FROM recovery_looks") == looked
     assert world.held() == {"fra": "?"}
 
@@ -276,8 +276,8 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
 def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World, clock: ManualClock) -> None:
     """It is how operators look before they switch the Recoverer on."""
     due = world.never(12)
-    for held in ({}, {WHOLE: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
-        rehearsal = runner.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
+        rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
         assert rehearsal.work == []
         assert rehearsal.held_back == ("the whole provider: no machine reports: 12 never reported",)
         assert {work.machine_id for work in rehearsal.suspended} == set(due)
@@ -297,7 +297,7 @@ def test_a_dry_run_tells_apart_what_is_held_back_and_what_is_not(world: World, c
     world.run()
     world.provider.reboots.clear()
     (other,) = world.silent(1, "ams")
-    rehearsal = runner.rehearse(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
     assert [work.machine_id for work in rehearsal.work] == [other]
     assert {work.machine_id for work in rehearsal.suspended} == set(dark)
     assert not {*lost} & {work.machine_id for work in rehearsal.decisions}
@@ -343,7 +343,7 @@ def test_each_look_is_at_another_sample(world: World) -> None:
     """A small location of which one has too few machines to judge it must not go unjudged for long."""
     world.fleet.sql(MANY)
     session = world.fleet.open_session()
-    looks = [suspension.look(session, PROVIDER, SILENCE).cells for _ in range(20)]
+    looks = [suspension.take_snapshot(session, PROVIDER, SILENCE).cells for _ in range(20)]
     assert {sum(cell.reporting for cell in cells.values()) for cells in looks} == {1000}
     assert len({cells["fra"].reporting for cells in looks}) > 1
 
@@ -353,8 +353,8 @@ def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
     world.sound(10, "ams")
     world.silent(5, "fra")
     session = world.fleet.open_session()
-    first = suspension.look(session, PROVIDER, SILENCE)
-    second = suspension.look(session, PROVIDER, SILENCE, passed_over=["fra"], before=first)
+    first = suspension.take_snapshot(session, PROVIDER, SILENCE)
+    second = suspension.take_snapshot(session, PROVIDER, SILENCE, passed_over=["fra"], before=first)
     for cells in (first.cells, second.cells):
-        assert (cells["ams"].reporting, cells["fra"].quiet[Kind.SILENT]) == (10, 5)
-    assert (first.cells["fra"].due[Kind.SILENT], second.cells["fra"].due[Kind.SILENT]) == (5, 0)
+        assert (cells["ams"].reporting, cells["fra"].quiet[Unhealthy.SILENT]) == (10, 5)
+    assert (first.cells["fra"].due[Unhealthy.SILENT], second.cells["fra"].due[Unhealthy.SILENT]) == (5, 0)

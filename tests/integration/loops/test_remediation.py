@@ -11,7 +11,7 @@ from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Spared
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted, Failure, Silence
+from shepherd_core.bmdb.work.work import AgentStarted, Failure, HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
@@ -30,13 +30,13 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
-from shepherd_core.domain.remediation import Line, Move, Rung, Step
+from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, StepName
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Attempt
 from shepherd_core.loops.recoverer import Recoverer
-from shepherd_core.loops.runner import Limits
-from shepherd_core.rules.circuit_breaker import Budget, Budgets
-from shepherd_core.rules.remediation import climb, parse
+from shepherd_core.loops.runner import RunLimits
+from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.remediation import parse_policy, past_attempts
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
@@ -122,7 +122,7 @@ class World:
         self.fleet = fleet
         self.rack = Rack()
         self.ladder = DEFAULT
-        self.budgets = Budgets()
+        self.budgets = BreakerLimits()
         self.clock = clock
         self.witness = fleet.silent_machine(silent_for=0)
         self.machine = fleet.silent_machine()
@@ -134,7 +134,7 @@ class World:
             PROVIDER,
             connection or self.fleet.connection,
             self.clock,
-            Limits(concurrency, 60, 60),
+            RunLimits(concurrency, 60, 60),
             deadline=Deadline(self.clock, 600),
             runtime_info="a test",
         )
@@ -144,10 +144,10 @@ class World:
         """The loop as a cold function makes it."""
         return Recoverer(
             self.rack,
-            silence=Silence(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE),
+            silence=HealthTimeouts(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE),
             settle_seconds=120,
             backoff=Backoff(60, 3600, 1.2),
-            ladder=parse(self.ladder),
+            ladder=parse_policy(self.ladder),
             budgets=self.budgets,
         )
 
@@ -198,7 +198,7 @@ class World:
         """The attempts that count, each with whether it was refused."""
         session = self.fleet.open_session()
         rows = session.connection.run("recovery_past", machine_ids=[self.machine])
-        found = climb(Line(event, at, rung, cause) for *_, event, at, rung, cause in rows)
+        found = past_attempts(HistoryLine(event, at, rung, cause) for *_, event, at, rung, cause in rows)
         session.close()
         return [(attempt.step, attempt.refused) for attempt in found]
 
@@ -414,7 +414,7 @@ def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdEr
     assert before < 30, "it is asked less and less often"
     world.watch(62)
     assert world.rack.asked[before:] == ["reboot"]
-    assert world.place == [(Step.REBOOT, False)]
+    assert world.place == [(StepName.REBOOT, False)]
 
 
 def test_an_answer_that_was_lost_counts(world: World) -> None:
@@ -430,7 +430,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
 
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
-    world.budgets = Budgets(silent=Budget(100, 1))
+    world.budgets = BreakerLimits(silent=Limit(100, 1))
     others = [world.fleet.silent_machine() for _ in range(11)]
     world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
@@ -562,7 +562,7 @@ def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) ->
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
-        move = Move(Rung(Step.REBOOT), 1, skipped=((Step.RESTART_AGENT, "?"),))
+        move = NextStep(Step(StepName.REBOOT), 1, skipped=((StepName.RESTART_AGENT, "?"),))
         assert remediation.attempt(session, {held: (move, None)}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()
@@ -682,7 +682,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     queries.record_heartbeat(world.fleet.connection, world.machine)
     (reason,) = world.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == ("its agent reports again", True)
-    assert decision.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}
+    assert decision.rung.step in {StepName.RESTART_AGENT, StepName.QUARANTINE}
 
     def ask(_: Deadline) -> None:
         raise reason

@@ -15,14 +15,14 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Capability, Process, ProviderId
-from shepherd_core.loops.provisioner import Pace, Provisioner
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
-from shepherd_core.operator.adopt_forget import Adoption, Forgetting, Result
-from shepherd_core.operator.release import Keeping, Release
-from shepherd_core.operator.two_phase import Resolution
+from shepherd_core.operator.adopt_forget import Adopt, Forget, Result
+from shepherd_core.operator.release import CancelRelease, Release
+from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
-from shepherd_core.rules.drift import YOUNG_SECONDS, Kind
-from shepherd_core.rules.provisioning import Limits
+from shepherd_core.rules.drift import YOUNG_SECONDS, DriftKind
+from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import Answer, Drop, EmptyPage
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.operator.adopt_forget import Remedy, Verdict
+    from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
 
     from tests.conftest import ManualClock
 
@@ -76,30 +76,30 @@ class Operator:
         self.fleet = fleet
         self.provider = provider
         self.clock = clock
-        self.resolution = Resolution(provider, fleet.connection, clock, 0, 60, interval)
+        self.resolution = TwoPhase(provider, fleet.connection, clock, 0, 60, interval)
 
-    def resolve(self, remedy: Remedy, meanwhile: Callable[[], object] = lambda: None) -> list[Verdict]:
+    def resolve(self, remedy: OperatorAction, meanwhile: Callable[[], object] = lambda: None) -> list[Outcome]:
         """Look, let happen what happens *meanwhile*, and do it."""
         deadline = Deadline(self.clock, 600)
         first = self.resolution.look(deadline)
         meanwhile()
         return self.resolution.carry_out(remedy, first, deadline, "a test")
 
-    def adopt(self, *names: str, kind: Kind = Kind.ADOPTABLE, most: int = 0, **how: Any) -> list[Verdict]:
+    def adopt(self, *names: str, kind: DriftKind = DriftKind.ADOPTABLE, most: int = 0, **how: Any) -> list[Outcome]:
         """Adopt machines."""
-        return self.resolve(Adoption(tuple(map(ProviderId, names)), kind, most), **how)
+        return self.resolve(Adopt(tuple(map(ProviderId, names)), kind, most), **how)
 
-    def forget(self, *machine_ids: UUID, **how: Any) -> list[Verdict]:
+    def forget(self, *machine_ids: UUID, **how: Any) -> list[Outcome]:
         """Forget machines."""
-        return self.resolve(Forgetting(machine_ids, ORDER), **how)
+        return self.resolve(Forget(machine_ids, ORDER), **how)
 
-    def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[Verdict]:
+    def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[Outcome]:
         """Release machines."""
         return self.resolve(Release(machine_ids, replace(ORDER, despite_heartbeat=despite_heartbeat)), **how)
 
-    def keep(self, *machine_ids: UUID) -> list[Verdict]:
+    def keep(self, *machine_ids: UUID) -> list[Outcome]:
         """Keep machines after all."""
-        return self.resolve(Keeping(machine_ids))
+        return self.resolve(CancelRelease(machine_ids))
 
     def provision(self, **limits: Any) -> dict[Metric, float]:
         """Make a pass of the Provisioner."""
@@ -110,8 +110,8 @@ class Operator:
             "assimilate": False,
             "forget_seconds": HOUR,
         }
-        pace = Pace(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
-        limit = Limits(**{**settings, **limits})
+        pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
+        limit = PlanLimits(**{**settings, **limits})
         provisioner = Provisioner(self.provider, self.fleet.connection, self.clock, limit, pace)
         return provisioner.run(Deadline(self.clock, 600), "a test")
 
@@ -137,7 +137,7 @@ def lister(fleet: Fleet, listed: Listed, clock: ManualClock) -> Operator:
     return Operator(fleet, listed, clock)
 
 
-def results(verdicts: list[Verdict]) -> list[Result]:
+def results(verdicts: list[Outcome]) -> list[Result]:
     """Return what became of the machines."""
     return [verdict.result for verdict in verdicts]
 
@@ -183,7 +183,7 @@ def test_two_looks_are_so_far_apart_and_change_nothing(fleet: Fleet, operator: O
     clock.now += 10
     second = operator.resolution.look_again(first, Deadline(clock, 600))
     assert clock.slept == [20]
-    assert {each.machine_id: each.kind for each in second.differences.values()} == {gone: Kind.VANISHED}
+    assert {each.machine_id: each.kind for each in second.differences.values()} == {gone: DriftKind.VANISHED}
     assert fleet.sql("SELECT count(*) FROM pauses") == before
     assert fleet.sql("SELECT * FROM sessions") == []
 
@@ -240,7 +240,7 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     (refused,) = operator.adopt(strange)
     assert refused.result is Result.REFUSED
     assert refused.words.startswith("it is foreign, and adoptable machines were to be adopted")
-    assert results(operator.adopt(strange, kind=Kind.FOREIGN)) == [Result.DONE]
+    assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [Result.DONE]
 
 
 def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -269,8 +269,8 @@ def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator:
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
     one, copy = (api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xy")
     assert results(operator.adopt(one)) == [Result.REFUSED]
-    assert operator.adopt(one, kind=Kind.DUPLICATED)[0].machine_id == begun
-    (second,) = operator.adopt(copy, kind=Kind.DUPLICATED)
+    assert operator.adopt(one, kind=DriftKind.DUPLICATED)[0].machine_id == begun
+    (second,) = operator.adopt(copy, kind=DriftKind.DUPLICATED)
     assert second.machine_id not in (None, begun)
     assert results(operator.release(provided(fleet)[copy])) == [Result.DONE]
     assert provided(fleet) == {one: begun}
@@ -283,7 +283,7 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
     names = [api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
-    verdicts = operator.adopt(*names, kind=Kind.DUPLICATED, most=2)
+    verdicts = operator.adopt(*names, kind=DriftKind.DUPLICATED, most=2)
     assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
     assert verdicts[0].machine_id == begun
     assert provided(fleet) == {verdict.provider_id: verdict.machine_id for verdict in verdicts[:2]}
@@ -455,7 +455,9 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
     assert len(api.devices()) == (moment == "before")
     del getattr(edge, moment)["release"]
     look = operator.resolution.look(Deadline(operator.clock, 60))
-    assert [each.kind for each in look.differences.values()] == [Kind.STRANDED if moment == "before" else Kind.VANISHED]
+    assert [each.kind for each in look.differences.values()] == [
+        DriftKind.STRANDED if moment == "before" else DriftKind.VANISHED
+    ]
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0
     assert results(operator.release(machine_id)) == [Result.DONE]
     assert (api.devices(), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
@@ -485,7 +487,7 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
     counts = lister.provision(assimilate=True)
     assert (counts[Metric.ASSIMILATED], counts[Metric.DISPUTED]) == (0, 1)
     assert results(lister.adopt(name)) == [Result.REFUSED]
-    assert results(lister.adopt(name, kind=Kind.DISPUTED)) == [Result.DONE]
+    assert results(lister.adopt(name, kind=DriftKind.DISPUTED)) == [Result.DONE]
 
 
 def test_a_release_without_effect_is_stranded_and_can_be_repeated(
@@ -498,7 +500,7 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
     assert lister.resolution.look(Deadline(lister.clock, 60)).differences == {}
     fleet.pass_time(YOUNG_SECONDS + 1)
     (difference,) = lister.resolution.look(Deadline(lister.clock, 60)).differences.values()
-    assert difference.kind is Kind.STRANDED
+    assert difference.kind is DriftKind.STRANDED
     listed.release = lambda provider_id, deadline: listed.machines.clear()  # type: ignore[method-assign]  # as above
     assert results(lister.release(machine_id)) == [Result.DONE]
 
@@ -708,7 +710,7 @@ def test_twins_do_it_once_and_both_find_it_done(fleet: Fleet, api: EquinixApi, r
     strange = api.add_device_by_hand(f"{PREFIX}strange").id
     together = threading.Barrier(2)
 
-    def twin() -> list[Verdict]:
+    def twin() -> list[Outcome]:
         operator = Operator(fleet, deleting(api, SystemClock()), SystemClock(), 0)
         operator.resolution = replace(operator.resolution, connection=fleet.connect())
         named = strange if remedy == "adopt" else machine_id

@@ -16,7 +16,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
-from shepherd_core.domain.remediation import Move, Rung, Step
+from shepherd_core.domain.remediation import NextStep, Step, StepName
 
 from tests.integration.bmdb.test_provisioning import MACHINE
 from tests.support.bmdb.breaking_connection import BreakingConnection
@@ -61,9 +61,9 @@ def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
     return fleet.open_session(connection=fleet.connect(settings))
 
 
-def attempt(session: Session, held: Work, step: Step = Step.REBOOT) -> list[Work]:
+def attempt(session: Session, held: Work, step: StepName = StepName.REBOOT) -> list[Work]:
     """Put on record that a step is about to be taken."""
-    return remediation.attempt(session, {held: (Move(Rung(step), 1), None)})
+    return remediation.attempt(session, {held: (NextStep(Step(step), 1), None)})
 
 
 def steps(fleet: Fleet) -> list[str]:
@@ -322,7 +322,7 @@ def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session
     fleet.connection.script("BEGIN; UPDATE machine_host_key SET host_key = 'another'")
     way.leave(leave)
     with ThreadPoolExecutor(1) as pool:
-        begun = pool.submit(attempt, session, held, Step.REINSTALL)
+        begun = pool.submit(attempt, session, held, StepName.REINSTALL)
         assert left.wait(20)
         fleet.wait_until_blocked(2)
         fleet.connection.script("COMMIT")

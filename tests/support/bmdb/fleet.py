@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
-    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.bmdb.work.work import HealthTimeouts
     from shepherd_core.domain.clock import Clock
     from shepherd_core.domain.machine import Process
     from shepherd_core.settings.functions import BmdbSettings
@@ -259,7 +259,11 @@ class Fleet:
 
 
 def claimed(
-    session: Session, process: Process, limit: int = 100, provider: str = PROVIDER, silence: Silence | None = None
+    session: Session,
+    process: Process,
+    limit: int = 100,
+    provider: str = PROVIDER,
+    silence: HealthTimeouts | None = None,
 ) -> list[work.Work]:
     """Claim until there is nothing to look at, as a loop does that has the time, and return all that was handed out."""
     found: list[work.Work] = []

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Departed, Intent, Ledger, Provided
-from shepherd_core.rules.drift import Kind, Look, agreed, compare
-from shepherd_core.rules.provisioning import Creation, Limits, reconcile
+from shepherd_core.rules.drift import Comparison, DriftKind, agreed, compare
+from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 
 YOUNG, FRESH = 600, 3600
 """Seconds; not those of the code, which must not change unnoticed."""
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
-LIMITS = Limits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
+LIMITS = PlanLimits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
 
 
 def uuid(number: int) -> UUID:
@@ -48,56 +48,56 @@ def left(machine: int, name: str = "gone", *, released: bool) -> Departed:
     return Departed(uuid(machine), ProviderId(name), released)
 
 
-def look(*listing: Machine, **ledger: Any) -> Look:
+def look(*listing: Machine, **ledger: Any) -> Comparison:
     """Return one look at both sides."""
-    return Look.of(listing, Ledger(**ledger))
+    return Comparison.of(listing, Ledger(**ledger))
 
 
 MISSING = ProviderStatus.MISSING
-CASES: dict[str, tuple[Look, Kind | None]] = {
-    "made by hand under our name": (look(listed()), Kind.ADOPTABLE),
-    "a creation that was begun": (look(listed(token=7), intents=(Intent(uuid(7), None),)), Kind.ADOPTABLE),
+CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
+    "made by hand under our name": (look(listed()), DriftKind.ADOPTABLE),
+    "a creation that was begun": (look(listed(token=7), intents=(Intent(uuid(7), None),)), DriftKind.ADOPTABLE),
     "a creation that was begun and failed": (
         look(listed(token=7, failed=True), intents=(Intent(uuid(7), None),)),
-        Kind.ADOPTABLE,
+        DriftKind.ADOPTABLE,
     ),
-    "forgotten and back": (look(listed(token=7), departed=(left(7, released=False),)), Kind.ADOPTABLE),
+    "forgotten and back": (look(listed(token=7), departed=(left(7, released=False),)), DriftKind.ADOPTABLE),
     "forgotten and back under a name without a token": (
         look(listed(), departed=(left(7, "a", released=False),)),
-        Kind.ADOPTABLE,
+        DriftKind.ADOPTABLE,
     ),
-    "a token that we never gave": (look(listed(token=7)), Kind.FOREIGN),
+    "a token that we never gave": (look(listed(token=7)), DriftKind.FOREIGN),
     "a token that we never gave, on a failed machine": (look(listed(token=7, failed=True)), None),
     "unknown and failed": (look(listed(failed=True)), None),
     "unknown and gone": (look(listed(status=MISSING)), None),
-    "released and there by its token": (look(listed(token=7), departed=(left(7, released=True),)), Kind.DISPUTED),
-    "released and there by its id": (look(listed(), departed=(left(7, "a", released=True),)), Kind.DISPUTED),
+    "released and there by its token": (look(listed(token=7), departed=(left(7, released=True),)), DriftKind.DISPUTED),
+    "released and there by its id": (look(listed(), departed=(left(7, "a", released=True),)), DriftKind.DISPUTED),
     "released and listed as gone": (look(listed(token=7, status=MISSING), departed=(left(7, released=True),)), None),
     "an id that was released, on which a creation was begun": (
         look(listed(token=7), intents=(Intent(uuid(7), None),), departed=(left(9, "a", released=True),)),
-        Kind.ADOPTABLE,
+        DriftKind.ADOPTABLE,
     ),
     "the token of a machine that we have": (
         look(listed(token=2), listed("b", token=2), provided=(known("b", 2),)),
-        Kind.DUPLICATED,
+        DriftKind.DUPLICATED,
     ),
     "the token of a machine that we have, which is not listed": (
         look(listed(token=2), provided=(known("b", 2, age_seconds=0),)),
-        Kind.DUPLICATED,
+        DriftKind.DUPLICATED,
     ),
     "the token of a creation that another has too": (
         look(listed(token=7), listed("b", token=7), intents=(Intent(uuid(7), None),)),
-        Kind.DUPLICATED,
+        DriftKind.DUPLICATED,
     ),
     "on both sides": (look(listed(), provided=(known(),)), None),
     "on both sides, assimilated with a foreign token": (look(listed(token=9), provided=(known(),)), None),
-    "given up by the provider": (look(listed(failed=True), provided=(known(),)), Kind.STRANDED),
-    "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), Kind.STRANDED),
+    "given up by the provider": (look(listed(failed=True), provided=(known(),)), DriftKind.STRANDED),
+    "given up by the provider and cleaned away": (look(provided=(known(status=FAILED),)), DriftKind.STRANDED),
     "given up by the provider and listed as gone": (
         look(listed(status=MISSING), provided=(known(status=FAILED),)),
-        Kind.VANISHED,
+        DriftKind.VANISHED,
     ),
-    "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), Kind.STRANDED),
+    "its release was asked for": (look(listed(), provided=(known(asked_seconds=1),)), DriftKind.STRANDED),
     "its release was just accepted": (look(listed(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
     "its release was accepted, and its listing may lag as long": (
         look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
@@ -105,33 +105,33 @@ CASES: dict[str, tuple[Look, Kind | None]] = {
     ),
     "its release was accepted long ago": (
         look(listed(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
-        Kind.STRANDED,
+        DriftKind.STRANDED,
     ),
     "released and gone": (look(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
     "released and listed as gone by the provider": (
         look(listed(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
         None,
     ),
-    "asked for, not accepted, and gone": (look(provided=(known(asked_seconds=1),)), Kind.VANISHED),
-    "gone": (look(provided=(known(),)), Kind.VANISHED),
+    "asked for, not accepted, and gone": (look(provided=(known(asked_seconds=1),)), DriftKind.VANISHED),
+    "gone": (look(provided=(known(),)), DriftKind.VANISHED),
     "young": (look(provided=(known(age_seconds=YOUNG),)), None),
-    "young and listed as gone": (look(listed(status=MISSING), provided=(known(age_seconds=1),)), Kind.VANISHED),
+    "young and listed as gone": (look(listed(status=MISSING), provided=(known(age_seconds=1),)), DriftKind.VANISHED),
     "listed as unused": (
         look(listed(availability=Availability.KNOWN_UNUSED), provided=(known(),)),
-        Kind.VANISHED,
+        DriftKind.VANISHED,
     ),
-    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH),)), Kind.DISPUTED),
-    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), Kind.VANISHED),
+    "gone, and its agent reports": (look(provided=(known(heartbeat_seconds=FRESH),)), DriftKind.DISPUTED),
+    "gone, and its agent fell silent": (look(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
     "listed as gone, and its agent reports": (
         look(listed(status=MISSING), provided=(known(heartbeat_seconds=1),)),
-        Kind.DISPUTED,
+        DriftKind.DISPUTED,
     ),
     "there, and its agent reports": (look(listed(), provided=(known(heartbeat_seconds=1),)), None),
 }
 
 
 @pytest.mark.parametrize(("seen", "kind"), CASES.values(), ids=CASES)
-def test_each_difference_has_its_class(seen: Look, kind: Kind | None) -> None:
+def test_each_difference_has_its_class(seen: Comparison, kind: DriftKind | None) -> None:
     """What may be done about a machine follows from its class alone."""
     difference = seen.differences.get(ProviderId("a"))
     assert (difference and difference.kind) == kind
@@ -166,21 +166,23 @@ GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
 @pytest.mark.parametrize(
     ("first", "second", "found"),
     [
-        (GONE, GONE, [(Kind.VANISHED, True)]),
-        (GONE, THERE, [(Kind.VANISHED, False)]),
-        (THERE, GONE, [(Kind.VANISHED, False)]),
-        (GONE, look(provided=(known(heartbeat_seconds=1),)), [(Kind.DISPUTED, False)]),
-        (look(listed(token=7), intents=(Intent(uuid(7), None),)), look(listed(token=7)), [(Kind.FOREIGN, False)]),
+        (GONE, GONE, [(DriftKind.VANISHED, True)]),
+        (GONE, THERE, [(DriftKind.VANISHED, False)]),
+        (THERE, GONE, [(DriftKind.VANISHED, False)]),
+        (GONE, look(provided=(known(heartbeat_seconds=1),)), [(DriftKind.DISPUTED, False)]),
+        (look(listed(token=7), intents=(Intent(uuid(7), None),)), look(listed(token=7)), [(DriftKind.FOREIGN, False)]),
         (THERE, THERE, []),
         (
             look(provided=(known(heartbeat_seconds=1),)),
             look(provided=(known(heartbeat_seconds=61),)),
-            [(Kind.DISPUTED, True)],
+            [(DriftKind.DISPUTED, True)],
         ),
     ],
     ids=["same", "went away", "came", "other class", "other machine", "none", "same, a minute later"],
 )
-def test_two_looks_agree_on_what_they_see_alike(first: Look, second: Look, found: list[tuple[Kind, bool]]) -> None:
+def test_two_looks_agree_on_what_they_see_alike(
+    first: Comparison, second: Comparison, found: list[tuple[DriftKind, bool]]
+) -> None:
     """One listing may be wrong in passing, and what follows from it may be for good."""
     assert [(difference.kind, both) for difference, both in agreed(first, second)] == found
 
@@ -246,12 +248,12 @@ _ledgers = st.builds(
 @given(listing=_listings, ledger=_ledgers, data=st.data())
 def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger: Ledger, data: st.DataObject) -> None:
     """Two classes for one machine would offer two ways out, of which one is wrong; so would an order that matters."""
-    seen = Look.of(listing, ledger)
+    seen = Comparison.of(listing, ledger)
     found = compare(seen.used, ledger)
     assert len({difference.provider_id for difference in found}) == len(found)
     assert {each.provider_id for each in found} <= {*seen.used, *(each.provider_id for each in ledger.provided)}
     assert INVALID not in seen.differences
-    shuffled = Look.of(data.draw(st.permutations(listing)), ledger)
+    shuffled = Comparison.of(data.draw(st.permutations(listing)), ledger)
     assert shuffled.differences == seen.differences
     for provided in ledger.provided:
         difference = seen.differences.get(provided.provider_id)
@@ -264,10 +266,12 @@ def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger:
             assert difference is not None
         if difference is not None:
             assert difference.machine_id == provided.machine_id
-            assert difference.kind in ((Kind.VANISHED, Kind.DISPUTED, Kind.STRANDED) if absent else (Kind.STRANDED,))
+            assert difference.kind in (
+                (DriftKind.VANISHED, DriftKind.DISPUTED, DriftKind.STRANDED) if absent else (DriftKind.STRANDED,)
+            )
 
 
-def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[Kind | None, UUID | None]:
+def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[DriftKind | None, UUID | None]:
     """Return class and machine id of the difference about one machine by the rules alone, with no thought of speed."""
     rows = {provided.provider_id: provided for provided in ledger.provided}
     uses = {Availability.KNOWN_USED: True, Availability.KNOWN_UNUSED: False}
@@ -280,20 +284,20 @@ def plainly(name: ProviderId, listing: list[Machine], ledger: Ledger) -> tuple[K
     claims = [each.token for each in used.values() if each.provider_id not in rows]
     claims += [each.machine_id for each in ledger.provided]
     if token is not None and claims.count(token) > 1:
-        return Kind.DUPLICATED, None
+        return DriftKind.DUPLICATED, None
     if token in [intent.machine_id for intent in ledger.intents]:
-        return Kind.ADOPTABLE, token
+        return DriftKind.ADOPTABLE, token
     return plainly_strange(used[name], ledger), None
 
 
-def plainly_strange(machine: Machine, ledger: Ledger) -> Kind | None:
+def plainly_strange(machine: Machine, ledger: Ledger) -> DriftKind | None:
     """Return the class of the difference about a machine that the BMDB has not, and that no other is taken for."""
     if machine.failed or machine.status is MISSING:
         return None
     if any(machine.token == each.machine_id or machine.provider_id == each.provider_id for each in gone(ledger, True)):
-        return Kind.DISPUTED
+        return DriftKind.DISPUTED
     ours = machine.token is None or any(machine.token == each.machine_id for each in gone(ledger, False))
-    return Kind.ADOPTABLE if ours else Kind.FOREIGN
+    return DriftKind.ADOPTABLE if ours else DriftKind.FOREIGN
 
 
 def gone(ledger: Ledger, released: bool) -> list[Departed]:
@@ -301,26 +305,26 @@ def gone(ledger: Ledger, released: bool) -> list[Departed]:
     return [departed for departed in ledger.departed if departed.released is released]
 
 
-def plainly_known(row: Provided, machine: Machine | None) -> Kind | None:
+def plainly_known(row: Provided, machine: Machine | None) -> DriftKind | None:
     """Return the class of the difference about a machine of the BMDB."""
     if machine is not None and machine.status is not MISSING:
         if row.released_seconds is not None:
-            return Kind.STRANDED if row.released_seconds > YOUNG else None
-        return Kind.STRANDED if row.asked_seconds is not None or machine.failed else None
+            return DriftKind.STRANDED if row.released_seconds > YOUNG else None
+        return DriftKind.STRANDED if row.asked_seconds is not None or machine.failed else None
     if row.released_seconds is not None:
         return None
     if machine is None and row.status is FAILED:
-        return Kind.STRANDED
+        return DriftKind.STRANDED
     if machine is None and row.age_seconds <= YOUNG:
         return None
     reports = row.heartbeat_seconds is not None and row.heartbeat_seconds <= FRESH
-    return Kind.DISPUTED if reports else Kind.VANISHED
+    return DriftKind.DISPUTED if reports else DriftKind.VANISHED
 
 
 @given(listing=_listings, ledger=_ledgers)
 def test_a_fleet_is_judged_as_each_of_its_machines(listing: list[Machine], ledger: Ledger) -> None:
     """Most machines are passed over at once, because fleets are large; none may be that is not as it should be."""
-    seen = Look.of(listing, ledger).differences
+    seen = Comparison.of(listing, ledger).differences
     names = {each.provider_id for each in listing} | {each.provider_id for each in ledger.provided}
     judged = {name: plainly(name, listing, ledger) for name in sorted(names)}
     wanted = {name: difference for name, difference in judged.items() if difference[0] is not None}
@@ -366,10 +370,10 @@ def test_no_order_changes_what_is_done_about_any_difference(
 ) -> None:
     """Neither side promises one; which machines a limit leaves for later must not change from pass to pass."""
     limits = replace(LIMITS, assimilate=True, max_machines=room and len(EVERYBODY) + room, chunk=1)
-    found = reconcile(listing, replace(AND_ALL, provided=tuple(provided)), limits)
-    assert found == reconcile(EVERYTHING, AND_ALL, limits)
-    told = Look.of(listing, replace(AND_ALL, provided=tuple(provided))).differences.values()
-    assert {difference.kind for difference in told} == set(Kind)
+    found = make_plan(listing, replace(AND_ALL, provided=tuple(provided)), limits)
+    assert found == make_plan(EVERYTHING, AND_ALL, limits)
+    told = Comparison.of(listing, replace(AND_ALL, provided=tuple(provided))).differences.values()
+    assert {difference.kind for difference in told} == set(DriftKind)
     if not room:
         several = (found.depart, found.take_back, found.set_aside, found.adopt, found.forget, found.assimilate)
         assert all(len(each) > 1 for each in several)
@@ -379,13 +383,13 @@ def test_no_order_changes_what_is_done_about_any_difference(
 @given(listing=_listings, ledger=_ledgers, assimilate=st.booleans())
 def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledger: Ledger, *, assimilate: bool) -> None:
     """It deals with some by itself; a second opinion of what is wrong would send operators after ghosts."""
-    plan = reconcile(listing, ledger, replace(LIMITS, assimilate=assimilate))
-    seen = Look.of(listing, ledger)
+    plan = make_plan(listing, ledger, replace(LIMITS, assimilate=assimilate))
+    seen = Comparison.of(listing, ledger)
     told = set(plan.differences)
     taken = {machine.provider_id for _, machine in plan.adopt} | {machine.provider_id for machine in plan.assimilate}
     for provider_id, difference in seen.differences.items():
-        assert (difference.words in told) + (provider_id in taken) + (difference.kind is Kind.STRANDED) == 1
-    assert len(told) + len(taken) == sum(each.kind is not Kind.STRANDED for each in seen.differences.values())
+        assert (difference.words in told) + (provider_id in taken) + (difference.kind is DriftKind.STRANDED) == 1
+    assert len(told) + len(taken) == sum(each.kind is not DriftKind.STRANDED for each in seen.differences.values())
     assert not set(plan.depart) & set(plan.set_aside)
     assert all(provided.released_seconds is not None for provided in plan.depart)
     released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
@@ -397,7 +401,7 @@ def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledge
 
 def plan(*listing: Machine, ledger: Ledger, **limits: Any) -> Any:
     """Return what the Provisioner does."""
-    return reconcile(listing, ledger, replace(LIMITS, **limits))
+    return make_plan(listing, ledger, replace(LIMITS, **limits))
 
 
 CAPACITY = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id="r")

@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.domain import errors
 from shepherd_core.domain.errors import (
     ConfigError,
-    Discrepancy,
+    DriftLimitExceeded,
     ProviderUnavailable,
     SessionExpired,
     ShepherdError,
@@ -71,7 +71,7 @@ def test_all_faults_of_the_settings_are_in_one_error() -> None:
 
 def test_a_discrepancy_names_every_machine() -> None:
     """A count alone would send people to look for them."""
-    error = Discrepancy(["a is missing", "b is unknown"])
+    error = DriftLimitExceeded(["a is missing", "b is unknown"])
     assert error.differences == ("a is missing", "b is unknown")
     assert "2 machines" in str(error)
     assert str(error).splitlines()[1:] == ["  - a is missing", "  - b is unknown"]

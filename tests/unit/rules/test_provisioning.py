@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.errors import Discrepancy, ListingInvalid
+from shepherd_core.domain.errors import DriftLimitExceeded, ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided
-from shepherd_core.rules.provisioning import Creation, Limits, Plan, reconcile
+from shepherd_core.rules.provisioning import Creation, Plan, PlanLimits, make_plan
 
-LIMITS = Limits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
+LIMITS = PlanLimits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 
@@ -53,7 +53,7 @@ def known(name: str, machine: int, *, status: ProviderStatus | None = None, set_
 
 def plan(*listing: Machine, ledger: Ledger | None = None, **limits: Any) -> Plan:
     """Return what is to be done, with the settings that a test does not name as they are by default."""
-    return reconcile(listing, ledger or Ledger(), replace(LIMITS, **limits))
+    return make_plan(listing, ledger or Ledger(), replace(LIMITS, **limits))
 
 
 def created(found: Plan) -> list[str | None]:
@@ -158,7 +158,7 @@ def test_machines_that_the_provider_says_are_gone_are_set_aside_and_stop_nobody(
     assert found.set_aside == ledger.provided
     assert len(found.differences) == 5
     assert created(found) == ["r"]
-    with pytest.raises(Discrepancy):
+    with pytest.raises(DriftLimitExceeded):
         plan(*listing, ledger=ledger, max_disputed=0)  # every difference
 
 
@@ -201,9 +201,9 @@ def test_machines_that_were_set_aside_before_stop_nobody() -> None:
     listing, capacity_left = [in_use("a")], capacity("r1")
     ledger = Ledger(provided=(known("a", 99), *gone, *new[:3]))
     assert created(plan(*listing, capacity_left, ledger=ledger)) == ["r1"]
-    with pytest.raises(Discrepancy):
+    with pytest.raises(DriftLimitExceeded):
         plan(*listing, capacity_left, ledger=replace(ledger, provided=(*ledger.provided, new[3])))
-    with pytest.raises(Discrepancy):
+    with pytest.raises(DriftLimitExceeded):
         plan(*listing, ledger=Ledger(provided=(known("a", 99), gone[0])), max_disputed=0)
 
 
@@ -284,14 +284,14 @@ def test_more_differences_than_are_tolerated_stop_the_pass(fleet: int, max_dispu
     strangers = [in_use(f"stranger-{number}") for number in range(tolerated + 1)]
     ledger = Ledger(provided=provided)
     assert len(plan(*listing, *strangers[1:], ledger=ledger, max_disputed=max_disputed).differences) == tolerated
-    with pytest.raises(Discrepancy) as caught:
+    with pytest.raises(DriftLimitExceeded) as caught:
         plan(*listing, *strangers, ledger=ledger, max_disputed=max_disputed)
     assert len(caught.value.differences) == tolerated + 1
 
 
 def test_a_discrepancy_names_every_machine_of_both_sides() -> None:
     """Whoever is woken by it must see what it is about."""
-    with pytest.raises(Discrepancy) as caught:
+    with pytest.raises(DriftLimitExceeded) as caught:
         plan(in_use("x"), in_use("y"), ledger=Ledger(provided=(known("p", 1), known("q", 2))))
     assert [text.split()[0] for text in caught.value.differences] == ["p", "q", "x", "y"]
     assert all(text in str(caught.value) for text in caught.value.differences)
@@ -299,7 +299,7 @@ def test_a_discrepancy_names_every_machine_of_both_sides() -> None:
 
 def test_an_empty_listing_of_a_fleet_stops_the_pass() -> None:
     """So looks a provider whose credential lost its project."""
-    with pytest.raises(Discrepancy):
+    with pytest.raises(DriftLimitExceeded):
         plan(ledger=Ledger(provided=tuple(known(f"m{number}", number) for number in range(4))))
 
 
@@ -526,7 +526,7 @@ _ledgers = st.builds(
     st.frozensets(_ids, max_size=3),
 )
 _limits = st.builds(
-    Limits,
+    PlanLimits,
     max_machines=st.integers(0, 8),
     chunk=st.integers(1, 5),
     max_disputed=st.just(1000),
@@ -537,17 +537,17 @@ _limits = st.builds(
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits, data=st.data())
 def test_the_plan_does_not_depend_on_the_order_of_the_listing(
-    listing: list[Machine], ledger: Ledger, limits: Limits, data: st.DataObject
+    listing: list[Machine], ledger: Ledger, limits: PlanLimits, data: st.DataObject
 ) -> None:
     """The order means nothing, and two passes over the same facts must not pull in different directions."""
     shuffled = data.draw(st.permutations(listing))
-    assert reconcile(shuffled, ledger, limits) == reconcile(listing, ledger, limits)
+    assert make_plan(shuffled, ledger, limits) == make_plan(listing, ledger, limits)
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
-def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger, limits: Limits) -> None:
+def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
     """Neither with what it creates nor with what it takes in; what was begun and waits keeps its place."""
-    found = reconcile(listing, ledger, limits)
+    found = make_plan(listing, ledger, limits)
     fresh = sum(creation.intent is None for creation in found.create)
     assert len(found.create) <= limits.chunk
     if limits.max_machines:
@@ -559,24 +559,24 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
 def test_what_waits_is_what_a_plan_without_the_limit_would_add(
-    listing: list[Machine], ledger: Ledger, limits: Limits
+    listing: list[Machine], ledger: Ledger, limits: PlanLimits
 ) -> None:
     """No more and no less; what the chunk leaves for the next pass does not wait for the limit."""
     limited, free = (
-        reconcile(listing, ledger, replace(limits, max_machines=limit, chunk=1000))
+        make_plan(listing, ledger, replace(limits, max_machines=limit, chunk=1000))
         for limit in (limits.max_machines, 0)
     )
     added, wanted = (len(found.assimilate) + len(found.create) for found in (limited, free))
     assert limited.waiting == wanted - added
-    assert reconcile(listing, ledger, limits).waiting == limited.waiting
+    assert make_plan(listing, ledger, limits).waiting == limited.waiting
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
 def test_a_plan_does_one_thing_at_most_with_each_machine_capacity_and_intent(
-    listing: list[Machine], ledger: Ledger, limits: Limits
+    listing: list[Machine], ledger: Ledger, limits: PlanLimits
 ) -> None:
     """Two machines on one capacity cannot be; an intent that is both repeated and forgotten makes an orphan."""
-    found = reconcile(listing, ledger, limits)
+    found = make_plan(listing, ledger, limits)
     used = {each.provider_id: each for each in listing if each.availability is Availability.KNOWN_USED}
     known_ids = {each.provider_id for each in ledger.provided}
 
@@ -606,9 +606,9 @@ def test_a_plan_does_one_thing_at_most_with_each_machine_capacity_and_intent(
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
-def test_every_machine_is_accounted_for(listing: list[Machine], ledger: Ledger, limits: Limits) -> None:
+def test_every_machine_is_accounted_for(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
     """A machine that is neither known, taken in nor named would never be noticed."""
-    found = reconcile(listing, ledger, replace(limits, max_machines=0))
+    found = make_plan(listing, ledger, replace(limits, max_machines=0))
     told = {text.split()[0] for text in found.differences}
     known_ids = {each.provider_id for each in ledger.provided}
     taken = {machine.provider_id for _, machine in found.adopt} | {machine.provider_id for machine in found.assimilate}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.machine import Capability, WorkEvent
-from shepherd_core.domain.remediation import Line, Move, Rung, Step, Taken, Waits
-from shepherd_core.rules.remediation import DEFAULT, climb, healthy_until, next_move, parse, possible
+from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, StepName, Timeouts
+from shepherd_core.rules.remediation import DEFAULT, healthy_until, next_step, parse_policy, past_attempts, possible
 from shepherd_core.settings.functions import RecovererSettings, load
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
 EVERYTHING = frozenset(Capability)
-LADDER = parse("reboot:3,power-cycle:2,quarantine")
+LADDER = parse_policy("reboot:3,power-cycle:2,quarantine")
 
 
 def at(seconds: float) -> datetime:
@@ -28,30 +28,32 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def taken(*steps: str, failed: str | None = None, every: float = HOUR) -> list[Taken]:
+def taken(*steps: str, failed: str | None = None, every: float = HOUR) -> list[PastAttempt]:
     """Return attempts at these steps, one after the other, all of them concluded."""
-    return [Taken(step, at(number * every), failed, concluded=True) for number, step in enumerate(steps)]
+    return [PastAttempt(step, at(number * every), failed, concluded=True) for number, step in enumerate(steps)]
 
 
-def move(attempts: Sequence[Taken], ladder: Sequence[Rung] = LADDER, can: frozenset[Capability] = EVERYTHING) -> Move:
+def move(
+    attempts: Sequence[PastAttempt], ladder: Sequence[Step] = LADDER, can: frozenset[Capability] = EVERYTHING
+) -> NextStep:
     """Return what is next long after these attempts."""
-    return next_move(ladder, can, "closet", attempts, at(1000 * HOUR))
+    return next_step(ladder, can, "closet", attempts, at(1000 * HOUR))
 
 
 def test_the_default_ladder_begins_with_a_reboot_and_destroys_nothing() -> None:
     """What nobody asked for must not cost anybody their data."""
-    rungs = parse(DEFAULT)
+    rungs = parse_policy(DEFAULT)
     assert [(rung.step, rung.attempts) for rung in rungs] == [("reboot", 3), ("power-cycle", 2), ("quarantine", 1)]
 
 
 def test_a_rung_may_have_waits_of_its_own() -> None:
     """A reinstall takes longer than a reboot; what a rung does not say is as for all."""
-    first, second, last = parse(
-        " restart-agent , reinstall:2:settle=900:grace=7200, quarantine", Waits(settle=60, grace=600, cooldown=30)
+    first, second, last = parse_policy(
+        " restart-agent , reinstall:2:settle=900:grace=7200, quarantine", Timeouts(settle=60, grace=600, cooldown=30)
     )
-    assert first == Rung(Step.RESTART_AGENT, 1, Waits(settle=0, grace=600, cooldown=30))
-    assert second == Rung(Step.REINSTALL, 2, Waits(settle=900, grace=7200, cooldown=30))
-    assert last.step is Step.QUARANTINE
+    assert first == Step(StepName.RESTART_AGENT, 1, Timeouts(settle=0, grace=600, cooldown=30))
+    assert second == Step(StepName.REINSTALL, 2, Timeouts(settle=900, grace=7200, cooldown=30))
+    assert last.step is StepName.QUARANTINE
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_a_rung_may_have_waits_of_its_own() -> None:
 def test_what_is_no_ladder_is_refused_in_words(text: str, wanted: str) -> None:
     """A ladder that is not what its author meant power-cycles machines."""
     with pytest.raises(ValueError, match=wanted.replace("(", r"\(")):
-        parse(text)
+        parse_policy(text)
 
 
 def test_the_ladder_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +91,7 @@ def test_the_ladder_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
     monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "60")
     (settings,) = load(RecovererSettings)
-    assert settings.rungs[0] == Rung(Step.REBOOT, 2, Waits(settle=120, grace=60, cooldown=600))
+    assert settings.rungs[0] == Step(StepName.REBOOT, 2, Timeouts(settle=120, grace=60, cooldown=600))
     monkeypatch.setenv("SHEPHERD_LADDER", "kick")
     with pytest.raises(ConfigError, match="SHEPHERD_LADDER is 'kick': Value error, 'kick' is no step"):
         load(RecovererSettings)
@@ -119,42 +121,44 @@ def test_a_rung_that_the_provider_lacks_is_skipped_and_said_so_once() -> None:
     """Whoever reads the history must not wonder where the reboots are."""
     found = move([], can=frozenset({Capability.POWER_CYCLE}))
     assert (found.rung.step, found.skipped) == (
-        Step.POWER_CYCLE,
-        ((Step.REBOOT, "the provider closet cannot reboot machines"),),
+        StepName.POWER_CYCLE,
+        ((StepName.REBOOT, "the provider closet cannot reboot machines"),),
     )
     assert move(taken("power-cycle"), can=frozenset({Capability.POWER_CYCLE})).skipped == ()
     last = move(taken(*["reboot"] * 3), can=frozenset({Capability.REBOOT}))
-    assert (last.rung.step, [step for step, _ in last.skipped]) == (Step.QUARANTINE, [Step.POWER_CYCLE])
+    assert (last.rung.step, [step for step, _ in last.skipped]) == (StepName.QUARANTINE, [StepName.POWER_CYCLE])
 
 
 def test_what_turned_out_not_to_be_supported_is_not_tried_again() -> None:
     """A provider may be able to in general, and not with this machine."""
     found = move(taken("reboot", failed="NotSupported: the BMC offers no reset"))
-    assert (found.rung.step, found.number) == (Step.POWER_CYCLE, 1)
+    assert (found.rung.step, found.number) == (StepName.POWER_CYCLE, 1)
 
 
 def test_attempts_that_failed_count_once_in_the_time_that_each_is_given() -> None:
     """A provider that is away for ten minutes must not bring every silent machine into quarantine."""
     away = "ProviderUnavailable: 503"
     assert move(taken(*["reboot"] * 20, failed=away, every=60)).number == 2
-    assert move(taken(*["reboot"] * 3, failed=away, every=1800)).rung.step is Step.POWER_CYCLE
-    assert move(taken(*["reboot"] * 3, every=60)).rung.step is Step.POWER_CYCLE, "those that did not fail count each"
+    assert move(taken(*["reboot"] * 3, failed=away, every=1800)).rung.step is StepName.POWER_CYCLE
+    assert move(taken(*["reboot"] * 3, every=60)).rung.step is StepName.POWER_CYCLE, (
+        "those that did not fail count each"
+    )
 
 
 def test_an_attempt_that_died_counts_and_is_waited_for_but_not_repeated() -> None:
     """Perhaps the machine is booting, or being installed: a second time would break it."""
-    died = [Taken("reboot", at(0))]
-    found = next_move(LADDER, EVERYTHING, "closet", died, at(1799))
-    assert (found.rung.step, found.concludes) == (Step.REBOOT, True)
-    later = next_move(LADDER, EVERYTHING, "closet", died, at(1800))
-    assert (later.rung.step, later.number, later.concludes) == (Step.REBOOT, 2, False)
+    died = [PastAttempt("reboot", at(0))]
+    found = next_step(LADDER, EVERYTHING, "closet", died, at(1799))
+    assert (found.rung.step, found.concludes) == (StepName.REBOOT, True)
+    later = next_step(LADDER, EVERYTHING, "closet", died, at(1800))
+    assert (later.rung.step, later.number, later.concludes) == (StepName.REBOOT, 2, False)
 
 
 def test_a_quarantine_that_died_is_repeated() -> None:
     """It has no effect outside."""
-    attempts = [*taken(*["reboot"] * 3, *["power-cycle"] * 2), Taken("quarantine", at(999 * HOUR))]
-    found = next_move(LADDER, EVERYTHING, "closet", attempts, at(999 * HOUR + 1))
-    assert (found.rung.step, found.concludes) == (Step.QUARANTINE, False)
+    attempts = [*taken(*["reboot"] * 3, *["power-cycle"] * 2), PastAttempt("quarantine", at(999 * HOUR))]
+    found = next_step(LADDER, EVERYTHING, "closet", attempts, at(999 * HOUR + 1))
+    assert (found.rung.step, found.concludes) == (StepName.QUARANTINE, False)
     assert found.told == "still silent after reboot 3 times, power-cycle 2 times"
 
 
@@ -169,12 +173,12 @@ def test_a_quarantine_that_died_is_repeated() -> None:
 )
 def test_what_a_provider_can_do_of_a_ladder(ladder: str, can: frozenset[Capability], steps: list[str]) -> None:
     """A Recoverer that can do nothing but give up is refused."""
-    assert list(possible(parse(ladder), can)) == steps
+    assert list(possible(parse_policy(ladder), can)) == steps
 
 
-def lines(*events: tuple[str, str | None, str | None]) -> list[Line]:
+def lines(*events: tuple[str, str | None, str | None]) -> list[HistoryLine]:
     """Return lines of history an hour apart: event, step, cause."""
-    return [Line(event, at(number * HOUR), rung, cause) for number, (event, rung, cause) in enumerate(events)]
+    return [HistoryLine(event, at(number * HOUR), rung, cause) for number, (event, rung, cause) in enumerate(events)]
 
 
 def test_the_position_is_read_from_the_history() -> None:
@@ -187,10 +191,10 @@ def test_the_position_is_read_from_the_history() -> None:
         (WorkEvent.FAILED, None, "ProviderRefused: no"),
         (WorkEvent.ATTEMPTED, "power-cycle", None),
     )
-    assert climb(history) == [
-        Taken("reboot", at(HOUR), None, concluded=True),
-        Taken("reboot", at(3 * HOUR), "ProviderRefused: no", concluded=True),
-        Taken("power-cycle", at(5 * HOUR)),
+    assert past_attempts(history) == [
+        PastAttempt("reboot", at(HOUR), None, concluded=True),
+        PastAttempt("reboot", at(3 * HOUR), "ProviderRefused: no", concluded=True),
+        PastAttempt("power-cycle", at(5 * HOUR)),
     ]
 
 
@@ -200,7 +204,7 @@ def test_the_ladder_begins_anew_after_a_healthy_while_and_after_quarantine(event
     history = lines(
         (WorkEvent.ATTEMPTED, "reboot", None), (event, None, None), (WorkEvent.ATTEMPTED, "power-cycle", None)
     )
-    assert [attempt.step for attempt in climb(history)] == ["power-cycle"]
+    assert [attempt.step for attempt in past_attempts(history)] == ["power-cycle"]
 
 
 @pytest.mark.parametrize(
@@ -224,46 +228,46 @@ def test_a_healthy_while_is_from_agent_start_or_last_attempt_to_last_heartbeat(
     assert healthy_until([], known[0], known[1], HOUR) is None, "there is nothing to forget"
 
 
-steps = st.sampled_from([*Step, "sing"])
+steps = st.sampled_from([*StepName, "sing"])
 capabilities = st.frozensets(st.sampled_from(list(Capability)))
 
 
 @st.composite
-def ladders(draw: st.DrawFn) -> tuple[Rung, ...]:
+def ladders(draw: st.DrawFn) -> tuple[Step, ...]:
     """Return any ladder."""
-    before = draw(st.lists(st.sampled_from(list(Step)[:-1]), min_size=1, unique=True))
-    return parse(",".join([*(f"{step}:{draw(st.integers(1, 5))}" for step in before), "quarantine"]))
+    before = draw(st.lists(st.sampled_from(list(StepName)[:-1]), min_size=1, unique=True))
+    return parse_policy(",".join([*(f"{step}:{draw(st.integers(1, 5))}" for step in before), "quarantine"]))
 
 
 @given(ladders(), capabilities, st.lists(st.tuples(st.sampled_from(["died", "failed", "done"]), st.integers(0, 7200))))
 def test_every_climb_ends_and_never_goes_down(
-    ladder: tuple[Rung, ...], can: frozenset[Capability], fates: list[tuple[str, int]]
+    ladder: tuple[Step, ...], can: frozenset[Capability], fates: list[tuple[str, int]]
 ) -> None:
     """Whatever becomes of the attempts; and what a provider cannot do is never asked of it."""
-    attempts: list[Taken] = []
+    attempts: list[PastAttempt] = []
     now, height = 0.0, 0
     order = [rung.step for rung in ladder]
     most = sum(rung.attempts for rung in ladder)
     for fate, wait in [*fates, *[("done", 7200)] * most]:
         now += wait
-        found = next_move(ladder, can, "closet", attempts, at(now))
-        assert found.rung.step in {*possible(ladder, can), Step.QUARANTINE}
+        found = next_step(ladder, can, "closet", attempts, at(now))
+        assert found.rung.step in {*possible(ladder, can), StepName.QUARANTINE}
         assert order.index(found.rung.step) >= height
         height = order.index(found.rung.step)
         assert 1 <= found.number <= found.rung.attempts
         if found.concludes:
-            attempts[-1] = Taken(attempts[-1].step, attempts[-1].at, None, concluded=True)
-        elif found.rung.step is not Step.QUARANTINE:
+            attempts[-1] = PastAttempt(attempts[-1].step, attempts[-1].at, None, concluded=True)
+        elif found.rung.step is not StepName.QUARANTINE:
             cause = "ProviderUnavailable: ?" if fate == "failed" else None
-            attempts.append(Taken(found.rung.step, at(now), cause, concluded=fate != "died"))
-    assert next_move(ladder, can, "closet", attempts, at(now + 7200)).rung.step is Step.QUARANTINE
+            attempts.append(PastAttempt(found.rung.step, at(now), cause, concluded=fate != "died"))
+    assert next_step(ladder, can, "closet", attempts, at(now + 7200)).rung.step is StepName.QUARANTINE
 
 
 @given(st.text(alphabet="reboot:,quarantine=123 x", max_size=40))
 def test_any_text_is_a_ladder_or_refused(text: str) -> None:
     """Nothing else may leave the parser."""
     try:
-        rungs: Any = parse(text)
+        rungs: Any = parse_policy(text)
     except ValueError:
         return
-    assert rungs[-1].step is Step.QUARANTINE
+    assert rungs[-1].step is StepName.QUARANTINE

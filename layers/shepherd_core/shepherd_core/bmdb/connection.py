@@ -45,7 +45,7 @@ _TIMESTAMPTZ = 1184  # the number of the type in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections, disk full), shutdown
 
 
-def storable(text: str) -> str:
+def sanitize_for_db(text: str) -> str:
     """Return *text*, which a stranger wrote, as the database can hold it: UTF-8 without NUL."""
     return text.encode(errors="replace").decode().replace("\0", "?")
 

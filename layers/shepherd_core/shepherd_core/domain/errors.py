@@ -217,7 +217,7 @@ class ListingInvalid(ProviderError):
     """The provider's listing is incomplete or contradicts itself, so nothing may be concluded from it."""
 
 
-class Discrepancy(ShepherdError):
+class DriftLimitExceeded(ShepherdError):
     """The provider and the BMDB disagree about too many machines to act on either."""
 
     def __init__(self, differences: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class Unhealthy(StrEnum):
     """How a machine is silent."""
 
     SILENT = "fell silent"
@@ -15,22 +15,22 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Cell:
+class LocationStats:
     """What is known of some machines that have an agent."""
 
     reporting: int = 0
     """Machines that reported lately, of the sample."""
-    quiet: Counter[Kind] = field(default_factory=Counter)
+    quiet: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that said nothing for half of the patience with them, of the sample. None that are paused, nor any
     whose recovery was tried and failed since: those are known, and accuse nobody."""
-    due: Counter[Kind] = field(default_factory=Counter)
+    due: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that are due for recovery now, and neither tried nor rebooted lately."""
-    recovered: Counter[Kind] = field(default_factory=Counter)
+    recovered: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that are being recovered, or were rebooted lately."""
 
-    def __add__(self, other: Cell) -> Cell:
+    def __add__(self, other: LocationStats) -> LocationStats:
         """Return the figures of both together."""
-        return Cell(
+        return LocationStats(
             self.reporting + other.reporting,
             self.quiet + other.quiet,
             self.due + other.due,

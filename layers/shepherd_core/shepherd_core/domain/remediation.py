@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-class Step(StrEnum):
+class StepName(StrEnum):
     """What can be done about a machine that is silent."""
 
     RESTART_AGENT = "restart-agent"
@@ -24,7 +24,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Timeouts:
     """How long to wait after a step, in seconds."""
 
     settle: float = 120
@@ -36,16 +36,16 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Step:
     """A step of a ladder, and how often it is taken."""
 
-    step: Step
+    step: StepName
     attempts: int = 1
-    waits: Waits = Waits()
+    waits: Timeouts = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HistoryLine:
     """A line of a machine's history that is about its recovery."""
 
     event: str
@@ -55,7 +55,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PastAttempt:
     """An attempt that counts: from when it was begun, unless it is known that the step was not taken."""
 
     step: str
@@ -69,22 +69,22 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class NextStep:
     """What is to be done about a machine."""
 
-    rung: Rung
+    rung: Step
     number: int
     """Of the attempts at this rung; 1 is the first."""
     concludes: bool = False
     """The step was begun before and may have been taken: it is not repeated, but the machine waited for."""
-    skipped: tuple[tuple[Step, str], ...] = ()
+    skipped: tuple[tuple[StepName, str], ...] = ()
     """Rungs below that were passed over since the last attempt, and why."""
     told: str = ""
     """What was done before, in words."""
 
     def __str__(self) -> str:
         """Return it in words."""
-        if self.rung.step is Step.QUARANTINE:
+        if self.rung.step is StepName.QUARANTINE:
             return f"{self.rung.step}: {self.told}"
         if self.concludes:
             return f"wait for what came of {self.rung.step}"

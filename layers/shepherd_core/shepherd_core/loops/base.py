@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.recovery.remediation import Spared
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Silence, Work
+    from shepherd_core.bmdb.work.work import HealthTimeouts, Work
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.errors import NoLongerDue
@@ -47,7 +47,7 @@ class Admission:
     """Why machines that seem to be due are not to be claimed, in words."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """What the function is to report about that."""
-    silence: Silence | None = None
+    silence: HealthTimeouts | None = None
     """When an agent counts as silent, for the loop that looks for that."""
     idle: bool = False
     """Nothing is due: a claim would find nothing."""

@@ -2,7 +2,7 @@
 The Provisioner: turns unused capacity at the provider into machines of the BMDB.
 
 A pass takes the provider's lock, lists both sides at the same time, lets
-``reconcile`` decide, and carries the plan out step by step. Before the provider
+``make_plan`` decide, and carries the plan out step by step. Before the provider
 is asked for a machine, an intent is written whose machine id is the token of
 the creation; so whenever a pass dies, the next one finds the intent, and with
 it either the machine that came of it or the capacity to try again on.
@@ -19,9 +19,15 @@ from shepherd_core import telemetry
 from shepherd_core.bmdb.listings import departures, provisioning
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
-from shepherd_core.domain.errors import CapacityTaken, Discrepancy, ProviderError, ProviderRefused, TimeLimitExceeded
+from shepherd_core.domain.errors import (
+    CapacityTaken,
+    DriftLimitExceeded,
+    ProviderError,
+    ProviderRefused,
+    TimeLimitExceeded,
+)
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.rules.provisioning import Plan, reconcile
+from shepherd_core.rules.provisioning import Plan, make_plan
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import Machine
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.records import Intent
-    from shepherd_core.rules.provisioning import Creation, Limits
+    from shepherd_core.rules.provisioning import Creation, PlanLimits
 
 CREATE_SECONDS = 60.0
 """What one creation at the provider may take."""
@@ -46,7 +52,7 @@ REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RateLimits:
     """How fast, in seconds."""
 
     session_seconds: float
@@ -61,7 +67,9 @@ class Pace:
 class Provisioner:
     """One provider's Provisioner. As many may be started as like: one works, the others leave."""
 
-    def __init__(self, provider: Provider, connection: Connection, clock: Clock, limits: Limits, pace: Pace) -> None:
+    def __init__(
+        self, provider: Provider, connection: Connection, clock: Clock, limits: PlanLimits, pace: RateLimits
+    ) -> None:
         self._provider = provider
         self._connection = connection
         self._clock = clock
@@ -77,7 +85,7 @@ class Provisioner:
             telemetry.info("nothing is provisioned", reason=reason)
             return Plan()
         listing = self._provider.list_machines(deadline)
-        return reconcile(listing, provisioning.ledger(self._connection, name), self._limits)
+        return make_plan(listing, provisioning.ledger(self._connection, name), self._limits)
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
@@ -118,8 +126,8 @@ class Provisioner:
         listing = session.begin(lambda: self._provider.list_machines(deadline))
         ledger = provisioning.ledger(self._connection, self._provider.name)
         try:
-            return reconcile(listing(), ledger, self._limits)
-        except Discrepancy as error:
+            return make_plan(listing(), ledger, self._limits)
+        except DriftLimitExceeded as error:
             for difference in error.differences:
                 telemetry.error("discrepancy", difference=difference)
             raise

@@ -30,12 +30,20 @@ from shepherd_core.domain.errors import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.health import Kind
+from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import Move, Step, Waits
+from shepherd_core.domain.remediation import NextStep, StepName, Timeouts
 from shepherd_core.loops.base import Admission
-from shepherd_core.rules.circuit_breaker import WHOLE, Budgets, by_number, by_share, ssh_outages, total, where
-from shepherd_core.rules.remediation import DEFAULT, climb, healthy_until, next_move, parse, possible
+from shepherd_core.rules.circuit_breaker import (
+    WHOLE_PROVIDER,
+    BreakerLimits,
+    by_number,
+    by_share,
+    ssh_outages,
+    total,
+    where,
+)
+from shepherd_core.rules.remediation import DEFAULT, healthy_until, next_step, parse_policy, past_attempts, possible
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -45,13 +53,13 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.recovery.remediation import Spared
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Silence, Work
+    from shepherd_core.bmdb.work.work import HealthTimeouts, Work
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.errors import NoLongerDue
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.domain.remediation import Rung
+    from shepherd_core.domain.remediation import Step
     from shepherd_core.loops.base import Attempt
 
 
@@ -68,11 +76,11 @@ class Recoverer:
         self,
         provider: Provider,
         *,
-        silence: Silence,
+        silence: HealthTimeouts,
         settle_seconds: float,
         backoff: Backoff,
-        budgets: Budgets | None = None,
-        ladder: Sequence[Rung] | None = None,
+        budgets: BreakerLimits | None = None,
+        ladder: Sequence[Step] | None = None,
         healthy_seconds: float = 3600,
     ) -> None:
         """
@@ -87,9 +95,9 @@ class Recoverer:
         self.backoff = backoff
         self._outage = _Outage()
         self._provider = provider
-        self._ladder = ladder or parse(DEFAULT, Waits(settle=settle_seconds))
+        self._ladder = ladder or parse_policy(DEFAULT, Timeouts(settle=settle_seconds))
         self._healthy_seconds = healthy_seconds
-        self._budgets = budgets or Budgets()
+        self._budgets = budgets or BreakerLimits()
 
     @property
     def guard(self) -> Recoverer:
@@ -99,7 +107,7 @@ class Recoverer:
     def admit(self, session: Session) -> Admission:
         """Hold back where too many machines are silent, and admit as many as were counted elsewhere."""
         provider = self._provider.name
-        held, look = self._judge(session, suspension.look(session, provider, self.silence))
+        held, look = self._judge(session, suspension.take_snapshot(session, provider, self.silence))
         self._judged_by = look.silence
         if (patience := look.silence.recover_silent_seconds) > self.silence.silence_seconds:
             # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
@@ -117,18 +125,18 @@ class Recoverer:
         quiet = total(look.cells.values()).quiet
         counts = {
             Metric.HELD_BACK: len(held) + len(outages),
-            Metric.SILENT: quiet[Kind.SILENT],
-            Metric.NEVER_REPORTED: quiet[Kind.NEVER],
+            Metric.SILENT: quiet[Unhealthy.SILENT],
+            Metric.NEVER_REPORTED: quiet[Unhealthy.NEVER],
             Metric.QUARANTINED: look.quarantined,
             Metric.NO_ACCESS: look.no_access,
         }
         words = tuple(f"{where(location)}: {reason}" for location, reason in sorted([*held.items(), *outages.items()]))
-        limit = 0 if WHOLE in held else look.claimable
+        limit = 0 if WHOLE_PROVIDER in held else look.claimable
         if held and not look.idle:
             limit += self._overridden(session, look.silence)
         return Admission(limit, words, counts, look.silence, idle=look.idle)
 
-    def _overridden(self, session: Session, silence: Silence) -> int:
+    def _overridden(self, session: Session, silence: HealthTimeouts) -> int:
         """Return how many machines may be taken although recovery is held back where they are."""
         taken = overrides.take(session, self._provider.name, silence)
         for each in taken:
@@ -143,7 +151,7 @@ class Recoverer:
             )
         return sum(each.due for each in taken)
 
-    def _ssh_outages(self, session: Session, look: suspension.Look) -> dict[str, str]:
+    def _ssh_outages(self, session: Session, look: suspension.HealthSnapshot) -> dict[str, str]:
         """Put on record where SSH has an outage; there, machines that did not come back have no more done to them."""
         outages = ssh_outages(look.ssh)
         if outages.keys() != look.outages:
@@ -154,16 +162,20 @@ class Recoverer:
             telemetry.warning("recovery waits: SSH has an outage", where=where(location), reason=reason)
         return outages
 
-    def _judge(self, session: Session, look: suspension.Look) -> tuple[dict[str, str], suspension.Look]:
+    def _judge(
+        self, session: Session, look: suspension.HealthSnapshot
+    ) -> tuple[dict[str, str], suspension.HealthSnapshot]:
         """Return where to hold back and why, and what is due elsewhere."""
         held = by_share(look.cells, self._budgets)
-        while WHOLE not in held:
+        while WHOLE_PROVIDER not in held:
             if held:
-                look = suspension.look(session, self._provider.name, self.silence, passed_over=held, before=look)
+                look = suspension.take_snapshot(
+                    session, self._provider.name, self.silence, passed_over=held, before=look
+                )
             over = by_number(look.cells, self._budgets, held)
             if not over:
                 break
-            held = over if WHOLE in over else held | over
+            held = over if WHOLE_PROVIDER in over else held | over
         return held, look
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
@@ -174,24 +186,24 @@ class Recoverer:
             if rung.step not in steps:
                 telemetry.warning("a step of the ladder is skipped: the provider cannot take it", step=rung.step)
 
-    def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, Move]:
+    def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
         """Find each machine's place on the ladder, and put on record what is going to be tried."""
-        moves: dict[Work, tuple[Move, datetime | None]] = {}
+        moves: dict[Work, tuple[NextStep, datetime | None]] = {}
         for work, past in remediation.past(session, works).items():
-            taken = climb(past.history)
+            taken = past_attempts(past.history)
             until = healthy_until(taken, past.started_at, past.heard_at, self._healthy_seconds)
-            move = next_move(
+            move = next_step(
                 self._ladder, self._provider.capabilities, self._provider.name, [] if until else taken, past.now
             )
             moves[work] = move, until
         return {work: moves[work][0] for work in remediation.attempt(session, moves)}
 
-    def work_on(self, attempt: Attempt) -> Move:
+    def work_on(self, attempt: Attempt) -> NextStep:
         """Take the step that was decided. A provider that has accepted it was asked once, whatever happens here."""
         work, move = attempt.work, attempt.decision
         telemetry.info("recovery goes on", machine_id=work.machine_id, decision=str(move), skipped=move.skipped)
         try:
-            if move.concludes or move.rung.step in {Step.RESTART_AGENT, Step.QUARANTINE}:
+            if move.concludes or move.rung.step in {StepName.RESTART_AGENT, StepName.QUARANTINE}:
                 attempt.deadline.confirm()
             else:
                 self._ask(move.rung.step, work.provider_id, attempt.deadline)
@@ -200,9 +212,9 @@ class Recoverer:
                 attempt.not_taken = move.rung.step
                 attempt.host_key = work.host_key  # nothing was done, so the machine is the one that we know
             raise
-        return cast("Move", move)
+        return cast("NextStep", move)
 
-    def _ask(self, step: Step, provider_id: ProviderId | None, deadline: Deadline) -> None:
+    def _ask(self, step: StepName, provider_id: ProviderId | None, deadline: Deadline) -> None:
         """Ask the provider to take the step, unless it fails for everybody."""
         if provider_id is None:
             message = "the machine is not provided by anyone"
@@ -211,11 +223,11 @@ class Recoverer:
         deadline.check()
         try:
             match step:
-                case Step.REBOOT:
+                case StepName.REBOOT:
                     self._provider.reboot(provider_id, deadline)
-                case Step.POWER_CYCLE:
+                case StepName.POWER_CYCLE:
                     self._provider.power_cycle(provider_id, deadline)
-                case Step.REINSTALL:
+                case StepName.REINSTALL:
                     self._provider.reinstall(provider_id, deadline)
         except (ProviderUnavailable, ProviderUnusable) as error:
             self._outage.failed(error)
@@ -233,9 +245,9 @@ class Recoverer:
         """End the work on machines that are well; nothing was done to them."""
         return remediation.spare(session, spared)
 
-    def finish(self, session: Session, done: Mapping[Work, Move]) -> set[UUID]:
+    def finish(self, session: Session, done: Mapping[Work, NextStep]) -> set[UUID]:
         """Drop the tags of the agents that are gone, so that the machines need an agent start; or give machines up."""
-        given_up = {work: move.told for work, move in done.items() if move.rung.step is Step.QUARANTINE}
+        given_up = {work: move.told for work, move in done.items() if move.rung.step is StepName.QUARANTINE}
         ended: set[UUID] = set()
         if given_up:
             ended |= remediation.quarantine(session, given_up)
@@ -249,7 +261,7 @@ class Recoverer:
                 rung.waits.settle,
                 grace_seconds=rung.waits.grace,
                 cooldown_seconds=rung.waits.cooldown,
-                rebooted=rung.step is not Step.RESTART_AGENT,
+                rebooted=rung.step is not StepName.RESTART_AGENT,
             )
         return ended
 

@@ -63,7 +63,7 @@ _SUSPENDED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """How much one invocation takes on."""
 
     concurrency: int
@@ -97,7 +97,7 @@ class _Run(Generic[F]):
     loop: Loop[F]
     session: Session
     clock: Clock
-    limits: Limits
+    limits: RunLimits
     deadline: Deadline
     counts: Counter[Metric] = field(default_factory=Counter)
     running: dict[Work, Attempt] = field(default_factory=dict)
@@ -281,7 +281,7 @@ def run(
     provider: str,
     connection: Connection,
     clock: Clock,
-    limits: Limits,
+    limits: RunLimits,
     *,
     deadline: Deadline,
     runtime_info: str,
@@ -344,7 +344,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRun:
     """What an invocation would begin with."""
 
     work: list[Work]
@@ -356,14 +356,14 @@ class Rehearsal:
     """As in ``Admission``."""
 
 
-def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: Limits) -> Rehearsal:
+def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits) -> DryRun:
     """
     Return what an invocation would claim first, by claiming it and undoing that: nothing is changed.
 
     And what it would claim if recovery were not held back, where it is.
     """
 
-    def unit() -> Rehearsal:
+    def unit() -> DryRun:
         session = Session.open(connection, clock, f"{loop.process}/{provider}", "dry run", limits.session_seconds)
         admission = loop.admit(session)
 
@@ -381,6 +381,6 @@ def rehearse(loop: Loop[Any], provider: str, connection: Connection, clock: Cloc
             while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
                 suspended += more
                 decisions |= loop.decide(session, more)
-        return Rehearsal(work, suspended, decisions, admission.held_back)
+        return DryRun(work, suspended, decisions, admission.held_back)
 
     return connection.rehearse(unit)

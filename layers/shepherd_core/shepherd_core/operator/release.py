@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.bmdb.listings import departures
 from shepherd_core.domain.errors import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.adopt_forget import Finished, Result, Verdict, absent, machine_id_of
+from shepherd_core.operator.adopt_forget import OnePhase, Outcome, Result, absent, machine_id_of
 from shepherd_core.rules.drift import YOUNG_SECONDS, alive
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.rules.drift import Look
+    from shepherd_core.rules.drift import Comparison
 
 RELEASE_SECONDS = 60.0
 """What one release at the provider may take."""
@@ -37,16 +37,16 @@ class Release:
     machine_ids: tuple[UUID, ...]
     order: Order
 
-    def judge(self, first: Look, second: Look) -> list[Verdict]:
+    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``Remedy``."""
         return [self._judge(machine_id, first, second) for machine_id in self.machine_ids]
 
-    def _judge(self, machine_id: UUID, first: Look, second: Look) -> Verdict:
+    def _judge(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
         provided = second.machine(machine_id)
         if provided is None:
             return absent(machine_id, second)
         name = provided.provider_id
-        verdict = Verdict(Result.REFUSED, "", name, machine_id)
+        verdict = Outcome(Result.REFUSED, "", name, machine_id)
         if provided.released_seconds is not None and not second.has(name):
             return verdict.now(Result.BEGUN, "released")
         if first.machine(machine_id) is None or first.has(name) != second.has(name):
@@ -58,7 +58,9 @@ class Release:
             return verdict.now(Result.REFUSED, words)
         return verdict.now(Result.READY, "will be given back")
 
-    def do(self, session: Session, provider: Provider, verdict: Verdict, look: Look, deadline: Deadline) -> Verdict:
+    def do(
+        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    ) -> Outcome:
         """See ``Remedy``. The record comes first, so that whoever finds the machine gone finds why."""
         del look
         machine_id, name = machine_id_of(verdict), verdict.provider_id or ProviderId("")
@@ -75,7 +77,7 @@ class Release:
         departures.accept(session, machine_id)
         return verdict.now(Result.BEGUN, "accepted; until the provider lists it no more it counts as a machine")
 
-    def finish(self, session: Session, provider: Provider, verdict: Verdict, look: Look) -> Verdict:
+    def finish(self, session: Session, provider: Provider, verdict: Outcome, look: Comparison) -> Outcome:
         """See ``Remedy``. What is still listed here is left to the Provisioner."""
         if verdict.result is not Result.BEGUN or verdict.provider_id is None or look.has(verdict.provider_id):
             return verdict
@@ -84,20 +86,20 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping(Finished):
+class CancelRelease(OnePhase):
     """Keep machines after all whose release was asked for and did not happen."""
 
     machine_ids: tuple[UUID, ...]
 
-    def judge(self, first: Look, second: Look) -> list[Verdict]:
+    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``Remedy``."""
         return [self._judge(machine_id, first, second) for machine_id in self.machine_ids]
 
-    def _judge(self, machine_id: UUID, first: Look, second: Look) -> Verdict:
+    def _judge(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
         provided = second.machine(machine_id)
         if provided is None:
             return absent(machine_id, second, gone=Result.REFUSED)
-        verdict = Verdict(Result.REFUSED, "", provided.provider_id, machine_id)
+        verdict = Outcome(Result.REFUSED, "", provided.provider_id, machine_id)
         if provided.asked_seconds is None:
             return verdict.now(Result.DONE, "is not to be released")
         if provided.released_seconds is not None:
@@ -109,7 +111,9 @@ class Keeping(Finished):
             return verdict.now(Result.REFUSED, words)
         return verdict.now(Result.READY, "will be kept")
 
-    def do(self, session: Session, provider: Provider, verdict: Verdict, look: Look, deadline: Deadline) -> Verdict:
+    def do(
+        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    ) -> Outcome:
         """See ``Remedy``."""
         del look, deadline
         departures.withdraw(session, provider.name, machine_id_of(verdict))

@@ -19,7 +19,7 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.errors import ProviderError, TimeLimitExceeded, WorkConflict
 from shepherd_core.operator.adopt_forget import Result
-from shepherd_core.rules.drift import Look
+from shepherd_core.rules.drift import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.operator.adopt_forget import Remedy, Verdict
+    from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
 
 LOCK_SECONDS = 120.0
 """For which a Provisioner that is at work, or another operator, is waited for."""
@@ -37,7 +37,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
+class TwoPhase:
     """What is done about one provider's machines on an operator's behalf."""
 
     provider: Provider
@@ -49,7 +49,7 @@ class Resolution:
     interval_seconds: float
     """Between two looks at least."""
 
-    def look(self, deadline: Deadline) -> Look:
+    def look(self, deadline: Deadline) -> Comparison:
         """
         Return what both sides say now, and change nothing.
 
@@ -58,14 +58,16 @@ class Resolution:
             BmdbError: the BMDB did.
         """
         listing = self.provider.list_machines(deadline)
-        return Look.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
+        return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
 
-    def look_again(self, first: Look, deadline: Deadline) -> Look:
+    def look_again(self, first: Comparison, deadline: Deadline) -> Comparison:
         """Return the same once more, when the interval is over. Raises what ``look`` raises."""
         self._wait(first)
         return self.look(deadline)
 
-    def carry_out(self, remedy: Remedy, first: Look, deadline: Deadline, runtime_info: str) -> list[Verdict]:
+    def carry_out(
+        self, remedy: OperatorAction, first: Comparison, deadline: Deadline, runtime_info: str
+    ) -> list[Outcome]:
         """
         Look again, do what both looks allow, and return what became of each machine. May run twice.
 
@@ -83,7 +85,9 @@ class Resolution:
                 verdicts = [remedy.finish(session, self.provider, verdict, last) for verdict in verdicts]
             return verdicts
 
-    def _do(self, remedy: Remedy, session: Session, verdict: Verdict, look: Look, deadline: Deadline) -> Verdict:
+    def _do(
+        self, remedy: OperatorAction, session: Session, verdict: Outcome, look: Comparison, deadline: Deadline
+    ) -> Outcome:
         if verdict.result is not Result.READY:
             return verdict
         session.poke()
@@ -94,11 +98,11 @@ class Resolution:
         telemetry.info("resolved", **done.told)
         return done
 
-    def _look_in(self, session: Session, deadline: Deadline) -> Look:
+    def _look_in(self, session: Session, deadline: Deadline) -> Comparison:
         listing = session.keep_alive(lambda: self.provider.list_machines(deadline))
-        return Look.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
+        return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
 
-    def _wait(self, first: Look) -> None:
+    def _wait(self, first: Comparison) -> None:
         self.clock.sleep(max(0.0, first.at + self.interval_seconds - self.clock.monotonic()))
 
     @contextmanager

@@ -16,12 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.health import Access, Cell, Kind
+from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-WHOLE = ""
+WHOLE_PROVIDER = ""
 """Names the provider as a whole where locations are named. Machines without a location are in no other cell."""
 
 _UNREACHED = 3
@@ -31,7 +31,7 @@ _WITNESSES_WANTED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Limit:
     """How many machines may be silent in one way; more are held back."""
 
     machines: int
@@ -40,17 +40,17 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
+class BreakerLimits:
     """How many machines may be silent at once."""
 
-    silent: Budget = Budget(20, 0.2)
-    never: Budget = Budget(20, 0.5)
+    silent: Limit = Limit(20, 0.2)
+    never: Limit = Limit(20, 0.5)
     smallest_fleet: int = 10
     """A share of fewer machines means nothing."""
 
-    def of(self, kind: Kind) -> Budget:
+    def of(self, kind: Unhealthy) -> Limit:
         """Return the budget for machines that are silent in this way."""
-        return self.silent if kind is Kind.SILENT else self.never
+        return self.silent if kind is Unhealthy.SILENT else self.never
 
 
 def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
@@ -63,20 +63,20 @@ def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
         location: reason for location, each in ssh.items() if location is not None and (reason := _unreachable(each))
     }
     if not found and (reason := _unreachable(sum(ssh.values(), Access()))):
-        return {WHOLE: reason}
+        return {WHOLE_PROVIDER: reason}
     return found
 
 
-def by_share(cells: Mapping[str | None, Cell], budgets: Budgets) -> dict[str, str]:
+def by_share(cells: Mapping[str | None, LocationStats], budgets: BreakerLimits) -> dict[str, str]:
     """
     Return which locations are to be held back for the shares of their machines that are quiet, and why.
 
     *cells* has a cell for each location, None: of machines without one. If it is
-    the provider, then ``WHOLE`` alone is returned.
+    the provider, then ``WHOLE_PROVIDER`` alone is returned.
     """
     whole = total(cells.values())
     if reason := _no_witness(whole, budgets) or _share(whole, budgets):
-        return {WHOLE: reason}
+        return {WHOLE_PROVIDER: reason}
     return {
         location: reason
         for location, cell in cells.items()
@@ -84,13 +84,13 @@ def by_share(cells: Mapping[str | None, Cell], budgets: Budgets) -> dict[str, st
     }
 
 
-def by_number(cells: Mapping[str | None, Cell], budgets: Budgets, held: Iterable[str]) -> dict[str, str]:
+def by_number(cells: Mapping[str | None, LocationStats], budgets: BreakerLimits, held: Iterable[str]) -> dict[str, str]:
     """
     Return which locations besides *held* are to be held back for the number of their due machines, and why.
 
     Only if none is, the provider is judged, by what is not held back: what is
     not going to be rebooted spends nothing. If it is the provider, then
-    ``WHOLE`` alone is returned.
+    ``WHOLE_PROVIDER`` alone is returned.
     """
     rest = {location: cell for location, cell in cells.items() if location not in set(held)}
     over = {
@@ -99,18 +99,18 @@ def by_number(cells: Mapping[str | None, Cell], budgets: Budgets, held: Iterable
         if location is not None and (reason := _number(cell, budgets))
     }
     if not over and (reason := _number(total(rest.values()), budgets)):
-        return {WHOLE: reason}
+        return {WHOLE_PROVIDER: reason}
     return over
 
 
 def where(location: str) -> str:
-    """Return what people call the *location*, or ``WHOLE``."""
-    return f"location {location}" if location != WHOLE else "the whole provider"
+    """Return what people call the *location*, or ``WHOLE_PROVIDER``."""
+    return f"location {location}" if location != WHOLE_PROVIDER else "the whole provider"
 
 
-def total(cells: Iterable[Cell]) -> Cell:
+def total(cells: Iterable[LocationStats]) -> LocationStats:
     """Return the figures of all *cells* together."""
-    return sum(cells, Cell())
+    return sum(cells, LocationStats())
 
 
 def _unreachable(access: Access) -> str | None:
@@ -122,7 +122,7 @@ def _unreachable(access: Access) -> str | None:
     )
 
 
-def _no_witness(whole: Cell, budgets: Budgets) -> str | None:
+def _no_witness(whole: LocationStats, budgets: BreakerLimits) -> str | None:
     """Return why nobody can tell whether reports arrive at all, in however small a fleet."""
     if whole.reporting:
         return None
@@ -132,19 +132,19 @@ def _no_witness(whole: Cell, budgets: Budgets) -> str | None:
     return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(quiet.items()))
 
 
-def _share(cell: Cell, budgets: Budgets) -> str | None:
+def _share(cell: LocationStats, budgets: BreakerLimits) -> str | None:
     """Return why too large a share is quiet: of those that ever reported, or, that never did, of all."""
-    ever = cell.reporting + cell.quiet[Kind.SILENT]
-    for kind, fleet in ((Kind.SILENT, ever), (Kind.NEVER, ever + cell.quiet[Kind.NEVER])):
+    ever = cell.reporting + cell.quiet[Unhealthy.SILENT]
+    for kind, fleet in ((Unhealthy.SILENT, ever), (Unhealthy.NEVER, ever + cell.quiet[Unhealthy.NEVER])):
         share = budgets.of(kind).share
         if fleet >= budgets.smallest_fleet and cell.quiet[kind] > round(share * fleet, 9):
             return f"{cell.quiet[kind]} of {fleet} machines {kind}, the budget is {100 * share:g} %"
     return None
 
 
-def _number(cell: Cell, budgets: Budgets) -> str | None:
+def _number(cell: LocationStats, budgets: BreakerLimits) -> str | None:
     """Return why too many are due. Where none is, nothing has to be held back."""
-    for kind in Kind:
+    for kind in Unhealthy:
         due, recovered, allowed = cell.due[kind], cell.recovered[kind], budgets.of(kind).machines
         if due and due + recovered > allowed:
             machines = f"{due} machine{'' if due == 1 else 's'} {kind}"

@@ -25,7 +25,7 @@ FRESH_SECONDS = 3600.0
 """A heartbeat that is not older than this is a sign of life, whatever the provider says."""
 
 
-class Kind(StrEnum):
+class DriftKind(StrEnum):
     """The class of a difference; each has exactly one."""
 
     ADOPTABLE = "adoptable"
@@ -45,10 +45,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Drift:
     """One machine about which the sides disagree."""
 
-    kind: Kind
+    kind: DriftKind
     provider_id: ProviderId
     machine_id: UUID | None = None
     """In the BMDB: a machine, or the creation whose machine this is. None: the BMDB has neither."""
@@ -57,17 +57,17 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Comparison:
     """What a complete listing and the BMDB said at one time."""
 
     used: Mapping[ProviderId, Machine]
     ledger: Ledger
-    differences: Mapping[ProviderId, Difference]
+    differences: Mapping[ProviderId, Drift]
     at: float
     """By the clock of whoever looked."""
 
     @classmethod
-    def of(cls, listing: Sequence[Machine], ledger: Ledger, at: float = 0.0) -> Look:
+    def of(cls, listing: Sequence[Machine], ledger: Ledger, at: float = 0.0) -> Comparison:
         """
         Compare a complete *listing* with the *ledger*.
 
@@ -87,7 +87,7 @@ class Look:
         return next((provided for provided in self.ledger.provided if provided.machine_id == machine_id), None)
 
 
-def agreed(first: Look, second: Look) -> list[tuple[Difference, bool]]:
+def agreed(first: Comparison, second: Comparison) -> list[tuple[Drift, bool]]:
     """
     Return the differences of both looks by provider id, as last seen, and whether the looks agree on each.
 
@@ -102,7 +102,7 @@ def agreed(first: Look, second: Look) -> list[tuple[Difference, bool]]:
     ]
 
 
-def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Difference]:
+def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:
     """Return the differences between the machines *used* at the provider and the *ledger*, by provider id."""
     known, missing = ledger.known, ProviderStatus.MISSING
     strangers = [used[name] for name in used.keys() - known.keys()]
@@ -120,31 +120,31 @@ def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Differen
     return sorted((difference for difference in found if difference), key=lambda difference: difference.provider_id)
 
 
-def _judge_strangers(strangers: Sequence[Machine], ledger: Ledger) -> list[Difference | None]:
+def _judge_strangers(strangers: Sequence[Machine], ledger: Ledger) -> list[Drift | None]:
     """Return what is wrong with each machine in use that the BMDB has not."""
     claims = _claims(strangers, ledger)
     begun = {intent.machine_id for intent in ledger.intents}
     forgotten = {departed.machine_id for departed in ledger.departed if not departed.released}
     released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
 
-    def judge(machine: Machine) -> Difference | None:
+    def judge(machine: Machine) -> Drift | None:
         name, token = machine.provider_id, machine.token
         strange = f"{name} is in use at the provider and not in the BMDB"
         if others := sorted(claimant for claimant in claims[token] if claimant != name):
-            kind, words = Kind.DUPLICATED, f"{name} carries the token {token}, and so does {', '.join(others)}"
+            kind, words = DriftKind.DUPLICATED, f"{name} carries the token {token}, and so does {', '.join(others)}"
         elif token in begun:
-            return Difference(Kind.ADOPTABLE, name, token, f"{strange}, which began to create it")
+            return Drift(DriftKind.ADOPTABLE, name, token, f"{strange}, which began to create it")
         elif machine.failed or machine.status is ProviderStatus.MISSING:
             return None  # it is nobody's any more
         elif token in released or name in released:
-            kind, words = Kind.DISPUTED, f"{name} was released and is in use at the provider"
+            kind, words = DriftKind.DISPUTED, f"{name} was released and is in use at the provider"
         elif token in forgotten:
-            kind, words = Kind.ADOPTABLE, f"{strange}, which has forgotten it as machine {token}"
+            kind, words = DriftKind.ADOPTABLE, f"{strange}, which has forgotten it as machine {token}"
         elif token is None:
-            kind, words = Kind.ADOPTABLE, strange
+            kind, words = DriftKind.ADOPTABLE, strange
         else:
-            kind, words = Kind.FOREIGN, f"{strange}, which never gave its token {token}"
-        return Difference(kind, name, None, words)
+            kind, words = DriftKind.FOREIGN, f"{strange}, which never gave its token {token}"
+        return Drift(kind, name, None, words)
 
     return [judge(machine) for machine in strangers]
 
@@ -161,7 +161,7 @@ def _claims(strangers: Sequence[Machine], ledger: Ledger) -> Mapping[UUID | None
     return claims
 
 
-def _judge_known(provided: Provided, machine: Machine | None) -> Difference | None:
+def _judge_known(provided: Provided, machine: Machine | None) -> Drift | None:
     if machine is None or machine.status is ProviderStatus.MISSING:
         found = _absent(provided, listed=machine is not None)
     else:
@@ -169,31 +169,31 @@ def _judge_known(provided: Provided, machine: Machine | None) -> Difference | No
     if found is None:
         return None
     words = f"{provided.provider_id} (machine {provided.machine_id}) {found[1]}"
-    return Difference(found[0], provided.provider_id, provided.machine_id, words)
+    return Drift(found[0], provided.provider_id, provided.machine_id, words)
 
 
-def _present(provided: Provided, machine: Machine) -> tuple[Kind, str] | None:
+def _present(provided: Provided, machine: Machine) -> tuple[DriftKind, str] | None:
     """Return what is wrong with a machine of the BMDB that the provider has in use."""
     if provided.released_seconds is not None:
         late = provided.released_seconds > YOUNG_SECONDS
-        return (Kind.STRANDED, "is still in use although its release was accepted") if late else None
+        return (DriftKind.STRANDED, "is still in use although its release was accepted") if late else None
     if provided.asked_seconds is not None:
-        return Kind.STRANDED, "was to be released, and whether the provider heard of it is not on record"
-    return (Kind.STRANDED, "is one that the provider gave up on") if machine.failed else None
+        return DriftKind.STRANDED, "was to be released, and whether the provider heard of it is not on record"
+    return (DriftKind.STRANDED, "is one that the provider gave up on") if machine.failed else None
 
 
-def _absent(provided: Provided, *, listed: bool) -> tuple[Kind, str] | None:
+def _absent(provided: Provided, *, listed: bool) -> tuple[DriftKind, str] | None:
     """Return what is wrong with a machine of the BMDB that the provider has not in use; *listed*: and says so."""
     if provided.released_seconds is not None:
         return None  # as was wanted
     if provided.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT and not listed:
-        return Kind.STRANDED, "is one that the provider gave up on and lists no more"
+        return DriftKind.STRANDED, "is one that the provider gave up on and lists no more"
     if provided.age_seconds <= YOUNG_SECONDS and not listed:
         return None
     words = "is in the BMDB and not in use at the provider"
     if alive(provided):
-        return Kind.DISPUTED, f"{words}, but its agent reported {provided.heartbeat_seconds:.0f} s ago"
-    return Kind.VANISHED, words
+        return DriftKind.DISPUTED, f"{words}, but its agent reported {provided.heartbeat_seconds:.0f} s ago"
+    return DriftKind.VANISHED, words
 
 
 def alive(provided: Provided) -> bool:

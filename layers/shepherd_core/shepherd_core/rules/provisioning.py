@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import Discrepancy
+from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.machine import INVALID
-from shepherd_core.rules.drift import Kind, Look, refuse_duplicates
+from shepherd_core.rules.drift import Comparison, DriftKind, refuse_duplicates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PlanLimits:
     """How far one pass may go."""
 
     max_machines: int
@@ -72,7 +72,7 @@ class Plan:
     """One line for each machine about which the two sides disagree; nothing but ``set_aside`` is done about it."""
 
 
-def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Plan:
+def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) -> Plan:
     """
     Compare the provider's complete *listing* with the *ledger* and return what to do.
 
@@ -80,7 +80,7 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         ListingInvalid: the listing contradicts itself.
         Discrepancy: the two disagree about too many machines to trust either; names them all.
     """
-    look = Look.of(listing, ledger)
+    look = Comparison.of(listing, ledger)
     used, known = look.used, ledger.known
     unused, occupied = _capacity(listing, look)
     # What is done, and what waits for the limits, is sorted, and so does not depend on the order of a listing.
@@ -93,22 +93,24 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     adopt = [
         (intents[each.machine_id], used[each.provider_id])
         for each in found
-        if each.kind is Kind.ADOPTABLE and each.machine_id is not None
+        if each.kind is DriftKind.ADOPTABLE and each.machine_id is not None
     ]
     unknown = [
         used[each.provider_id]
         for each in found
-        if each.kind in (Kind.ADOPTABLE, Kind.FOREIGN) and each.machine_id is None
+        if each.kind in (DriftKind.ADOPTABLE, DriftKind.FOREIGN) and each.machine_id is None
     ]
     missing = [
         known[each.provider_id]
         for each in found
-        if each.kind in (Kind.VANISHED, Kind.DISPUTED) and each.provider_id in known
+        if each.kind in (DriftKind.VANISHED, DriftKind.DISPUTED) and each.provider_id in known
     ]
     settling = {
         machine.provider_id for machine in (*(each for _, each in adopt), *(unknown if limits.assimilate else ()))
     }
-    differences = [each.words for each in found if each.kind is not Kind.STRANDED and each.provider_id not in settling]
+    differences = [
+        each.words for each in found if each.kind is not DriftKind.STRANDED and each.provider_id not in settling
+    ]
     tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
     # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what is
     # missing although it is listed, as gone: then there is no doubt which side is right.
@@ -116,7 +118,7 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
         provided for provided in missing if provided.set_aside or provided.quarantined or provided.provider_id in used
     ]
     if len(differences) - (len(explained) if tolerated else 0) > tolerated:
-        raise Discrepancy(sorted(differences))
+        raise DriftLimitExceeded(sorted(differences))
 
     settled = len(known) - len(depart) + len(adopt)
     assimilate = unknown[: _room(limits, settled)] if limits.assimilate else []
@@ -144,7 +146,7 @@ def reconcile(listing: Sequence[Machine], ledger: Ledger, limits: Limits) -> Pla
     )
 
 
-def _capacity(listing: Sequence[Machine], look: Look) -> tuple[list[Machine], set[str | None]]:
+def _capacity(listing: Sequence[Machine], look: Comparison) -> tuple[list[Machine], set[str | None]]:
     """Return the capacity that no machine of either side is, by name, and the names of what machines in use occupy."""
     if len(look.used) == len(listing) and not look.ledger.intents:
         return [], set()  # nothing is unused, and nobody asks what is occupied
@@ -164,7 +166,7 @@ def _unfinished(
     unused: Sequence[Machine],
     occupied: set[str | None],
     ledger: Ledger,
-    limits: Limits,
+    limits: PlanLimits,
 ) -> tuple[list[Creation], list[Intent]]:
     """Return which interrupted creations to repeat, with their old token, and which to give up."""
     offered = {
@@ -196,6 +198,6 @@ def _fresh(unused: Sequence[Machine], ledger: Ledger) -> list[Creation]:
     ]
 
 
-def _room(limits: Limits, managed: int) -> int | None:
+def _room(limits: PlanLimits, managed: int) -> int | None:
     """Return how many machines may be added to so many; None: any number."""
     return max(0, limits.max_machines - managed) if limits.max_machines else None

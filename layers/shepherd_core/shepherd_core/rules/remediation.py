@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.machine import Capability, WorkEvent
-from shepherd_core.domain.remediation import Line, Move, Rung, Step, Taken, Waits
+from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, StepName, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -27,13 +27,13 @@ MOST_ATTEMPTS = 100
 
 
 NEEDS = {
-    Step.REBOOT: Capability.REBOOT,
-    Step.POWER_CYCLE: Capability.POWER_CYCLE,
-    Step.REINSTALL: Capability.REINSTALL,
+    StepName.REBOOT: Capability.REBOOT,
+    StepName.POWER_CYCLE: Capability.POWER_CYCLE,
+    StepName.REINSTALL: Capability.REINSTALL,
 }
 
 
-def parse(text: str, waits: Waits | None = None) -> tuple[Rung, ...]:
+def parse_policy(text: str, waits: Timeouts | None = None) -> tuple[Step, ...]:
     """
     Return the ladder that *text* describes, as ``reboot:3,power-cycle:2,quarantine``; *waits* where it says nothing.
 
@@ -43,23 +43,23 @@ def parse(text: str, waits: Waits | None = None) -> tuple[Rung, ...]:
     Raises:
         ValueError: it is no ladder; says what was wanted.
     """
-    rungs: list[Rung] = []
+    rungs: list[Step] = []
     for part in text.split(","):
         name, *rest = (word.strip() for word in part.split(":"))
-        if name not in list(Step):
-            message = f"{name!r} is no step: {', '.join(Step)} are"
+        if name not in list(StepName):
+            message = f"{name!r} is no step: {', '.join(StepName)} are"
             raise ValueError(message)
-        rungs.append(_rung(Step(name), rest, waits or Waits()))
+        rungs.append(_rung(StepName(name), rest, waits or Timeouts()))
     steps = [rung.step for rung in rungs]
     if len(set(steps)) < len(steps):
         twice = max(steps, key=steps.count)
         message = f"{twice} is there more than once: say how often with {twice}:{steps.count(twice)}"
         raise ValueError(message)
-    if steps[-1] is not Step.QUARANTINE or Step.QUARANTINE in steps[:-1]:
-        message = f"the last step was wanted to be {Step.QUARANTINE}, and no other"
+    if steps[-1] is not StepName.QUARANTINE or StepName.QUARANTINE in steps[:-1]:
+        message = f"the last step was wanted to be {StepName.QUARANTINE}, and no other"
         raise ValueError(message)
     if len(steps) == 1:
-        message = f"a step before {Step.QUARANTINE} was wanted"
+        message = f"a step before {StepName.QUARANTINE} was wanted"
         raise ValueError(message)
     if sum(rung.attempts for rung in rungs) > MOST_ATTEMPTS:
         message = f"at most {MOST_ATTEMPTS} attempts in all were wanted"
@@ -67,13 +67,13 @@ def parse(text: str, waits: Waits | None = None) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-def _rung(step: Step, words: Sequence[str], waits: Waits) -> Rung:
+def _rung(step: StepName, words: Sequence[str], waits: Timeouts) -> Step:
     attempts = 1
-    values = {"settle": 0.0 if step is Step.RESTART_AGENT else waits.settle}
+    values = {"settle": 0.0 if step is StepName.RESTART_AGENT else waits.settle}
     values |= {"grace": waits.grace, "cooldown": waits.cooldown}
     for word in words:
         name, equals, value = word.partition("=")
-        if step is Step.QUARANTINE:
+        if step is StepName.QUARANTINE:
             message = f"{step} was wanted without {word!r}: it is the end"
             raise ValueError(message)
         if not equals and name.isdecimal() and 1 <= int(name) <= MOST_ATTEMPTS:
@@ -86,49 +86,49 @@ def _rung(step: Step, words: Sequence[str], waits: Waits) -> Rung:
                 "cooldown= with whole seconds, at most a week"
             )
             raise ValueError(message)
-    return Rung(step, attempts, Waits(**values))
+    return Step(step, attempts, Timeouts(**values))
 
 
 DEFAULT = "reboot:3,power-cycle:2,quarantine"
 
 
-def possible(ladder: Iterable[Rung], capabilities: Collection[Capability]) -> tuple[Step, ...]:
+def possible(ladder: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepName, ...]:
     """Return the steps of the *ladder* before quarantine that a provider with these *capabilities* can take."""
     return tuple(
         rung.step
         for rung in ladder
-        if rung.step is not Step.QUARANTINE and NEEDS.get(rung.step) in {None, *capabilities}
+        if rung.step is not StepName.QUARANTINE and NEEDS.get(rung.step) in {None, *capabilities}
     )
 
 
-def climb(history: Iterable[Line]) -> list[Taken]:
+def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     """
     Return the attempts since the bottom, oldest first, from the lines of a machine's history in their order.
 
     A step that was not taken is no attempt, unless the provider refused it for this machine: else a machine that is
     always refused would never get to the next rung. Lines of one moment may come in any order.
     """
-    taken: list[Taken] = []
+    taken: list[PastAttempt] = []
     dropped: set[int] = set()
     for line in history:
         match line.event:
             case WorkEvent.HEALTHY | WorkEvent.UNQUARANTINED:
                 taken, dropped = [], set()
             case WorkEvent.ATTEMPTED if line.rung is not None:
-                taken.append(Taken(line.rung, line.at))
+                taken.append(PastAttempt(line.rung, line.at))
             case WorkEvent.NOT_TAKEN if taken:
                 last = taken.pop()
                 if not (line.cause or "").startswith(_REFUSALS):
                     dropped.add(len(taken))
-                taken.append(Taken(last.step, last.at, line.cause, concluded=True, refused=True))
+                taken.append(PastAttempt(last.step, last.at, line.cause, concluded=True, refused=True))
             case WorkEvent.FINISHED | WorkEvent.FAILED if taken and not taken[-1].concluded:
                 last = taken.pop()
-                taken.append(Taken(last.step, last.at, line.cause, concluded=True))
+                taken.append(PastAttempt(last.step, last.at, line.cause, concluded=True))
     return [attempt for number, attempt in enumerate(taken) if number not in dropped]
 
 
 def healthy_until(
-    taken: Sequence[Taken], started_at: datetime | None, heard_at: datetime | None, healthy_seconds: float
+    taken: Sequence[PastAttempt], started_at: datetime | None, heard_at: datetime | None, healthy_seconds: float
 ) -> datetime | None:
     """
     Return until when the machine was healthy for so long that its ladder begins at the bottom again; None: not so.
@@ -142,9 +142,13 @@ def healthy_until(
     return heard_at if (heard_at - since).total_seconds() >= healthy_seconds else None
 
 
-def next_move(
-    ladder: Sequence[Rung], capabilities: Collection[Capability], provider: str, taken: Sequence[Taken], now: datetime
-) -> Move:
+def next_step(
+    ladder: Sequence[Step],
+    capabilities: Collection[Capability],
+    provider: str,
+    taken: Sequence[PastAttempt],
+    now: datetime,
+) -> NextStep:
     """
     Return what is to be done about a machine after the attempts that were *taken*, oldest first.
 
@@ -155,12 +159,12 @@ def next_move(
     heights = [steps.index(attempt.step) for attempt in taken if attempt.step in steps]
     if taken and not taken[-1].concluded and taken[-1].step in steps:
         rung = ladder[steps.index(taken[-1].step)]
-        if rung.step is not Step.QUARANTINE and (now - taken[-1].at).total_seconds() < rung.waits.grace:
-            return Move(rung, _used(rung, taken), concludes=True)
+        if rung.step is not StepName.QUARANTINE and (now - taken[-1].at).total_seconds() < rung.waits.grace:
+            return NextStep(rung, _used(rung, taken), concludes=True)
     highest = max(heights, default=0)
     skipped = []
     for height, rung in enumerate(ladder):
-        if height < highest or rung.step is Step.QUARANTINE:
+        if height < highest or rung.step is StepName.QUARANTINE:
             continue
         needed = NEEDS.get(rung.step)
         if needed is not None and needed not in capabilities:
@@ -168,11 +172,11 @@ def next_move(
                 skipped.append((rung.step, f"the provider {provider} cannot {needed} machines"))
             continue
         if (used := _used(rung, taken)) < rung.attempts:
-            return Move(rung, used + 1, skipped=tuple(skipped))
-    return Move(ladder[-1], 1, skipped=tuple(skipped), told=_told(taken))
+            return NextStep(rung, used + 1, skipped=tuple(skipped))
+    return NextStep(ladder[-1], 1, skipped=tuple(skipped), told=_told(taken))
 
 
-def _used(rung: Rung, taken: Iterable[Taken]) -> int:
+def _used(rung: Step, taken: Iterable[PastAttempt]) -> int:
     """Return how many attempts at the rung count; those that failed count once in the time that each is given."""
     used, last = 0, None
     for attempt in taken:
@@ -187,7 +191,7 @@ def _used(rung: Rung, taken: Iterable[Taken]) -> int:
     return used
 
 
-def _told(taken: Sequence[Taken]) -> str:
+def _told(taken: Sequence[PastAttempt]) -> str:
     parts = [
         f"{beginning} {words}"
         for beginning, refused in (("still silent after", False), ("the provider refused", True))
@@ -197,5 +201,5 @@ def _told(taken: Sequence[Taken]) -> str:
 
 
 def _counted(steps: Iterable[str]) -> str:
-    counts = Counter(step for step in steps if step != Step.QUARANTINE)
+    counts = Counter(step for step in steps if step != StepName.QUARANTINE)
     return ", ".join(f"{step} {number} time{'' if number == 1 else 's'}" for step, number in counts.items())

@@ -15,9 +15,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.domain.remediation import Rung, Waits
-from shepherd_core.rules.circuit_breaker import Budget, Budgets
-from shepherd_core.rules.remediation import DEFAULT, parse
+from shepherd_core.domain.remediation import Step, Timeouts
+from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.remediation import DEFAULT, parse_policy
 
 PREFIX = "SHEPHERD_"
 
@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=1, le=1_000)]
 
 
 def _ladder(text: str) -> str:
-    parse(text)
+    parse_policy(text)
     return text
 
 
@@ -226,11 +226,11 @@ class BreakerSettings(Settings):
     )
 
     @property
-    def budgets(self) -> Budgets:
+    def budgets(self) -> BreakerLimits:
         """Return how many machines may be silent at once."""
-        return Budgets(
-            silent=Budget(self.breaker_silent_machines, self.breaker_silent_share),
-            never=Budget(self.breaker_never_machines, self.breaker_never_share),
+        return BreakerLimits(
+            silent=Limit(self.breaker_silent_machines, self.breaker_silent_share),
+            never=Limit(self.breaker_never_machines, self.breaker_never_share),
             smallest_fleet=self.breaker_smallest_fleet,
         )
 
@@ -272,10 +272,10 @@ class RecovererSettings(
     backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
 
     @property
-    def rungs(self) -> tuple[Rung, ...]:
+    def rungs(self) -> tuple[Step, ...]:
         """Return the ladder."""
-        waits = Waits(settle=self.settle_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
-        return parse(self.ladder, waits)
+        waits = Timeouts(settle=self.settle_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
+        return parse_policy(self.ladder, waits)
 
     @property
     def backoff(self) -> Backoff:

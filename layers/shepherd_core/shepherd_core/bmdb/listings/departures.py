@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
 
@@ -44,7 +44,7 @@ def forget(session: Session, provider: str, machine_id: UUID, order: Order) -> N
         SessionExpired: the session or the lock is lost; nothing was changed.
         CommitUnknown: the connection broke again, or what was sent is still under way.
     """
-    asked = {"how": "Forgotten", "owner": storable(order.owner), "reason": storable(order.reason)}
+    asked = {"how": "Forgotten", "owner": sanitize_for_db(order.owner), "reason": sanitize_for_db(order.reason)}
     row = _leave(session, "depart", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked)
     _see(row, machine_id)
 
@@ -70,8 +70,8 @@ def ask_release(session: Session, provider: str, machine_id: UUID, order: Order)
         "ask_release",
         provider,
         machine_id,
-        owner=storable(order.owner),
-        reason=storable(order.reason),
+        owner=sanitize_for_db(order.owner),
+        reason=sanitize_for_db(order.reason),
         fresh_seconds=order.fresh_seconds,
         despite_heartbeat=order.despite_heartbeat,
     )

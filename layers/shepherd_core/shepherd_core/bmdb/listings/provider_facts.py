@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.listings.provisioning import paused
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
@@ -161,4 +161,4 @@ def end(session: Session, provider: str) -> None:
 
 
 def _text(text: str | None) -> str | None:
-    return None if text is None else storable(text)[:_LONGEST]
+    return None if text is None else sanitize_for_db(text)[:_LONGEST]

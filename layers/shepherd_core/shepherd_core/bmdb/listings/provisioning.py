@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
@@ -199,7 +199,7 @@ def forget(session: Session, provider: str, intent: Intent) -> None:
 def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
     """Leave the capacity alone for *seconds*. May run twice."""
     session.connection.run(
-        "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=storable(cause)
+        "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=sanitize_for_db(cause)
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.bmdb.work.work import HealthTimeouts
 
 
 _ADVICE = {
@@ -67,7 +67,7 @@ class Verdict:
         return self.blocked_by is None
 
 
-def why(connection: Connection, machine_id: UUID, silence: Silence) -> tuple[list[Verdict], datetime]:
+def why(connection: Connection, machine_id: UUID, silence: HealthTimeouts) -> tuple[list[Verdict], datetime]:
     """
     Return the verdict for each process that a loop works in, and the time at the database at which they held.
 
@@ -83,7 +83,7 @@ def why(connection: Connection, machine_id: UUID, silence: Silence) -> tuple[lis
     return [judge(record, silence) for record in records], records[0]["now"]
 
 
-def judge(known: Mapping[str, Any], silence: Silence) -> Verdict:
+def judge(known: Mapping[str, Any], silence: HealthTimeouts) -> Verdict:
     """Return the verdict on a record of the statement ``why``."""
     process, now = Process(known["process"]), known["now"]
     if reason := _outside(known, process):
@@ -125,7 +125,7 @@ def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | 
     return Block.NOT_NEEDED, "it has no agent that could be silent"
 
 
-def _due_at(known: Mapping[str, Any], process: Process, silence: Silence) -> datetime | None:
+def _due_at(known: Mapping[str, Any], process: Process, silence: HealthTimeouts) -> datetime | None:
     """Return from when on it is due, by its tags alone; None: something must happen first."""
     since: datetime | None = known["since"]
     if since is None or process is not Process.RECOVERY:
@@ -136,7 +136,7 @@ def _due_at(known: Mapping[str, Any], process: Process, silence: Silence) -> dat
     return since + timedelta(seconds=patience)
 
 
-def _patience(known: Mapping[str, Any], process: Process, silence: Silence) -> str:
+def _patience(known: Mapping[str, Any], process: Process, silence: HealthTimeouts) -> str:
     if known["since"] is None:
         return _not_overdue(known)
     without_gaps = _due_at(known, process, replace(silence, gaps=()))

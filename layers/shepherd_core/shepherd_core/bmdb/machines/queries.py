@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.bmdb.work.work import HealthTimeouts
     from shepherd_core.domain.machine import Process
 
 _SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
@@ -49,7 +49,7 @@ def list_machines(
     return connection.records("list_machines", provider=provider, after=after, limit=limit)
 
 
-def count_machines(connection: Connection, silence: Silence) -> list[dict[str, Any]]:
+def count_machines(connection: Connection, silence: HealthTimeouts) -> list[dict[str, Any]]:
     """
     Return how many machines there are, one record for each provider and state that has any. Reads all machines.
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.bmdb.work.work import HealthTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Taken:
     """Machines that it lets through and that are due now, the new ones among them."""
 
 
-def take(session: Session, provider: str, silence: Silence) -> list[Taken]:
+def take(session: Session, provider: str, silence: HealthTimeouts) -> list[Taken]:
     """
     Let machines through that are due and held back, as far as overrides allow, and return by which. May run twice.
 
@@ -69,8 +69,8 @@ def override(
             provider=provider,
             location=location,
             machines=machines,
-            owner=storable(owner),
-            reason=storable(reason),
+            owner=sanitize_for_db(owner),
+            reason=sanitize_for_db(reason),
             seconds=seconds,
         )
         connection.run("forget_overridden")

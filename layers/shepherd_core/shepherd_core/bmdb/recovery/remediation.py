@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import NoLongerDue, SessionExpired
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import Line
+from shepherd_core.domain.remediation import HistoryLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Silence, Work
+    from shepherd_core.bmdb.work.work import HealthTimeouts, Work
     from shepherd_core.domain.machine import Process
-    from shepherd_core.domain.remediation import Move
+    from shepherd_core.domain.remediation import NextStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Past:
     """When its agent was started; None: it has none."""
     heard_at: datetime | None
     """The last heartbeat of that agent."""
-    history: list[Line] = field(default_factory=list)
+    history: list[HistoryLine] = field(default_factory=list)
     """Of its recovery, oldest first."""
 
 
@@ -52,11 +52,11 @@ def past(session: Session, works: Sequence[Work]) -> dict[Work, Past]:
     for machine_id, now, started_at, heard_at, event, at, rung, cause in rows:
         known = found.setdefault(machine_id, Past(now, started_at, heard_at))
         if event is not None:
-            known.history.append(Line(event, at, rung, cause))
+            known.history.append(HistoryLine(event, at, rung, cause))
     return {work: found[work.machine_id] for work in works}
 
 
-def attempt(session: Session, moves: Mapping[Work, tuple[Move, datetime | None]]) -> list[Work]:
+def attempt(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | None]]) -> list[Work]:
     """
     Put on record that these steps are about to be taken, and return the works for which that is ours to do.
 
@@ -83,7 +83,7 @@ def attempt(session: Session, moves: Mapping[Work, tuple[Move, datetime | None]]
     return [work for work in moves if work.machine_id in ours]
 
 
-def no_longer_due(session: Session, works: Sequence[Work], silence: Silence) -> dict[Work, NoLongerDue]:
+def no_longer_due(session: Session, works: Sequence[Work], silence: HealthTimeouts) -> dict[Work, NoLongerDue]:
     """
     Return those of *works* whose machines are not to be recovered any more, this moment, and why. One statement.
 
@@ -142,7 +142,11 @@ def spare(session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
 def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
     """End the work by giving the machines up, for these reasons, and return those for which that was ours to do."""
     return work.end(
-        session, "quarantine", WorkEvent.FINISHED, list(causes), causes=[storable(cause) for cause in causes.values()]
+        session,
+        "quarantine",
+        WorkEvent.FINISHED,
+        list(causes),
+        causes=[sanitize_for_db(cause) for cause in causes.values()],
     )
 
 
@@ -158,7 +162,7 @@ def unquarantine(connection: Connection, machine_id: UUID, *, reason: str, grace
     def unit() -> list[dict[str, Any]]:
         connection.run("lock_agent", machine_id=machine_id)
         return connection.records(
-            "unquarantine", machine_id=machine_id, reason=storable(reason), grace_seconds=grace_seconds
+            "unquarantine", machine_id=machine_id, reason=sanitize_for_db(reason), grace_seconds=grace_seconds
         )
 
     return next(iter(connection.transact(lambda: due.change(connection, machine_id, unit))), {})
@@ -174,6 +178,6 @@ def retry(
     """
 
     def unit() -> list[dict[str, Any]]:
-        return connection.records("retry", machine_id=machine_id, process=process, reason=storable(reason))
+        return connection.records("retry", machine_id=machine_id, process=process, reason=sanitize_for_db(reason))
 
     return connection.transact(lambda: due.change(connection, machine_id, unit))

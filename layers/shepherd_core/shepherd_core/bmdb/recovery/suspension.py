@@ -14,16 +14,16 @@ from uuid import uuid4
 
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.gaps import Gap
-from shepherd_core.domain.health import Access, Cell, Kind
+from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import Silence
+    from shepherd_core.bmdb.work.work import HealthTimeouts
 
-Cells = dict[str | None, Cell]
+Cells = dict[str | None, LocationStats]
 """The figures of each location of a provider; None: of machines without one."""
 
 _SAMPLE = 1000
@@ -33,11 +33,11 @@ _WINDOW = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HealthSnapshot:
     """What is known of a provider's machines that have an agent."""
 
     cells: Cells
-    silence: Silence
+    silence: HealthTimeouts
     """What the machines were judged by, and claims must judge by: with the gaps between looks."""
     held: bool
     """A hold is in force, in some location at least."""
@@ -54,14 +54,14 @@ class Look:
     """Machines on which no agent can be started until an operator acts."""
 
 
-def look(
+def take_snapshot(
     session: Session,
     provider: str,
-    silence: Silence,
+    silence: HealthTimeouts,
     *,
     passed_over: Collection[str] = (),
-    before: Look | None = None,
-) -> Look:
+    before: HealthSnapshot | None = None,
+) -> HealthSnapshot:
     """
     Look at a sample of the machines, at what was recovered lately, and at what is due outside of *passed_over*.
 
@@ -107,16 +107,21 @@ def _gaps(rows: list[list[Any]]) -> tuple[Gap, ...]:
 
 
 def _look(
-    rows: list[list[Any]], told: Mapping[str, float], silence: Silence, before: Look | None, *, whole: bool
-) -> Look:
-    cells: Cells = defaultdict(Cell)
+    rows: list[list[Any]],
+    told: Mapping[str, float],
+    silence: HealthTimeouts,
+    before: HealthSnapshot | None,
+    *,
+    whole: bool,
+) -> HealthSnapshot:
+    cells: Cells = defaultdict(LocationStats)
     if before:
         for location, cell in before.cells.items():
-            cells[location] = Cell(cell.reporting, cell.quiet)
+            cells[location] = LocationStats(cell.reporting, cell.quiet)
     ssh: dict[str | None, Access] = defaultdict(Access)
     claimable = 0
     for figure, location, reported, news, number, _ in rows:
-        kind = Kind.SILENT if reported else Kind.NEVER
+        kind = Unhealthy.SILENT if reported else Unhealthy.NEVER
         match figure:
             case "reporting":
                 cells[location].reporting += int(number)
@@ -131,7 +136,7 @@ def _look(
             case "due":
                 claimable += int(number)
                 cells[location].due[kind] += int(number) if news else 0
-    return Look(
+    return HealthSnapshot(
         cells,
         silence,
         "held" in told,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.connection import storable
+from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain import gaps
 from shepherd_core.domain.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.domain.machine import Process, ProviderId, WorkEvent
@@ -63,7 +63,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class HealthTimeouts:
     """When a started agent counts as silent, in seconds; and when its machine is recovered for it."""
 
     first_heartbeat_seconds: float = 1800
@@ -111,7 +111,7 @@ def claim(
     provider: str,
     limit: int,
     *,
-    silence: Silence | None = None,
+    silence: HealthTimeouts | None = None,
     known: Collection[UUID] = (),
 ) -> Claim:
     """
@@ -125,7 +125,7 @@ def claim(
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    silence = silence or Silence()
+    silence = silence or HealthTimeouts()
 
     def take() -> Claim:
         rows = session.run_once(
@@ -250,7 +250,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         WorkEvent.FAILED,
         list(failed),
         process=next(iter(failed)).process,
-        causes=[storable(failure.cause) for failure in failed.values()],
+        causes=[sanitize_for_db(failure.cause) for failure in failed.values()],
         intervals=[failure.interval_seconds for failure in failed.values()],
         host_keys=[failure.host_key for failure in failed.values()],
         faults=[failure.fault for failure in failed.values()],
