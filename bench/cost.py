@@ -58,9 +58,9 @@ class Inputs:
     """Agent starts and recoveries of one machine in a month."""
     listing_seconds_per_thousand: float = 2.0
     """Billed for the Provisioner to list and compare a thousand machines."""
-    rearm_seconds_per_thousand: float = 0.05
+    health_check_seconds_per_thousand: float = 0.05
     """Billed for the Recoverer to check a thousand healthy machines, once in each heartbeat timeout."""
-    silence_minutes: float = 10.0
+    heartbeat_timeout_minutes: float = 10.0
     update_minutes: float = 60.0
     """Between two listings of the Updater, while all machines are steady."""
     tick_log_kb: float = 1.2
@@ -96,7 +96,11 @@ def month(machines: int, inputs: Inputs) -> dict[str, float]:
         ticks * inputs.idle_seconds * inputs.memory_gb
         + starts * inputs.agent_start_seconds * inputs.initializer_memory_gb
         + listings * per_thousand * inputs.listing_seconds_per_thousand * inputs.memory_gb
-        + _MINUTES / inputs.silence_minutes * per_thousand * inputs.rearm_seconds_per_thousand * inputs.memory_gb
+        + _MINUTES
+        / inputs.heartbeat_timeout_minutes
+        * per_thousand
+        * inputs.health_check_seconds_per_thousand
+        * inputs.memory_gb
     )
     heartbeats = machines * _MINUTES / inputs.heartbeat_minutes
     return dollars(

@@ -108,14 +108,14 @@ def driver(settings: BmdbSettings) -> pg8000.native.Connection:
     return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
 
 
-class Waits:
+class RoundTripCounter:
     """Replaces the stream of a connection, and counts round trips: requests that were sent and waited for."""
 
     def __init__(self, connection: Connection) -> None:
         """Count the round trips of *connection* from now on."""
         found = connection._connected()  # noqa: SLF001 - the stream is private
         stream = found._sock  # noqa: SLF001
-        self._stream: Any = stream._stream if isinstance(stream, Waits) else stream  # noqa: SLF001
+        self._stream: Any = stream._stream if isinstance(stream, RoundTripCounter) else stream  # noqa: SLF001
         self._asked = False
         self.count = 0
         found._sock = self  # noqa: SLF001

@@ -12,7 +12,7 @@ from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
-from bench.fleet import PROVIDER, BenchFleet, Waits
+from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
 from bench.results import Result, Table, in_turn, median
 from bench.trips import NoOp
 from simulator.environment.postgres import Postgres
@@ -97,7 +97,7 @@ class Tick:
     def counted(self) -> tuple[int, int]:
         """Return the round trips of an invocation, and the number of rows that it touches."""
         before = self._rows()
-        waits = Waits(self._connection)
+        waits = RoundTripCounter(self._connection)
         self._run()
         trips = waits.count
         return trips, self._rows() - before

@@ -18,7 +18,7 @@ from shepherd_core.loops.initializer import Initializer
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, driver
-from bench.pool import Park, machines, provider
+from bench.pool import BenchPool, machines, provider
 from bench.results import Result, Table
 from simulator.environment.postgres import Postgres
 
@@ -40,16 +40,16 @@ INSERT INTO machine_due SELECT machine_id, provider, process, since FROM machine
 def measure(*, quick: bool) -> Result:
     """Return the figures."""
     count, alone = (6, 2) if quick else (200, 30)
-    with Postgres() as postgres, machines(2 * count + alone) as park:
+    with Postgres() as postgres, machines(2 * count + alone) as machine_pool:
         one, ours, theirs = (
-            park.addresses[:alone],
-            park.addresses[alone : alone + count],
-            park.addresses[alone + count :],
+            machine_pool.addresses[:alone],
+            machine_pool.addresses[alone : alone + count],
+            machine_pool.addresses[alone + count :],
         )
         figures = {
-            "one at a time, as the predecessor": _ours(postgres, park, one, 1),
-            f"one function, {CONCURRENCY} at a time": _ours(postgres, park, ours, CONCURRENCY),
-            f"sftp and ssh, {CONCURRENCY} at a time": _theirs(park, theirs),
+            "one at a time, as the predecessor": _ours(postgres, machine_pool, one, 1),
+            f"one function, {CONCURRENCY} at a time": _ours(postgres, machine_pool, ours, CONCURRENCY),
+            f"sftp and ssh, {CONCURRENCY} at a time": _theirs(machine_pool, theirs),
         }
     result = Result()
     result.tables.append(
@@ -65,7 +65,9 @@ def measure(*, quick: bool) -> Result:
     return result
 
 
-def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency: int) -> tuple[int, float, float]:
+def _ours(
+    postgres: Postgres, machine_pool: BenchPool, addresses: Sequence[str], concurrency: int
+) -> tuple[int, float, float]:
     """Return the machines, the machines per minute, and our processor seconds per machine, of one invocation."""
     settings = postgres.new_database()
     quoted = ", ".join(f"'{address}'" for address in addresses)
@@ -73,11 +75,11 @@ def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency:
         admin.run(_PLANT.format(count=len(addresses), addresses=quoted))
 
     clock = SystemClock()
-    agents = AgentCache(park.folder)
+    agents = AgentCache(machine_pool.folder)
     loop = Initializer(
-        provider(park),
-        SshDialer(park.private_key, "root", park.port, 10),
-        lambda: (agents.fetch(str(park.agent(AGENT_BYTES))), b""),
+        provider(machine_pool),
+        SshDialer(machine_pool.private_key, "root", machine_pool.port, 10),
+        lambda: (agents.fetch(str(machine_pool.agent(AGENT_BYTES))), b""),
         path="/root/agent",
         endpoint="agents.example.com:443",
         answer_seconds=60,
@@ -94,13 +96,13 @@ def _ours(postgres: Postgres, park: Park, addresses: Sequence[str], concurrency:
     return len(addresses), 60 * len(addresses) / seconds, spent / len(addresses)
 
 
-def _theirs(park: Park, addresses: Sequence[str]) -> tuple[int, float, float]:
-    source = park.agent(AGENT_BYTES)
+def _theirs(machine_pool: BenchPool, addresses: Sequence[str]) -> tuple[int, float, float]:
+    source = machine_pool.agent(AGENT_BYTES)
     init = TakeoverInit(machine_id="bench", bmaas_endpoint="agents.example.com:443")
 
     def start(address: str) -> None:
-        park.sftp(address, source)
-        answer = TakeoverResponse.FromString(park.ssh(address, init.SerializeToString()))
+        machine_pool.sftp(address, source)
+        answer = TakeoverResponse.FromString(machine_pool.ssh(address, init.SerializeToString()))
         if answer.success.init_message != init:
             raise RuntimeError(answer)
 

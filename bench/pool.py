@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.providers.static import StaticProvider
 
-from simulator.machines.pool import MachinePark, MachineState
+from simulator.machines.pool import MachinePool, MachineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ sys.stdout.buffer.write(field(10, field(10, init) + field(18, b"k" * 32)))
 
 
 @dataclass(frozen=True)
-class Park:
+class BenchPool:
     """Machines that answer SSH, and the key for them."""
 
     addresses: Sequence[str]
@@ -77,7 +77,7 @@ class Park:
 
 
 @contextmanager
-def machines(count: int) -> Iterator[Park]:
+def machines(count: int) -> Iterator[BenchPool]:
     """Yield *count* machines that are up."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -89,23 +89,25 @@ def machines(count: int) -> Iterator[Park]:
         process.start()
         try:
             port, addresses = here.recv()
-            yield Park(addresses, port, private_key, folder)
+            yield BenchPool(addresses, port, private_key, folder)
         finally:
             here.send("end")
             process.join()
 
 
-def provider(park: Park) -> StaticProvider:
+def provider(machine_pool: BenchPool) -> StaticProvider:
     """Return a provider that lists the machines; their ids are their addresses."""
-    listing = json.dumps([{"ID": address, "Addr": address} for address in park.addresses]).encode()
+    listing = json.dumps([{"ID": address, "Addr": address} for address in machine_pool.addresses]).encode()
     return StaticProvider(lambda: listing)
 
 
 def _serve(there: Any, disks: Path, count: int, private_key: str) -> None:
     disks.mkdir()
-    with MachinePark(disks, 0, boot_seconds=0) as park:
-        addresses = [park.rack(f"machine-{number}", ssh_keys.public_line(private_key)) for number in range(count)]
-        while any(park.state(name) is not MachineState.UP for name in park.names()):
+    with MachinePool(disks, 0, boot_seconds=0) as machine_pool:
+        addresses = [
+            machine_pool.rack(f"machine-{number}", ssh_keys.public_line(private_key)) for number in range(count)
+        ]
+        while any(machine_pool.state(name) is not MachineState.UP for name in machine_pool.names()):
             time.sleep(0.05)
-        there.send((park.port, addresses))
+        there.send((machine_pool.port, addresses))
         there.recv()

@@ -13,7 +13,7 @@ from shepherd_core.loops import runner
 from shepherd_core.loops.base import Admission
 from shepherd_core.telemetry import Metric
 
-from bench.fleet import PROVIDER, BenchFleet, Waits
+from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
 from bench.results import Result, Table, median
 from simulator.environment.postgres import Postgres
 
@@ -95,7 +95,7 @@ def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -
         "UPDATE machine_due SET not_before = now() WHERE machine_id IN ("
         f"SELECT machine_id FROM machine_due WHERE process = 'ShepherdAgentStart' LIMIT {due})"
     )
-    waits = Waits(connection)
+    waits = RoundTripCounter(connection)
     clock = SystemClock()
     limits = runner.RunLimits(concurrency=10, machine_seconds=20, session_seconds=60)
     counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 60), runtime_info="bench")

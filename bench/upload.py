@@ -17,7 +17,7 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import CIPHERS, SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 
-from bench.pool import Park, machines
+from bench.pool import BenchPool, machines
 from bench.results import Curve, Result, Table, in_turn, median
 
 if TYPE_CHECKING:
@@ -30,20 +30,20 @@ _MB = 1_000_000
 def measure(*, quick: bool) -> Result:
     """Return the figures."""
     rows = []
-    with machines(1) as park:
+    with machines(1) as machine_pool:
         for size in (1,) if quick else SIZES:
             repeats = 1 if quick else 7
             ways = {
-                "ours": _ours(park, size * _MB),
-                "sftp": _theirs(park, size * _MB),
-                "same": _theirs(park, size * _MB, "-c", CIPHERS[0]),
+                "ours": _ours(machine_pool, size * _MB),
+                "sftp": _theirs(machine_pool, size * _MB),
+                "same": _theirs(machine_pool, size * _MB, "-c", CIPHERS[0]),
             }
             seconds = in_turn(repeats, ways)
             spent = in_turn(repeats, {name: _processor(way) for name, way in ways.items()})
             rates = [size / median(taken) for taken in seconds.values()]
             ratios = [_ratio(seconds[other], seconds["ours"]) for other in ("sftp", "same")]
             costs = [_ratio(spent["ours"], spent[other]) for other in ("sftp", "same")]
-            rows.append([size, *rates, *ratios, *costs, _growth(park, size * _MB)])
+            rows.append([size, *rates, *ratios, *costs, _growth(machine_pool, size * _MB)])
     result = Result()
     result.tables.append(
         Table(
@@ -83,14 +83,14 @@ def measure(*, quick: bool) -> Result:
     return result
 
 
-def _ours(park: Park, size: int) -> Callable[[], float]:
-    dialer = SshDialer(park.private_key, "root", park.port, 10)
-    binary = AgentCache(park.folder).fetch(str(park.agent(size)))
+def _ours(machine_pool: BenchPool, size: int) -> Callable[[], float]:
+    dialer = SshDialer(machine_pool.private_key, "root", machine_pool.port, 10)
+    binary = AgentCache(machine_pool.folder).fetch(str(machine_pool.agent(size)))
 
     def way() -> float:
         began = time.perf_counter()
         deadline = Deadline(SystemClock(), 600)
-        connection = dialer.dial(park.addresses[0], None, deadline)
+        connection = dialer.dial(machine_pool.addresses[0], None, deadline)
         connection.upload(binary, "/root/agent", deadline)
         seconds = time.perf_counter() - began
         connection.close()
@@ -99,12 +99,12 @@ def _ours(park: Park, size: int) -> Callable[[], float]:
     return way
 
 
-def _theirs(park: Park, size: int, *options: str) -> Callable[[], float]:
-    source = park.agent(size)
+def _theirs(machine_pool: BenchPool, size: int, *options: str) -> Callable[[], float]:
+    source = machine_pool.agent(size)
 
     def way() -> float:
         began = time.perf_counter()
-        park.sftp(park.addresses[0], source, *options)
+        machine_pool.sftp(machine_pool.addresses[0], source, *options)
         return time.perf_counter() - began
 
     return way
@@ -131,7 +131,7 @@ def _ratio(ones: list[float], others: list[float]) -> float:
     return median([one / other for one, other in zip(ones, others, strict=True)])
 
 
-def _growth(park: Park, size: int) -> float:
+def _growth(machine_pool: BenchPool, size: int) -> float:
     """Return by how many megabytes this process grows, at most, while it uploads."""
     process, over = psutil.Process(), threading.Event()
     before = process.memory_info().rss
@@ -143,7 +143,7 @@ def _growth(park: Park, size: int) -> float:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    _ours(park, size)()
+    _ours(machine_pool, size)()
     over.set()
     watching.join()
     return (max(sizes) - before) / _MB

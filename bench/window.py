@@ -81,7 +81,7 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
     with EquinixApi(NoHardware(), project_id="bench", api_key="key", reservations=0) as api:
         silent = [row[0] for row in fleet.admin.run(f"SELECT machine_id FROM machines LIMIT {machines}")]
         devices = {
-            machine_id: api.add_device_by_hand(f"shepherd-{machine_id}", racked=False).id for machine_id in silent
+            machine_id: api.add_active_device(f"shepherd-{machine_id}", racked=False).id for machine_id in silent
         }
         fleet.admin.run("UPDATE machine_provided SET provider = 'equinix'")
         fleet.admin.run("UPDATE machine_due SET provider = 'equinix'")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bench.cost import Amounts, Inputs, dollars, month
 from bench.fleet import driver
 from bench.results import Result, Table, median
-from simulator.environment.environment import Settings, World
+from simulator.environment.environment import Environment, EnvironmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ def measure(*, quick: bool) -> Result:
 
 def _run(machines: int, speed: float) -> Run:
     ticks: list[Invocation] = []
-    with World(Settings(machines=machines, speed=speed, twice=0), ticks.append) as world:
+    with Environment(EnvironmentSettings(machines=machines, speed=speed, twice=0), ticks.append) as world:
         admin = driver(world.bmdb_settings)
         end = time.monotonic() + LIMIT_SECONDS
         running = 0
@@ -110,7 +110,7 @@ def _run(machines: int, speed: float) -> Run:
             # An agent runs if it has sent a heartbeat.
             running = admin.run("SELECT count(*) FROM machine_agent_heartbeat")[0][0]
         seconds, minutes, seen = world.elapsed, world.minutes, list(ticks)
-        calls = Counter(world.supply._server.calls)  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
+        calls = Counter(world.machine_source._server.calls)  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
         counts, at_work = Counter(world.functions.counts), world.functions.seconds["agent_api"]
         active = admin.run("SELECT active_time FROM pg_stat_database WHERE datname = current_database()")[0][0]
         attempts = admin.run(

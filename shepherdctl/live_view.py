@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from simulator.environment.environment import World
-    from simulator.environment.status import Sight
+    from simulator.environment.environment import Environment
+    from simulator.environment.status import MachineStatus
     from simulator.lambda_.service import Invocation
 
 _LOOK_SECONDS = 0.25
@@ -41,24 +41,24 @@ class Show:
     held_back: bool = False
     """The Recoverer held back, when it was last invoked."""
 
-    def say(self, world: World, text: str) -> None:
+    def say(self, world: Environment, text: str) -> None:
         """Tell *text*, with the seconds that have passed."""
         self.lines.append(f"{world.elapsed:5.1f} s  {text}")
         if self.live is None:
             self.console.print(self.lines[-1], highlight=False, soft_wrap=True)
 
-    def explain(self, world: World, text: str) -> None:
+    def explain(self, world: Environment, text: str) -> None:
         """Say *text*, unless it was said before or is empty."""
         if text and text not in self.explained:
             self.explained.add(text)
             self.say(world, f"{'':<11}  {text}")
 
-    def refresh(self, world: World, sights: list[Sight]) -> None:
+    def refresh(self, world: Environment, statuses: list[MachineStatus]) -> None:
         """Tell what the functions did since the last time, and show the machines."""
         while not world.power.empty():
             provider_id, what = world.power.get()
             self.say(world, f"{'power':<11}  {provider_id[:8]}: {what}")
-            self.explain(world, world.supply.switching)
+            self.explain(world, world.machine_source.power_note)
         while not self.events.empty():
             event = self.events.get()
             if event.function == "recoverer" and event.result is not None:
@@ -72,50 +72,50 @@ class Show:
             if did:
                 self.say(world, f"{event.function:<11}  {', '.join(did)}")
             for function, what, meaning in (
-                ("provisioner", "created", world.supply.taking),
+                ("provisioner", "created", world.machine_source.creation_note),
                 ("initializer", "failed", _NO_SSH),
             ):
                 if event.function == function and (event.result or {}).get(what):
                     self.explain(world, meaning)
         if self.live is not None:
-            self.live.update(Group(_table(world, sights), *map(Text, self.lines[-_LINES:])))
+            self.live.update(Group(_table(world, statuses), *map(Text, self.lines[-_LINES:])))
 
 
-def _table(world: World, sights: list[Sight]) -> Table:
-    running = sum(sight.running for sight in sights)
-    counts = f"{world.settings.machines - len(sights)} unused, {len(sights)} machines, {running} running"
+def _table(world: Environment, statuses: list[MachineStatus]) -> Table:
+    running = sum(machine.running for machine in statuses)
+    counts = f"{world.settings.machines - len(statuses)} unused, {len(statuses)} machines, {running} running"
     table = Table(title=f"minute {world.minutes:.0f} of the fleet: {counts}")
     for column in ("machine", "provider id", "the machine is", "the BMDB says"):
         table.add_column(column)
     table.add_column("heartbeat", justify="right")
-    for sight in sights[:_ROWS]:
-        harm = world.harmed.get(sight.provider_id)
-        if harm and world.park.reboots(sight.provider_id):
-            harm += ", rebooted"
-        style = _STYLES.get(sight.state)
+    for machine in statuses[:_ROWS]:
+        fault = world.faulted.get(machine.provider_id)
+        if fault and world.pool.reboots(machine.provider_id):
+            fault += ", rebooted"
+        style = _STYLES.get(machine.state)
         table.add_row(
-            str(sight.machine_id)[:8],
-            sight.provider_id[:8],
-            sight.power + (f" ({harm})" if harm else ""),
-            f"[{style}]{sight.state}[/]" if style else sight.state,
-            "" if sight.heartbeat_age is None else f"{sight.heartbeat_age / 60:.0f} min ago",
+            str(machine.machine_id)[:8],
+            machine.provider_id[:8],
+            machine.power + (f" ({fault})" if fault else ""),
+            f"[{style}]{machine.state}[/]" if style else machine.state,
+            "" if machine.heartbeat_age is None else f"{machine.heartbeat_age / 60:.0f} min ago",
         )
-    if len(sights) > _ROWS:
-        table.add_row("…", "", "", f"{len(sights) - _ROWS} more", "")
+    if len(statuses) > _ROWS:
+        table.add_row("…", "", "", f"{len(statuses) - _ROWS} more", "")
     return table
 
 
-def until(world: World, show: Show, condition: Callable[[list[Sight]], bool], seconds: float) -> bool:
+def until(world: Environment, show: Show, condition: Callable[[list[MachineStatus]], bool], seconds: float) -> bool:
     """Watch the world until *condition* holds; False: it did not within *seconds*."""
-    from simulator.environment.status import look  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.environment.status import machine_statuses  # noqa: PLC0415 - a world takes seconds to import
 
     end = world.elapsed + seconds
     while world.elapsed < end:
-        for provider_id, harm in world.harm_due():
-            show.say(world, f"{'':<11}  harm: {harm} on {provider_id[:8]}")
-        sights = look(world)
-        show.refresh(world, sights)
-        if condition(sights):
+        for provider_id, fault in world.inject_due_faults():
+            show.say(world, f"{'':<11}  fault: {fault} on {provider_id[:8]}")
+        statuses = machine_statuses(world)
+        show.refresh(world, statuses)
+        if condition(statuses):
             return True
         SystemClock().sleep(_LOOK_SECONDS)
     return False

@@ -14,8 +14,8 @@ from rich.live import Live
 from shepherdctl.live_view import Show, until
 
 if TYPE_CHECKING:
-    from simulator.environment.environment import World
-    from simulator.environment.status import Sight
+    from simulator.environment.environment import Environment
+    from simulator.environment.status import MachineStatus
 
 ProviderName = Literal["equinix", "redfish", "hetzner"]
 _PROVIDER = typer.Option(help="Where the machines come from; all of them are simulated.")
@@ -30,7 +30,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
 ) -> None:
     """
-    Watch machines go from capacity to running agents, and two of them be harmed and brought back.
+    Watch machines go from capacity to running agents, and two of them be faulted and brought back.
 
     Then the endpoint that the agents report to is away for a while, and
     nobody may be rebooted for that.
@@ -39,36 +39,36 @@ def demo(
     with real SSH, and a real PostgreSQL, all on this computer. Takes about a
     minute. Exit status 1: something is not as it should be, and it says what.
     """
-    from simulator.environment.environment import Settings, World  # noqa: PLC0415
-    from simulator.environment.machine_source import SUPPLIES  # noqa: PLC0415
-    from simulator.environment.status import look, problems, report  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
+    from simulator.environment.machine_source import MACHINE_SOURCES  # noqa: PLC0415
+    from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - a world takes seconds to import
 
     console = Console()
     console.print(
-        f"{machines} {SUPPLIES[provider].kind}; a second here is {speed / 60:g} min of the fleet.",
+        f"{machines} {MACHINE_SOURCES[provider].kind}; a second here is {speed / 60:g} min of the fleet.",
         highlight=False,
         soft_wrap=True,
     )
     live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
     show = Show(console, live)
     found: list[str] = []
-    settings = Settings(machines=machines, provider=provider, speed=speed, seed=seed)
-    with World(settings, told=show.events.put) as world:
+    settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed)
+    with Environment(settings, on_invocation=show.events.put) as world:
         patience = world.scaled(3600) + 30
         with live or nullcontext():
             if not until(world, show, lambda s: len(s) == machines and all(each.running for each in s), patience):
                 found.append(f"not all machines ran their agents after {patience:.0f} s")
             else:
                 show.say(world, f"{'':<11}  all {machines} machines run their agents")
-                for victim, harm in zip(world.park.names(), ("silence", "wedge"), strict=False):
-                    world.harm(victim, harm)
-                    show.say(world, f"{'':<11}  harm: {harm} on {victim[:8]}")
+                for victim, fault in zip(world.pool.names(), ("stop_agents", "hang"), strict=False):
+                    world.inject_fault(victim, fault)
+                    show.say(world, f"{'':<11}  fault: {fault} on {victim[:8]}")
                 show.say(world, f"{'':<11}  (the Recoverer gives them 10 min to report)")
-                rebooted = {"silence": False, "wedge": False}
+                rebooted = {"stop_agents": False, "hang": False}
 
-                def recovered(sights: list[Sight]) -> bool:
-                    rebooted.update({harm: world.park.reboots(name) > 0 for name, harm in world.harmed.items()})
-                    return all(rebooted.values()) and all(sight.running for sight in sights)
+                def recovered(statuses: list[MachineStatus]) -> bool:
+                    rebooted.update({fault: world.pool.reboots(name) > 0 for name, fault in world.faulted.items()})
+                    return all(rebooted.values()) and all(machine.running for machine in statuses)
 
                 if not until(world, show, recovered, patience):
                     found.append(f"not all machines were back after {patience:.0f} s")
@@ -76,8 +76,8 @@ def demo(
                     show.say(world, f"{'':<11}  both are back")
                     found += _outage(world, show, patience)
             world.schedules.close()
-            show.refresh(world, look(world))
-        found += problems(world)
+            show.refresh(world, machine_statuses(world))
+        found += violated_invariants(world)
         summary = report(world)
         found += [
             f"{name} failed {counts['failed']} times"
@@ -85,14 +85,14 @@ def demo(
             if "failed" in counts
         ]
         _summarize(console, summary)
-        if world.harmed:
-            _tell_history(console, world, next(reversed(world.harmed)))
+        if world.faulted:
+            _tell_history(console, world, next(reversed(world.faulted)))
         _conclude(console, found, world.folder / "functions.log", "Everything is as it should be.")
 
 
-def _outage(world: World, show: Show, patience: float) -> list[str]:
+def _outage(world: Environment, show: Show, patience: float) -> list[str]:
     """Let the agents be heard by nobody, for longer than any may be silent; return what went wrong."""
-    rebooted = {name: world.park.reboots(name) for name in world.park.names()}
+    rebooted = {name: world.pool.reboots(name) for name in world.pool.names()}
     world.endpoint.outage = True
     show.say(world, f"{'':<11}  outage: nobody hears the agents")
     end = world.elapsed + world.scaled(900)
@@ -100,13 +100,13 @@ def _outage(world: World, show: Show, patience: float) -> list[str]:
         return ["the Recoverer did not hold back"]
     world.endpoint.outage = False
     show.say(world, f"{'':<11}  the outage is over")
-    if not until(world, show, lambda sights: all(each.running for each in sights) and not show.held_back, patience):
+    if not until(world, show, lambda statuses: all(each.running for each in statuses) and not show.held_back, patience):
         return [f"not all agents were heard again after {patience:.0f} s"]
     show.say(world, f"{'':<11}  all agents are heard again")
     return [
         f"{name} was rebooted although it was only our ears that failed"
         for name, count in rebooted.items()
-        if world.park.reboots(name) != count
+        if world.pool.reboots(name) != count
     ]
 
 
@@ -128,9 +128,9 @@ def simulate(
     machine rebooted, work that never ended). Machines that are not running in
     the end are reported, and are no reason for it: look at the faults.
     """
-    from simulator.environment.environment import Settings, World  # noqa: PLC0415
+    from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
     from simulator.environment.faults import Faults, load  # noqa: PLC0415 - a world takes seconds to import
-    from simulator.environment.status import problems, report  # noqa: PLC0415
+    from simulator.environment.status import report, violated_invariants  # noqa: PLC0415
 
     script = Faults() if faults is None else load(faults)
     if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
@@ -139,12 +139,12 @@ def simulate(
     console = Console(stderr=as_json)
     live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
     show = Show(console, live)
-    settings = Settings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
-    with World(settings, told=show.events.put) as world:
+    settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
+    with Environment(settings, on_invocation=show.events.put) as world:
         with live or nullcontext():
             until(world, show, lambda _: False, world.scaled(minutes * 60))
             world.schedules.close()
-        found = problems(world)
+        found = violated_invariants(world)
         summary = {**report(world), "problems": found}
         if as_json:
             typer.echo(json.dumps(summary, indent=2))
@@ -167,11 +167,11 @@ def _flat(value: object) -> str:
     return "(" + ", ".join(f"{k} {v}" for k, v in value.items()) + ")" if isinstance(value, dict) else str(value)
 
 
-def _tell_history(console: Console, world: World, provider_id: str) -> None:
+def _tell_history(console: Console, world: Environment, provider_id: str) -> None:
     machine_id = next(row["machine_id"] for row in world.machines() if row["provider_id"] == provider_id)
-    harm = world.harmed[provider_id]
+    fault = world.faulted[provider_id]
     console.print(
-        f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({harm}):", highlight=False, soft_wrap=True
+        f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({fault}):", highlight=False, soft_wrap=True
     )
     for entry in reversed(world.history(machine_id)):
         cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""

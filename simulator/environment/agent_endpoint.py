@@ -78,7 +78,7 @@ class _Server(Server):
     client_seconds = 5.0  # agents that are stopped (SIGSTOP) hang in the middle of a request
 
 
-def recording(record: Callable[[str], None]) -> Callable[[HttpRequest], Reply]:
+def heartbeat_recorder(record: Callable[[str], None]) -> Callable[[HttpRequest], Reply]:
     """Return a backend that accepts every heartbeat unverified; *record* gets each machine id, one call at a time."""
     lock = threading.Lock()
 
@@ -98,7 +98,7 @@ def recording(record: Callable[[str], None]) -> Callable[[HttpRequest], Reply]:
     return receive
 
 
-def invoking(service: Callable[[], LambdaService], function: str) -> Callable[[HttpRequest], Reply]:
+def function_invoker(service: Callable[[], LambdaService], function: str) -> Callable[[HttpRequest], Reply]:
     """Return a backend that acts as an HTTP API: it invokes *function* with an event of payload version 2.0."""
 
     def receive(request: HttpRequest) -> Reply:

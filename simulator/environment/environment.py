@@ -28,15 +28,15 @@ from shepherd_core.domain.clock import SystemClock
 
 from shepherdctl.interrupts import deferred
 from simulator.environment import certificate
-from simulator.environment.agent_endpoint import AgentEndpoint, invoking
+from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.environment.faults import Faults
-from simulator.environment.machine_source import SUPPLIES, Order
+from simulator.environment.machine_source import MACHINE_SOURCES, SourceSpec
 from simulator.environment.postgres import Postgres
 from simulator.environment.scheduler import Schedules
-from simulator.environment.tcp_proxy import TcpDoor
+from simulator.environment.tcp_proxy import TcpProxy
 from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService
 from simulator.lifecycle import Assembled
-from simulator.machines.pool import MachinePark
+from simulator.machines.pool import MachinePool
 from simulator.scratch import scratch
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ _AWS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class EnvironmentSettings:
     """The settings of a simulated environment."""
 
     machines: int = 10
     """The capacity; all of it becomes machines."""
     provider: str = "equinix"
-    """One of ``SUPPLIES``."""
+    """One of ``MACHINE_SOURCES``."""
     speed: float = 60
     """How many times faster than real time fleet time runs."""
     faults: Faults = field(default_factory=Faults)
@@ -77,23 +77,25 @@ class Settings:
     remote: str | None = None
     """
     An IPv4 address of this computer at which the functions reach everything; the machines have this address and those
-    after it. The BMDB is behind ``World.door`` there, with TLS. None: loopback addresses, and a Unix socket for the
+    after it. The BMDB is behind ``World.proxy`` there, with TLS. None: loopback addresses, and a Unix socket for the
     BMDB.
     """
 
 
-class World(Assembled):
+class Environment(Assembled):
     """A simulated environment; it runs from entry to exit. Its attributes may be read and changed."""
 
-    def __init__(self, settings: Settings, told: Callable[[Invocation], None] = lambda _: None) -> None:
-        """*told* gets the outcome of every invocation, on several threads."""
+    def __init__(
+        self, settings: EnvironmentSettings, on_invocation: Callable[[Invocation], None] = lambda _: None
+    ) -> None:
+        """*on_invocation* gets the outcome of every invocation, on several threads."""
         super().__init__()
         self.settings = settings
-        self._told = told
+        self._on_invocation = on_invocation
         self._address = settings.remote or "127.0.0.1"
         self._lock = threading.Lock()
         self._machine_faults = list(settings.faults.machines)
-        self.harmed: dict[str, str] = {}
+        self.faulted: dict[str, str] = {}
         """The last fault of each machine that had one, by provider id."""
         self.power: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         """Every change of a machine's power: its provider id, and the change."""
@@ -118,20 +120,20 @@ class World(Assembled):
         with self._lock:
             return queries.history(self._bmdb, machine_id)
 
-    def harm(self, provider_id: str, what: str) -> None:
-        """Inject the fault *what*, a method of ``MachinePark``, into a machine, and record it."""
-        self.harmed[provider_id] = what
-        getattr(self.park, what)(provider_id)
+    def inject_fault(self, provider_id: str, what: str) -> None:
+        """Inject the fault *what*, a method of ``MachinePool``, into a machine, and record it."""
+        self.faulted[provider_id] = what
+        getattr(self.pool, what)(provider_id)
 
-    def harm_due(self) -> list[tuple[str, str]]:
+    def inject_due_faults(self) -> list[tuple[str, str]]:
         """Inject the machine faults that are due by the faults file; return provider id and fault of each."""
         done: list[tuple[str, str]] = []
         for fault in list(self._machine_faults):
-            names = self.park.names()
+            names = self.pool.names()
             if fault.at_seconds <= self.minutes * 60 and fault.machine < len(names):
                 self._machine_faults.remove(fault)
-                self.harm(names[fault.machine], fault.harm)
-                done.append((names[fault.machine], fault.harm))
+                self.inject_fault(names[fault.machine], fault.fault)
+                done.append((names[fault.machine], fault.fault))
         return done
 
     def scaled(self, seconds: float) -> float:
@@ -147,22 +149,22 @@ class World(Assembled):
         self._stack.callback(self._bmdb.close)
         tls, self._ca = certificate.make(self._address, self.folder)
         self.endpoint = enter(
-            lambda: AgentEndpoint(invoking(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
+            lambda: AgentEndpoint(function_invoker(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
         )
-        self.park = enter(
-            lambda: MachinePark(
+        self.pool = enter(
+            lambda: MachinePool(
                 self.folder / "machines",
                 0,
                 boot_seconds=self.scaled(60),
                 first_address=self.settings.remote,
                 agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
-                told=lambda name, what: self.power.put((name, what)),
+                on_power_change=lambda name, what: self.power.put((name, what)),
             )
         )
-        self.supply = enter(
-            lambda: SUPPLIES[self.settings.provider](
-                Order(
-                    park=self.park,
+        self.machine_source = enter(
+            lambda: MACHINE_SOURCES[self.settings.provider](
+                SourceSpec(
+                    pool=self.pool,
                     machines=self.settings.machines,
                     minute=self.scaled(60),
                     address=self._address,
@@ -171,7 +173,7 @@ class World(Assembled):
                 )
             )
         )
-        self.door = enter(lambda: TcpDoor(self.postgres.socket, self._address, tls))
+        self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
         self.configs = self._functions(self._make_aws())
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
@@ -181,8 +183,8 @@ class World(Assembled):
                 self.functions,
                 LOOPS if self.settings.scheduled else (),
                 self.scaled(60),
-                done=self._told,
-                every=self.supply.every,
+                done=self._on_invocation,
+                every=self.machine_source.every,
                 twice=self.settings.twice,
                 seed=self.settings.seed,
             )
@@ -200,7 +202,7 @@ class World(Assembled):
         urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
         session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
         ssm = session.client("ssm", endpoint_url=url)
-        for name, secret in self.supply.secrets.items():
+        for name, secret in self.machine_source.secrets.items():
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
         agent = self.folder / "agent"
         with deferred():  # or it complains of being interrupted
@@ -216,13 +218,13 @@ class World(Assembled):
         bmdb = self.bmdb_settings
         if self.settings.remote is not None:
             bmdb = bmdb.model_copy(
-                update={"bmdb_host": self._address, "bmdb_port": self.door.port, "bmdb_ca_source": _CA}
+                update={"bmdb_host": self._address, "bmdb_port": self.proxy.port, "bmdb_ca_source": _CA}
             )
         common = {
             **_AWS,
             "AWS_ENDPOINT_URL": aws,
             "TMPDIR": str(self.folder),
-            **self.supply.environment,
+            **self.machine_source.environment,
             "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
             "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
             "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
@@ -252,7 +254,7 @@ class World(Assembled):
                     "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
                     "SHEPHERD_AGENT_ENDPOINT": self.endpoint.url,
                     "SHEPHERD_AGENT_CA_SOURCE": _CA,
-                    "SHEPHERD_SSH_PORT": str(self.park.port),
+                    "SHEPHERD_SSH_PORT": str(self.pool.port),
                     "SHEPHERD_BACKOFF_INITIAL_SECONDS": str(self.scaled(300)),
                     "SHEPHERD_BACKOFF_MAXIMUM_SECONDS": str(self.scaled(14_400)),
                 },

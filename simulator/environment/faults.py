@@ -9,7 +9,7 @@ A faults file is a JSON object with two sections, each a list, each optional::
         {"method": "GET", "times": 3, "do": "answer", "status": 429, "retry_after": 1}
       ],
       "machines": [
-        {"at_seconds": 20, "machine": 3, "harm": "silence"}
+        {"at_seconds": 20, "machine": 3, "fault": "stop_agents"}
       ]
     }
 
@@ -38,8 +38,8 @@ A faults file is a JSON object with two sections, each a list, each optional::
 Every rule counts all calls that match it, also those that another rule hits.
 If several rules hit one call, all delays and the first other rule apply.
 
-**machines**: faults of machines. ``at_seconds`` of fleet time after the start of the environment, ``harm``
-(silence, wedge, fill_disk or change_host_key) happens to the ``machine`` with this index (from 0, in the order of
+**machines**: faults of machines. ``at_seconds`` of fleet time after the start of the environment, ``fault``
+(stop_agents, hang, fill_disk or change_host_key) happens to the ``machine`` with this index (from 0, in the order of
 creation).
 """
 
@@ -92,7 +92,7 @@ def _wildcard(match: re.Match[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class Answer(Rule):
+class FakeAnswer(Rule):
     """Another answer in place of the real one."""
 
     do: Literal["answer"] = "answer"
@@ -174,18 +174,18 @@ class CreateLate(Rule):
 
 
 ApiFault = Annotated[
-    Answer | Delay | Drop | Cut | EmptyPage | RepeatPage | SameNext | Shrink | UnknownState | CreateLate,
+    FakeAnswer | Delay | Drop | Cut | EmptyPage | RepeatPage | SameNext | Shrink | UnknownState | CreateLate,
     Field(discriminator="do"),
 ]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
-class MachineHarm:
+class MachineFault:
     """A fault of one machine."""
 
     at_seconds: Seconds
     machine: Annotated[int, Field(ge=0)]
-    harm: Literal["silence", "wedge", "fill_disk", "change_host_key"]
+    fault: Literal["stop_agents", "hang", "fill_disk", "change_host_key"]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -193,7 +193,7 @@ class Faults:
     """A whole faults file."""
 
     api: tuple[ApiFault, ...] = ()
-    machines: tuple[MachineHarm, ...] = ()
+    machines: tuple[MachineFault, ...] = ()
 
 
 class FaultScript:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from simulator.environment.faults import Rule
-    from simulator.machines.pool import MachinePark
+    from simulator.machines.pool import MachinePool
 
 _MADE_UP = "made-up-secret-of-a-simulated-provider"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SourceSpec:
     """The specification of a simulated provider."""
 
-    park: MachinePark
-    """The park of its machines."""
+    pool: MachinePool
+    """The pool of its machines."""
     machines: int
     minute: float
     """The real seconds of a minute of fleet time."""
@@ -40,14 +40,14 @@ class Order:
     """The seed of its random numbers."""
 
 
-class Supply(Closeable):
+class MachineSource(Closeable):
     """A simulated provider; a context manager that serves from entry to exit."""
 
     kind: ClassVar[str]
     """A human-readable description of its capacity."""
-    taking: ClassVar[str] = ""
+    creation_note: ClassVar[str] = ""
     """A human-readable remark on the creation of a machine."""
-    switching: ClassVar[str] = ""
+    power_note: ClassVar[str] = ""
     """A human-readable remark on a change of power, if it is more than a reboot."""
     every: ClassVar[Mapping[str, int]] = {}
     """The minutes between two invocations of a function; default 1."""
@@ -58,7 +58,7 @@ class Supply(Closeable):
     _server: Any
 
     @abstractmethod
-    def __init__(self, order: Order) -> None: ...
+    def __init__(self, spec: SourceSpec) -> None: ...
 
     def __enter__(self) -> Self:
         self._server.__enter__()
@@ -88,23 +88,23 @@ class Supply(Closeable):
         return {}
 
 
-class EquinixSupply(Supply):
+class EquinixSource(MachineSource):
     """A project at Equinix Metal with reservations."""
 
     kind = "reservations at a simulated provider"
-    taking = "(not contacted for five minutes, the usual boot time)"
+    creation_note = "(not contacted for five minutes, the usual boot time)"
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, spec: SourceSpec) -> None:
         project, parameter = "6c3c3c2f-0d0e-4f43-9b3e-5c0f5c1b7a10", "/shepherd/equinix-api-key"
         self._server: EquinixApi = EquinixApi(
-            order.park,
+            spec.pool,
             project_id=project,
             api_key=_MADE_UP,
-            reservations=order.machines,
-            options=EquinixOptions(provision_seconds=3 * order.minute, action_seconds=order.minute / 4),
-            faults=order.faults,
-            seed=order.seed,
-            address=order.address,
+            reservations=spec.machines,
+            options=EquinixOptions(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4),
+            faults=spec.faults,
+            seed=spec.seed,
+            address=spec.address,
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "equinix",
@@ -117,35 +117,35 @@ class EquinixSupply(Supply):
         self.secrets = {parameter: _MADE_UP}
 
     def names(self) -> Collection[str]:
-        """See ``Supply``."""
+        """See ``MachineSource``."""
         return {device.id for device in self._server.devices()}
 
     def in_use(self) -> dict[str, str | None]:
-        """See ``Supply``."""
+        """See ``MachineSource``."""
         return {
             device.id: next((tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)), None)
             for device in self._server.devices()
         }
 
 
-class RedfishSupply(Supply):
+class RedfishSource(MachineSource):
     """Your own racks: a list of machines, each with a BMC in front of sushy-tools' emulator."""
 
     kind = "machines in a simulated rack, each with a BMC"
-    taking = "(taken from the machine list: nothing on them changes)"
-    switching = "(by its BMC, at the Recoverer's request over Redfish)"
+    creation_note = "(taken from the machine list: nothing on them changes)"
+    power_note = "(by its BMC, at the Recoverer's request over Redfish)"
     every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
     """Each listing queries every BMC, and one computer emulates them all in accelerated time."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, spec: SourceSpec) -> None:
         self._key, public = _ssh_key()
         self._server: RedfishRack = RedfishRack(
-            order.park,
-            machines=order.machines,
+            spec.pool,
+            machines=spec.machines,
             authorized_key=public,
-            address=order.address,
-            action_seconds=order.minute / 4,
-            fault_rules=order.faults,
+            address=spec.address,
+            action_seconds=spec.minute / 4,
+            fault_rules=spec.faults,
         )
 
     def __enter__(self) -> Self:
@@ -157,35 +157,35 @@ class RedfishSupply(Supply):
 
     @property
     def calls(self) -> int:
-        """See ``Supply``."""
+        """See ``MachineSource``."""
         return self._server.calls
 
     def names(self) -> Collection[str]:
-        """See ``Supply``."""
+        """See ``MachineSource``."""
         return self._server.names
 
 
-class HetznerSupply(Supply):
+class HetznerSource(MachineSource):
     """An account with rented servers."""
 
     kind = "rented servers in a simulated account"
-    taking = "(taken as they are: nothing on them changes)"
-    switching = "(by Robot's reset button, at the Recoverer's request)"
+    creation_note = "(taken as they are: nothing on them changes)"
+    power_note = "(by Robot's reset button, at the Recoverer's request)"
     every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
     """As docs/providers/hetzner.md advises for a growing fleet, because listings are limited by the hour."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, spec: SourceSpec) -> None:
         key, public = _ssh_key()
         parameter = "/shepherd/hetzner-credential"
         self._server: HetznerRobot = HetznerRobot(
-            order.park,
+            spec.pool,
             user="#ws+simulated",
             password=_MADE_UP,
-            servers=order.machines,
+            servers=spec.machines,
             authorized_key=public,
-            options=RobotOptions(action_seconds=order.minute / 4, clock=lambda: time.monotonic() * 60 / order.minute),
-            faults=order.faults,
-            address=order.address,
+            options=RobotOptions(action_seconds=spec.minute / 4, clock=lambda: time.monotonic() * 60 / spec.minute),
+            faults=spec.faults,
+            address=spec.address,
         )
         self.environment = {
             "SHEPHERD_PROVIDER": "hetzner",
@@ -198,14 +198,14 @@ class HetznerSupply(Supply):
         self.secrets = {parameter: f"#ws+simulated:{_MADE_UP}", **key}
 
     def names(self) -> Collection[str]:
-        """See ``Supply``."""
+        """See ``MachineSource``."""
         return {str(server.number) for server in self._server.servers()}
 
 
-SUPPLIES: Mapping[str, type[Supply]] = {
-    "equinix": EquinixSupply,
-    "redfish": RedfishSupply,
-    "hetzner": HetznerSupply,
+MACHINE_SOURCES: Mapping[str, type[MachineSource]] = {
+    "equinix": EquinixSource,
+    "redfish": RedfishSource,
+    "hetzner": HetznerSource,
 }
 """By provider. Without ``static``, which cannot reboot, and ``ec2``, whose simulation has no machines."""
 

@@ -21,7 +21,7 @@ _TLS_REQUEST = struct.pack("!ii", 8, 80_877_103)
 """The first message of a PostgreSQL client that asks for TLS: length and code."""
 
 
-class TcpDoor(Closeable):
+class TcpProxy(Closeable):
     """Forwards every connection to *port* of *address*, from the start. Safe to use from any thread."""
 
     def __init__(
@@ -42,7 +42,7 @@ class TcpDoor(Closeable):
         self._closed = False
         self._listener = socket.create_server((address, port))
         self.port: int = self._listener.getsockname()[1]
-        self._threads = [threading.Thread(target=self._accept, name="tcp-door")]
+        self._threads = [threading.Thread(target=self._accept, name="tcp-proxy")]
         self._threads[0].start()
 
     def stall(self) -> None:
@@ -76,7 +76,7 @@ class TcpDoor(Closeable):
                     return
                 self._sockets.add(client)
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
-                thread = threading.Thread(target=self._serve, args=(client,), name="tcp-door")
+                thread = threading.Thread(target=self._serve, args=(client,), name="tcp-proxy")
                 self._threads.append(thread)
                 thread.start()
 

@@ -21,8 +21,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulator.environment.environment import LOOPS, Settings, World
-from simulator.environment.status import look
+from simulator.environment.environment import LOOPS, Environment, EnvironmentSettings
+from simulator.environment.status import machine_statuses
 from simulator.lambda_ import sam_local
 from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.service import ROOT, Invocation
@@ -52,7 +52,7 @@ def event(function: str) -> dict[str, Any]:
     return loaded
 
 
-def make_work(world: World, function: str) -> None:
+def make_work(environment: Environment, function: str) -> None:
     """
     Wait until there is work for *function*: capacity, machines without an agent, or unhealthy machines.
 
@@ -62,33 +62,47 @@ def make_work(world: World, function: str) -> None:
         TimeoutError: one of them was not invoked or failed.
     """
     if function == "initializer":
-        _until(lambda: _all_up(world), "machines that answer SSH, past their boot time")
+        _until(lambda: _all_up(environment), "machines that answer SSH, past their boot time")
     if function == "recoverer":
-        _until(lambda: bool(look(world)) and all(sight.running for sight in look(world)), "agents that report")
-        # Of several machines, one goes on reporting: if none did, the circuit breaker would suspect the endpoint.
-        unhealthy = world.park.names()[:-1] or world.park.names()
-        for name in unhealthy:
-            world.harm(name, "silence")
-        timeout = float(world.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * world.settings.speed
         _until(
-            lambda: sum((sight.heartbeat_age or 0) > timeout for sight in look(world)) >= len(unhealthy),
+            lambda: (
+                bool(machine_statuses(environment))
+                and all(machine.running for machine in machine_statuses(environment))
+            ),
+            "agents that report",
+        )
+        # Of several machines, one goes on reporting: if none did, the circuit breaker would suspect the endpoint.
+        unhealthy = environment.pool.names()[:-1] or environment.pool.names()
+        for name in unhealthy:
+            environment.inject_fault(name, "stop_agents")
+        timeout = (
+            float(environment.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * environment.settings.speed
+        )
+        _until(
+            lambda: (
+                sum((machine.heartbeat_age or 0) > timeout for machine in machine_statuses(environment))
+                >= len(unhealthy)
+            ),
             "unhealthy machines",
         )
 
 
-def invoke(world: World, service: Service, function: str, sent: Mapping[str, Any], *, shown: bool) -> bool:
+def invoke(environment: Environment, service: Service, function: str, sent: Mapping[str, Any], *, shown: bool) -> bool:
     """Make work for *function*, invoke it, print the outcome (all of it if *shown*); return whether it succeeded."""
-    make_work(world, function)
-    offset = world.log.stat().st_size
+    make_work(environment, function)
+    offset = environment.log.stat().st_size
     outcome = service.invoke(function, sent)
     if shown or outcome.error is not None:
-        with world.log.open("rb") as log:
+        with environment.log.open("rb") as log:
             log.seek(offset)
             sys.stderr.write(log.read().decode(errors="replace"))
     if shown and outcome.result is not None:
         sys.stdout.write(json.dumps(outcome.result) + "\n")
         sys.stdout.flush()
-    states = ", ".join(f"{count} {state}" for state, count in Counter(sight.state for sight in look(world)).items())
+    states = ", ".join(
+        f"{count} {state}"
+        for state, count in Counter(machine.state for machine in machine_statuses(environment)).items()
+    )
     sys.stderr.write(
         f"{function}: {outcome.error or 'returned'} after {outcome.seconds:.1f} s; "
         f"machines in the BMDB: {states or 'none'}\n"
@@ -96,10 +110,10 @@ def invoke(world: World, service: Service, function: str, sent: Mapping[str, Any
     return outcome.error is None
 
 
-def _all_up(world: World) -> bool:
-    names = world.park.names()
-    up = bool(names) and all(world.park.state(name) is MachineState.UP for name in names)
-    return up and not any(machine["backing_off"] for machine in world.machines())
+def _all_up(environment: Environment) -> bool:
+    names = environment.pool.names()
+    up = bool(names) and all(environment.pool.state(name) is MachineState.UP for name in names)
+    return up and not any(machine["backing_off"] for machine in environment.machines())
 
 
 def _until(condition: Callable[[], bool], wanted: str) -> None:
@@ -113,21 +127,21 @@ def _until(condition: Callable[[], bool], wanted: str) -> None:
 def _run(arguments: argparse.Namespace) -> bool:
     # Containers reach this computer at one address only, so there is room for one machine.
     settings = (
-        Settings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
+        EnvironmentSettings(machines=_MACHINES, speed=_SPEED, scheduled=False, migrated=False)
         if arguments.sam is None
-        else Settings(machines=1, speed=_SPEED, scheduled=False, migrated=False, remote=sam_local.gateway())
+        else EnvironmentSettings(machines=1, speed=_SPEED, scheduled=False, migrated=False, remote=sam_local.gateway())
     )
     with ExitStack() as stack:
-        world = stack.enter_context(World(settings))
+        environment = stack.enter_context(Environment(settings))
         service: Service
         if arguments.sam is None:
-            service = stack.enter_context(Emulator(world.configs, world.log))
+            service = stack.enter_context(Emulator(environment.configs, environment.log))
         else:
-            service = sam_local.SamLocal(world.configs, world.log, arguments.sam)
+            service = sam_local.SamLocal(environment.configs, environment.log, arguments.sam)
         for function in FUNCTIONS[: FUNCTIONS.index(arguments.function or FUNCTIONS[-1]) + 1]:
             chosen = function == arguments.function
             sent = json.loads(arguments.event.read_text()) if chosen and arguments.event else event(function)
-            if not invoke(world, service, function, sent, shown=chosen or arguments.function is None):
+            if not invoke(environment, service, function, sent, shown=chosen or arguments.function is None):
                 return False
     return True
 

@@ -1,4 +1,4 @@
-"""A park of simulated machines: real SSH and SFTP servers that run uploaded files as real processes."""
+"""A pool of simulated machines: real SSH and SFTP servers that run uploaded files as real processes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
 
-__all__ = ["MachinePark", "MachineState"]
+__all__ = ["MachinePool", "MachineState"]
 
 _FIRST_ADDRESS = IPv4Address("127.40.0.0")
 _FILES = 65_536
 
 
-class MachinePark(Closeable):
+class MachinePool(Closeable):
     """
     Machines, each with its own loopback address and a folder as its disk.
 
-    Safe to call from any thread; the machines run in a thread of the park. A
+    Safe to call from any thread; the machines run in a thread of the pool. A
     machine is identified by the name under which it was racked; an unknown
     name raises KeyError. Needs Linux, but no root. If this process dies without
-    closing the park, a guard process kills what runs on the machines.
+    closing the pool, a guard process kills what runs on the machines.
 
     A machine behaves towards Shepherd as a computer with systemd and sshd,
     except that a command is one program (see ``machine_shell.execute``).
@@ -48,29 +48,29 @@ class MachinePark(Closeable):
         boot_seconds: float,
         agent_environment: Mapping[str, str] | None = None,
         first_address: str | None = None,
-        told: Callable[[str, str], None] = lambda _name, _what: None,
+        on_power_change: Callable[[str, str], None] = lambda _name, _what: None,
     ) -> None:
         """
-        Open an empty park.
+        Open an empty pool.
 
         Disks are created in *folder* and stay there, except those of removed machines.
-        All machines answer SSH at *port*; 0 picks a port that no other park uses.
+        All machines answer SSH at *port*; 0 picks a port that no other pool uses.
         A boot takes *boot_seconds*. Uploaded programs run with *agent_environment*. The machines' addresses begin
         with *first_address*, an IPv4 address of this computer; None: with one in the loopback network.
-        Before the power of a machine changes, *told* gets its name and the change, on any thread.
+        Before the power of a machine changes, *on_power_change* gets its name and the change, on any thread.
 
         Raises:
-            OSError: another park uses the port.
+            OSError: another pool uses the port.
         """
         self._folder = folder.resolve()
         self._boot_seconds = boot_seconds
         self._environment = dict(agent_environment or {})
-        self._told = told
+        self._on_power_change = on_power_change
         self._id = uuid.uuid4().hex
         self._machines: dict[str, MachineServer] = {}
         self._racked = 0
         self._first_address = _FIRST_ADDRESS + 1 if first_address is None else IPv4Address(first_address)
-        # Bound at an address that no machine has, so that no other park takes the port.
+        # Bound at an address that no machine has, so that no other pool takes the port.
         self._claim = socket.socket()
         try:
             self._claim.bind((str(_FIRST_ADDRESS), port))
@@ -89,7 +89,7 @@ class MachinePark(Closeable):
         ready.wait()
 
     def close(self) -> None:
-        """Kill all processes of all machines and close the park. May be called twice."""
+        """Kill all processes of all machines and close the pool. May be called twice."""
         with self._lock:
             if self._thread.is_alive():
                 self._loop.call_soon_threadsafe(self._closing.set)
@@ -160,19 +160,19 @@ class MachinePark(Closeable):
 
     # --- faults ---
 
-    def silence(self, name: str) -> None:
+    def stop_agents(self, name: str) -> None:
         """Stop (SIGSTOP) the running agents: no heartbeats, but SSH works. A reboot or a new agent ends it."""
         processes.send(signal.SIGSTOP, self.agents(name))
 
-    def wedge(self, name: str) -> None:
+    def hang(self, name: str) -> None:
         """Make the machine hang: TCP connects, but nothing answers or runs. Only a reboot ends it."""
         machine = self._machines[name]
 
-        async def wedge() -> None:
-            machine.wedge()
+        async def hang() -> None:
+            machine.hang()
             processes.send(signal.SIGSTOP, await asyncio.to_thread(processes.find, self._id, name))
 
-        self._do(wedge())
+        self._do(hang())
 
     def fill_disk(self, name: str) -> None:
         """Make every write over SFTP fail with "no space left"."""
@@ -237,17 +237,17 @@ class MachinePark(Closeable):
             agents.setdefault(found[pid], []).append(pid)
         return agents
 
-    # --- on the park's thread ---
+    # --- on the pool's thread ---
 
     def _switch(self, name: str, what: str, change: Callable[[MachineServer], Coroutine[None, None, None]]) -> None:
         machine = self._machines[name]
-        self._told(name, what)
+        self._on_power_change(name, what)
         self._do(change(machine))
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         if not self._thread.is_alive():
             work.close()
-            raise RuntimeError("the park is closed")
+            raise RuntimeError("the pool is closed")
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _run(self, ready: threading.Event) -> None:

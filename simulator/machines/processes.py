@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 MARK = "SHEPHERD_SIM_MACHINE"
-"""The environment variable that every process of a machine inherits: ``<park>/<machine>``."""
+"""The environment variable that every process of a machine inherits: ``<pool>/<machine>``."""
 
 
-def find(park: str, machine: str | None = None) -> dict[int, str]:
+def find(pool: str, machine: str | None = None) -> dict[int, str]:
     """
-    Return the processes of *machine*, or of all machines of *park*: process id to name of the machine.
+    Return the processes of *machine*, or of all machines of *pool*: process id to name of the machine.
 
     Reads ``/proc`` once, some 15 µs for each process of the system. Does not
     find processes that replaced their environment, nor dead ones.
     """
-    wanted = f"{MARK}={park}/".encode()
+    wanted = f"{MARK}={pool}/".encode()
     found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -69,15 +69,15 @@ def send(number: signal.Signals, processes: Collection[int]) -> None:
             os.kill(pid, number)
 
 
-def guard(park: str) -> subprocess.Popen[bytes]:
-    """Start a process that kills all processes of *park* when this process dies; kill the guard if it is not needed."""
-    command = [sys.executable, "-I", "-S", __file__, park]
+def guard(pool: str) -> subprocess.Popen[bytes]:
+    """Start a process that kills all processes of *pool* when this process dies; kill the guard if it is not needed."""
+    command = [sys.executable, "-I", "-S", __file__, pool]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
-def _guard(park: str) -> None:
+def _guard(pool: str) -> None:
     sys.stdin.buffer.read()  # returns when the process that holds the other end is dead
-    while processes := find(park):
+    while processes := find(pool):
         send(signal.SIGKILL, processes)
         time.sleep(0.01)
 

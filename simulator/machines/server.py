@@ -1,4 +1,4 @@
-"""A simulated machine: its power, its faults and its SSH server. All of it runs in the event loop of the park."""
+"""A simulated machine: its power, its faults and its SSH server. All of it runs in the event loop of the pool."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class MachineState(StrEnum):
     BOOTING = "Booting"
     UP = "Up"
     OFF = "Off"
-    WEDGED = "Wedged"
+    HUNG = "Hung"
 
 
 class MachineServer:
     """A machine with a disk, an address, a host key, and processes."""
 
     def __init__(
-        self, park: str, name: str, *, disk: Path, address: tuple[str, int], key: str, environment: Mapping[str, str]
+        self, pool: str, name: str, *, disk: Path, address: tuple[str, int], key: str, environment: Mapping[str, str]
     ) -> None:
-        self.park = park
+        self.pool = pool
         self.name = name
         self.disk = disk
         self.address = address
@@ -49,7 +49,7 @@ class MachineServer:
             "USER": "root",
             "LANG": "C.UTF-8",
             **environment,
-            processes.MARK: f"{park}/{name}",
+            processes.MARK: f"{pool}/{name}",
         }
         self.state = MachineState.OFF
         self.disk_full = False
@@ -79,7 +79,7 @@ class MachineServer:
     async def stop(self) -> None:
         """Switch the machine off: end all processes and connections."""
         await self.disconnect()
-        await kill_all(self.park, self.name, lambda: self.executions)
+        await kill_all(self.pool, self.name, lambda: self.executions)
 
     async def disconnect(self) -> None:
         """End the listener and all connections, but not the processes."""
@@ -106,11 +106,11 @@ class MachineServer:
         if self.disk.exists():
             await asyncio.to_thread(shutil.rmtree, self.disk)
 
-    def wedge(self) -> None:
+    def hang(self) -> None:
         """Make the machine hang: the kernel still accepts connections, but nothing answers."""
         if self.state is not MachineState.UP:
             return
-        self.state = MachineState.WEDGED
+        self.state = MachineState.HUNG
         if self._accepting is not None:
             self._accepting.cancel()
         for connection in self.connections:
@@ -173,14 +173,14 @@ class MachineServer:
         task.add_done_callback(tasks.discard)
 
 
-async def kill_all(park: str, machine: str | None, executions: Callable[[], set[asyncio.Task[None]]]) -> None:
+async def kill_all(pool: str, machine: str | None, executions: Callable[[], set[asyncio.Task[None]]]) -> None:
     """
-    Kill every process of *machine*, or of all machines of *park*, and wait for their *executions* to end.
+    Kill every process of *machine*, or of all machines of *pool*, and wait for their *executions* to end.
 
     Repeats until none is left, because processes may start meanwhile.
     """
     while True:
-        found = await asyncio.to_thread(processes.find, park, machine)
+        found = await asyncio.to_thread(processes.find, pool, machine)
         processes.send(signal.SIGKILL, found)
         running = executions()
         if running:
@@ -201,7 +201,7 @@ class _Login(asyncssh.SSHServer):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
         self._machine.connections.add(conn)
-        if self._machine.state is MachineState.WEDGED:
+        if self._machine.state is MachineState.HUNG:
             _hang(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - named by asyncssh

@@ -42,7 +42,7 @@ def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back() -
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Everything is as it should be." in done.stdout
     assert "all 3 machines run their agents" in done.stdout
-    assert re.findall(r"harm: (\w+)", done.stdout) == ["silence", "wedge"]
+    assert re.findall(r"fault: (\w+)", done.stdout) == ["stop_agents", "hang"]
     assert "both are back" in done.stdout
     history = done.stdout[done.stdout.index("history of machine") :]
     for line in (
@@ -57,8 +57,8 @@ def test_the_demo_brings_back_machines_of_ones_own_through_their_bmcs() -> None:
     done = run(["demo", "--machines", "3", "--speed", "120", "--provider", "redfish"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Everything is as it should be." in done.stdout
-    for victim in re.findall(r"harm: \w+ on (.*)", done.stdout):
-        assert re.search(rf"harm: .*{victim}: off.*{victim}: on.*both are back", done.stdout, re.DOTALL)
+    for victim in re.findall(r"fault: \w+ on (.*)", done.stdout):
+        assert re.search(rf"fault: .*{victim}: off.*{victim}: on.*both are back", done.stdout, re.DOTALL)
 
 
 def test_a_world_in_which_a_machine_was_lost_fails_and_says_so(tmp_path: Path) -> None:

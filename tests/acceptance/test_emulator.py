@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.environment.environment import LOOPS, Settings, World
+from simulator.environment.environment import LOOPS, Environment, EnvironmentSettings
 from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.invoke import event, invoke, make_work
 
@@ -46,7 +46,7 @@ def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
     return requests
 
 
-def history(world: World, process: str) -> list[list[str]]:
+def history(world: Environment, process: str) -> list[list[str]]:
     """Return what happened to each machine by *process*, oldest first."""
     return [
         [entry["event"] for entry in reversed(world.history(row["machine_id"])) if entry["process"] == process]
@@ -57,7 +57,7 @@ def history(world: World, process: str) -> list[list[str]]:
 def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.CaptureFixture[str]) -> None:
     """Operators see these three and nothing else: the result, the logs with the request they belong to, the BMDB."""
     started: list[int] = []
-    with World(Settings(machines=MACHINES, speed=SPEED, scheduled=False)) as world:
+    with Environment(EnvironmentSettings(machines=MACHINES, speed=SPEED, scheduled=False)) as world:
         with Emulator(world.configs, world.log) as emulator:
             for function in LOOPS:
                 assert invoke(world, emulator, function, event(function), shown=True)
@@ -91,7 +91,7 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
 def test_the_migrator_makes_the_schema_of_an_empty_database(capsys: pytest.CaptureFixture[str]) -> None:
     """A deployment begins with it; everything else needs its tables."""
     with (
-        World(Settings(machines=1, speed=SPEED, scheduled=False, migrated=False)) as world,
+        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False, migrated=False)) as world,
         Emulator(world.configs, world.log) as emulator,
     ):
         assert invoke(world, emulator, "migrator", event("migrator"), shown=True)
@@ -107,7 +107,9 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
     does, so that the function can neither end its work nor give it back in time.
     What it had sent arrives when the network is back, and must not count any more.
     """
-    with World(Settings(machines=MACHINES, speed=SPEED, scheduled=False, remote="127.41.0.1")) as world:
+    with Environment(
+        EnvironmentSettings(machines=MACHINES, speed=SPEED, scheduled=False, remote="127.41.0.1")
+    ) as world:
         config = world.configs["initializer"]
         short = {"SHEPHERD_SESSION_SECONDS": "3", "SHEPHERD_MACHINE_SECONDS": "2"}
         # As short as it can be: a function that could not work on a machine in its time refuses to begin.
@@ -120,18 +122,18 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
             make_work(world, "initializer")
             warm = emulator.invoke("initializer", {**event("initializer"), "dry_run": True})
             assert len((warm.result or {})["plan"]) == MACHINES
-            for name in world.park.names():
-                world.park.wedge(name)
+            for name in world.pool.names():
+                world.pool.hang(name)
 
             killed = pool.submit(emulator.invoke, "initializer", event("initializer"))
             wait_for(lambda: sum(row["being_worked_on"] for row in world.machines()) == MACHINES)
-            world.door.stall()
+            world.proxy.stall()
             assert killed.result().error == "Task timed out after 11.00 seconds"
             assert history(world, "ShepherdAgentStart") == [["Started"]] * MACHINES
 
-            world.door.resume()
-            for name in world.park.names():
-                world.park.reboot(name)
+            world.proxy.resume()
+            for name in world.pool.names():
+                world.pool.reboot(name)
             make_work(world, "initializer")
         with Emulator(world.configs, world.log) as emulator:  # with all the time that there is
             again = emulator.invoke("initializer", event("initializer"))

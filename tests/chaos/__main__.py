@@ -32,7 +32,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.environment.postgres import Postgres
-from simulator.machines.pool import MachinePark
+from simulator.machines.pool import MachinePool
 from tests.chaos import planted
 from tests.chaos.concurrent_runs import normal
 from tests.chaos.crash_points import Killed
@@ -108,12 +108,12 @@ class Chaos:
 
     @contextmanager
     def _agent_starts(self) -> Iterator[AgentStarts]:
-        with MachinePark(Path(tempfile.mkdtemp(dir=self.folder)) / "park", 0, boot_seconds=0) as park:
-            client = Client(park)
+        with MachinePool(Path(tempfile.mkdtemp(dir=self.folder)) / "pool", 0, boot_seconds=0) as pool:
+            client = Client(pool)
             client.authorized_key = ssh_keys.public_line(self.private_key)
             for name in ("a", "b"):
                 client.rack(name)
-            yield AgentStarts(self.fleet, park, self.private_key, self.folder)
+            yield AgentStarts(self.fleet, pool, self.private_key, self.folder)
 
     def _killed(self, scenario: Scenario, explored: Explored, began: float) -> None:
         self.deaths += explored.deaths

@@ -30,7 +30,7 @@ from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.remediation import DEFAULT, parse_policy
 
-from simulator.environment.faults import Answer
+from simulator.environment.faults import FakeAnswer
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.machine import Machine, ProviderId
 
-    from simulator.machines.pool import MachinePark
+    from simulator.machines.pool import MachinePool
     from tests.chaos.crash_points import Points
     from tests.support.bmdb.fleet import Fleet
 
@@ -93,7 +93,7 @@ class Provisioning:
         world = World(self._fleet, SystemClock(), reservations=5, limit=4)
         first, second = (reservation.id for reservation in world.api.reservations()[:2])
         # A creation that was begun and never happened, on capacity that is somebody else's by now.
-        world.api.snatch(first)
+        world.api.occupy(first)
         world.foreign = {device.id for device in world.api.devices()}
         self._intend(first, age=2 * HOUR)
         # A creation that was begun a moment ago and is still to be made.
@@ -151,10 +151,10 @@ class AgentStarts:
 
     name = "initializer"
 
-    def __init__(self, fleet: Fleet, park: MachinePark, private_key: str, folder: Path) -> None:
-        """Play with two machines of *park*, which stay."""
+    def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
+        """Play with two machines of *pool*, which stay."""
         self._fleet = fleet
-        self._park = park
+        self._park = pool
         self._key = private_key
         self._agent = folder / "agent"
         self._agent.write_text(AGENT)
@@ -173,7 +173,7 @@ class AgentStarts:
             )
             self._ids[name] = machine_id
         self._park.fill_disk(self._park.names()[0])
-        return World(self._fleet, SystemClock(), park=self._park)
+        return World(self._fleet, SystemClock(), pool=self._park)
 
     def environment(self) -> dict[str, str]:
         """Return the settings of a function that is to find these machines."""
@@ -354,7 +354,7 @@ class Away(Recoveries):
     def arrange(self) -> World:
         """See ``Scenario``."""
         world = super().arrange()
-        world.api.faults.add(Answer(method="POST", path="/devices/{id}/actions", times=12, status=503))
+        world.api.faults.add(FakeAnswer(method="POST", path="/devices/{id}/actions", times=12, status=503))
         return world
 
     def missing(self, world: World) -> list[str]:

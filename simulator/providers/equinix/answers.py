@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from simulator.providers.equinix.records import Refused
+from simulator.providers.equinix.records import EquinixRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _MAX_PER_PAGE = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ApiRequest:
     """A call of the API; *path* is below the base URL."""
 
     method: str
@@ -31,7 +31,7 @@ class Request:
     """The number of entries that are missing at the start of a listing."""
 
 
-class Link(NamedTuple):
+class NestedObject(NamedTuple):
     """A nested object: ``{href}`` alone, unless it is included, or *shown* by default and not excluded."""
 
     href: str
@@ -39,12 +39,12 @@ class Link(NamedTuple):
     shown: bool = False
 
 
-def one(body: Json, request: Request) -> Json:
+def one(body: Json, request: ApiRequest) -> Json:
     """Return one object with the includes and excludes of *request*."""
     return present(body, _names(request, "include"), _names(request, "exclude"))
 
 
-def listing(collection: str, items: Sequence[T], body: Callable[[T], Json], request: Request) -> Json:
+def listing(collection: str, items: Sequence[T], body: Callable[[T], Json], request: ApiRequest) -> Json:
     """
     Return the page of *items* that *request* asks for, each shown by *body*.
 
@@ -61,16 +61,18 @@ def present(body: Json, include: frozenset[str], exclude: frozenset[str]) -> Jso
     for name, value in body.items():
         included = name in include or any(item.startswith(f"{name}.") for item in include)
         below = (_below(name, include), _below(name, exclude))
-        if isinstance(value, Link):
+        if isinstance(value, NestedObject):
             result[name] = _expand(value, included=included, excluded=name in exclude, below=below)
-        elif isinstance(value, list) and value and isinstance(value[0], Link):
+        elif isinstance(value, list) and value and isinstance(value[0], NestedObject):
             result[name] = [_expand(item, included=included, excluded=name in exclude, below=below) for item in value]
         elif name not in exclude:
             result[name] = value
     return result
 
 
-def _expand(link: Link, *, included: bool, excluded: bool, below: tuple[frozenset[str], frozenset[str]]) -> Json:
+def _expand(
+    link: NestedObject, *, included: bool, excluded: bool, below: tuple[frozenset[str], frozenset[str]]
+) -> Json:
     if excluded or not (included or link.shown):
         return {"href": link.href}
     return present(link.body(), *below)
@@ -80,12 +82,12 @@ def _below(name: str, names: frozenset[str]) -> frozenset[str]:
     return frozenset(item.removeprefix(f"{name}.") for item in names if item.startswith(f"{name}."))
 
 
-def _names(request: Request, parameter: str) -> frozenset[str]:
+def _names(request: ApiRequest, parameter: str) -> frozenset[str]:
     """Return the dotted names in a comma-joined query parameter."""
     return frozenset(name for name in request.query.get(parameter, "").split(",") if name)
 
 
-def page(items: Sequence[T], request: Request) -> tuple[Sequence[T], Json]:
+def page(items: Sequence[T], request: ApiRequest) -> tuple[Sequence[T], Json]:
     """
     Return the page of *items* that *request* asks for, and its ``meta``.
 
@@ -119,5 +121,5 @@ def page(items: Sequence[T], request: Request) -> tuple[Sequence[T], Json]:
 def _integer(query: Mapping[str, str], name: str, default: int, maximum: int) -> int:
     text = query.get(name, str(default))
     if not text.isdecimal() or not 1 <= int(text) <= maximum:
-        raise Refused(422, f"{name} must be an integer from 1 to {maximum}, not {text!r}")
+        raise EquinixRefused(422, f"{name} must be an integer from 1 to {maximum}, not {text!r}")
     return int(text)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from simulator.environment.faults import FaultScript, Rule
 from simulator.providers.equinix.answers import BASE
-from simulator.providers.equinix.middleware import EquinixFront
-from simulator.providers.equinix.records import Device, Reservation, SshKey
+from simulator.providers.equinix.middleware import EquinixMiddleware
+from simulator.providers.equinix.records import DeviceRecord, KeyRecord, ReservationRecord
 from simulator.providers.equinix.state import EquinixOptions, EquinixState
-from simulator.providers.kit.middleware import Served
+from simulator.providers.kit.middleware import SimulatedApi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ __all__ = ["EquinixApi", "EquinixOptions"]
 _UNREACHABLE = "192.0.2.1"  # reserved for documentation: no host has it
 
 
-class EquinixApi(Served):
+class EquinixApi(SimulatedApi):
     """
     The API on its own port; a context manager.
 
@@ -39,7 +39,7 @@ class EquinixApi(Served):
     returns are copies.
     """
 
-    _front: EquinixFront
+    _middleware: EquinixMiddleware
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class EquinixApi(Served):
         *,
         project_id: str,
         api_key: str,
-        reservations: int | Sequence[Reservation],
+        reservations: int | Sequence[ReservationRecord],
         options: EquinixOptions | None = None,
         faults: Iterable[Rule] = (),
         seed: int = 0,
@@ -59,36 +59,36 @@ class EquinixApi(Served):
         The same *seed* makes the same ids.
         """
         options = options or EquinixOptions()
-        given = [Reservation() for _ in range(reservations)] if isinstance(reservations, int) else reservations
+        given = [ReservationRecord() for _ in range(reservations)] if isinstance(reservations, int) else reservations
         self.faults = FaultScript(faults)
         """The faults to inject; rules can be added at any time."""
         self._state = EquinixState(hardware, options, (project_id, *options.other_projects), given, seed)
-        middleware = EquinixFront(self._state, self.faults, api_key, options)
-        super().__init__(middleware, middleware.reply, self._state.agenda, address)
+        middleware = EquinixMiddleware(self._state, self.faults, api_key, options)
+        super().__init__(middleware, middleware.reply, self._state.timers, address)
 
     @property
     def url(self) -> str:
         """Return the base URL, which ends with /metal/v1."""
         return super().url + BASE
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[DeviceRecord]:
         """Return the devices, oldest first."""
         with self._state.lock:
             return copy.deepcopy(list(self._state.devices.values()))
 
-    def reservations(self) -> list[Reservation]:
+    def reservations(self) -> list[ReservationRecord]:
         """Return the reservations of all projects."""
         with self._state.lock:
             return copy.deepcopy(list(self._state.reservations.values()))
 
-    def keys(self) -> list[SshKey]:
+    def keys(self) -> list[KeyRecord]:
         """Return the SSH keys of projects and users."""
         with self._state.lock:
             return copy.deepcopy(list(self._state.keys.values()))
 
-    def add_device_by_hand(
+    def add_active_device(
         self, hostname: str, tags: Sequence[str] = (), *, reservation_id: str | None = None, racked: bool = True
-    ) -> Device:
+    ) -> DeviceRecord:
         """
         Add an active device, as an operator would in the console, and return it.
 
@@ -96,10 +96,10 @@ class EquinixApi(Served):
         """
         state = self._state
         with state.lock:
-            reservation = Reservation() if reservation_id is None else state.reservation(reservation_id)
+            reservation = ReservationRecord() if reservation_id is None else state.reservation(reservation_id)
             if reservation_id is not None and state.occupant(reservation_id) is not None:
                 raise ValueError(f"reservation {reservation_id} is in use")
-            device = Device(
+            device = DeviceRecord(
                 id=state.new_id(),
                 project_id=reservation.project_id or state.projects[0],
                 hostname=hostname,
@@ -118,9 +118,9 @@ class EquinixApi(Served):
             state.add_active(device)
             return copy.deepcopy(device)
 
-    def snatch(self, reservation_id: str) -> Device:
+    def occupy(self, reservation_id: str) -> DeviceRecord:
         """Put another user's device on a free reservation and return it."""
-        return self.add_device_by_hand("somebody-else", reservation_id=reservation_id, racked=False)
+        return self.add_active_device("somebody-else", reservation_id=reservation_id, racked=False)
 
     def forget(self, device_id: str) -> None:
         """Make a device and its machine vanish."""

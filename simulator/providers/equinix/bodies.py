@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from simulator.providers.equinix.records import Refused, fingerprint
+from simulator.providers.equinix.records import EquinixRefused, fingerprint
 
 Hostname = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")]
 Place = str | list[str] | None
@@ -114,7 +114,7 @@ def read(kind: type[B], body: object) -> B:
         return kind.model_validate(body)
     except ValidationError as error:
         faults = [(".".join(map(str, item["loc"])) or "body", item["msg"]) for item in error.errors(include_url=False)]
-        raise Refused(422, *(f"{place}: {message}" for place, message in faults)) from error
+        raise EquinixRefused(422, *(f"{place}: {message}" for place, message in faults)) from error
 
 
 def check_key(text: str) -> None:
@@ -125,7 +125,7 @@ def check_key(text: str) -> None:
         Refused: it is not one.
     """
     if fingerprint(text) is None:
-        raise Refused(422, "key: is not an SSH public key")
+        raise EquinixRefused(422, "key: is not an SSH public key")
 
 
 def check_operating_system(slug: str) -> None:
@@ -136,4 +136,4 @@ def check_operating_system(slug: str) -> None:
         Refused: there is none.
     """
     if slug not in OPERATING_SYSTEMS:
-        raise Refused(422, f"operating_system: {slug!r} is not a valid operating system")
+        raise EquinixRefused(422, f"operating_system: {slug!r} is not a valid operating system")

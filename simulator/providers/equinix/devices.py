@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.providers.equinix import bodies
-from simulator.providers.equinix.answers import Json, Request, listing, one
+from simulator.providers.equinix.answers import ApiRequest, Json, listing, one
 from simulator.providers.equinix.keys import keys_for_device
 from simulator.providers.equinix.objects import device_json, provisionable
-from simulator.providers.equinix.records import Device, Refused, Reservation, metro_of, now
+from simulator.providers.equinix.records import DeviceRecord, EquinixRefused, ReservationRecord, metro_of, now
 
 if TYPE_CHECKING:
     from simulator.providers.equinix.state import EquinixState
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SORTABLE = ("id", "hostname", "state", "created_at", "updated_at")
 
 
-def list_devices(state: EquinixState, request: Request, project_id: str) -> tuple[int, Json]:
+def list_devices(state: EquinixState, request: ApiRequest, project_id: str) -> tuple[int, Json]:
     """GET /projects/{id}/devices: newest first, unless sorted."""
     state.project(project_id)
     found = [
@@ -26,18 +26,18 @@ def list_devices(state: EquinixState, request: Request, project_id: str) -> tupl
     ]
     if (name := request.query.get("sort_by")) is not None:
         if name not in _SORTABLE:
-            raise Refused(422, f"sort_by: cannot sort by {name!r}")
+            raise EquinixRefused(422, f"sort_by: cannot sort by {name!r}")
         descending = request.query.get("sort_direction", "asc") == "desc"
         found.sort(key=lambda device: str(getattr(device, name)), reverse=descending)
     return 200, listing("devices", found, lambda device: device_json(state, device), request)
 
 
-def get_device(state: EquinixState, request: Request, device_id: str) -> tuple[int, Json]:
+def get_device(state: EquinixState, request: ApiRequest, device_id: str) -> tuple[int, Json]:
     """GET /devices/{id}."""
     return 200, one(device_json(state, state.device(device_id)), request)
 
 
-def update_device(state: EquinixState, request: Request, device_id: str) -> tuple[int, Json]:
+def update_device(state: EquinixState, request: ApiRequest, device_id: str) -> tuple[int, Json]:
     """PUT or PATCH /devices/{id}."""
     device = state.device(device_id)
     change = bodies.read(bodies.DeviceChange, request.body)
@@ -49,13 +49,13 @@ def update_device(state: EquinixState, request: Request, device_id: str) -> tupl
     return 200, one(device_json(state, device), request)
 
 
-def delete_device(state: EquinixState, _request: Request, device_id: str) -> tuple[int, None]:
+def delete_device(state: EquinixState, _request: ApiRequest, device_id: str) -> tuple[int, None]:
     """DELETE /devices/{id}."""
     state.delete(state.device(device_id))
     return 204, None
 
 
-def act(state: EquinixState, request: Request, device_id: str) -> tuple[int, None]:
+def act(state: EquinixState, request: ApiRequest, device_id: str) -> tuple[int, None]:
     """POST /devices/{id}/actions: accepted at once, carried out later."""
     device = state.device(device_id)
     action = bodies.read(bodies.Action, request.body)
@@ -67,7 +67,7 @@ def act(state: EquinixState, request: Request, device_id: str) -> tuple[int, Non
     return 202, None
 
 
-def create_device(state: EquinixState, request: Request, project_id: str) -> tuple[int, Json]:
+def create_device(state: EquinixState, request: ApiRequest, project_id: str) -> tuple[int, Json]:
     """POST /projects/{id}/devices: on a reservation, or on demand when none is named."""
     state.project(project_id)
     wanted = bodies.read(bodies.DeviceWanted, request.body)
@@ -75,9 +75,9 @@ def create_device(state: EquinixState, request: Request, project_id: str) -> tup
     metros = _listed(wanted.metro)
     facilities = _listed(wanted.facility)
     if not metros and not facilities:
-        raise Refused(422, "metro: can't be blank")
+        raise EquinixRefused(422, "metro: can't be blank")
     reservation = _reservation(state, project_id, wanted, metros, facilities)
-    device = Device(
+    device = DeviceRecord(
         id=state.new_id(),
         project_id=project_id,
         hostname=wanted.hostname or wanted.plan.replace(".", "-"),
@@ -96,7 +96,7 @@ def create_device(state: EquinixState, request: Request, project_id: str) -> tup
 
 def _reservation(
     state: EquinixState, project_id: str, wanted: bodies.DeviceWanted, metros: list[str], facilities: list[str]
-) -> Reservation | None:
+) -> ReservationRecord | None:
     """
     Return the reservation to use, None for a device on demand.
 
@@ -110,17 +110,17 @@ def _reservation(
         for reservation in ours.values():
             if not _objections(state, reservation, wanted.plan, metros, facilities):
                 return reservation
-        raise Refused(422, "hardware_reservation_id: no hardware reservation is available")
+        raise EquinixRefused(422, "hardware_reservation_id: no hardware reservation is available")
     if wanted.hardware_reservation_id not in ours:
-        raise Refused(422, f"hardware_reservation_id: {wanted.hardware_reservation_id!r} does not exist")
+        raise EquinixRefused(422, f"hardware_reservation_id: {wanted.hardware_reservation_id!r} does not exist")
     reservation = ours[wanted.hardware_reservation_id]
     if objections := _objections(state, reservation, wanted.plan, metros, facilities):
-        raise Refused(422, *objections)
+        raise EquinixRefused(422, *objections)
     return reservation
 
 
 def _objections(
-    state: EquinixState, reservation: Reservation, plan: str, metros: list[str], facilities: list[str]
+    state: EquinixState, reservation: ReservationRecord, plan: str, metros: list[str], facilities: list[str]
 ) -> list[str]:
     """Return the reasons why a device cannot be created on a reservation."""
     name = f"hardware_reservation_id: hardware reservation {reservation.id}"
@@ -147,7 +147,7 @@ def _listed(place: bodies.Place) -> list[str]:
     return [place] if isinstance(place, str) else place or []
 
 
-def _fits(device: Device, query: dict[str, str]) -> bool:
+def _fits(device: DeviceRecord, query: dict[str, str]) -> bool:
     known = (device.hostname, device.id, device.address or "", *device.tags)
     search = query.get("search", "").lower()
     return (

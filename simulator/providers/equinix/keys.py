@@ -6,34 +6,34 @@ from typing import TYPE_CHECKING
 
 from simulator.providers.equinix import bodies
 from simulator.providers.equinix.objects import key_json
-from simulator.providers.equinix.records import Refused, SshKey, now
+from simulator.providers.equinix.records import EquinixRefused, KeyRecord, now
 
 if TYPE_CHECKING:
-    from simulator.providers.equinix.answers import Json, Request
+    from simulator.providers.equinix.answers import ApiRequest, Json
     from simulator.providers.equinix.state import EquinixState
 
 
-def list_user_keys(state: EquinixState, _request: Request) -> tuple[int, Json]:
+def list_user_keys(state: EquinixState, _request: ApiRequest) -> tuple[int, Json]:
     """GET /ssh-keys: not paged."""
     return 200, _keys_of(state, _user(state))
 
 
-def list_project_keys(state: EquinixState, _request: Request, project_id: str) -> tuple[int, Json]:
+def list_project_keys(state: EquinixState, _request: ApiRequest, project_id: str) -> tuple[int, Json]:
     """GET /projects/{id}/ssh-keys: not paged."""
     return 200, _keys_of(state, state.project(project_id))
 
 
-def create_user_key(state: EquinixState, request: Request) -> tuple[int, Json]:
+def create_user_key(state: EquinixState, request: ApiRequest) -> tuple[int, Json]:
     """POST /ssh-keys."""
     return _create(state, request, _user(state))
 
 
-def create_project_key(state: EquinixState, request: Request, project_id: str) -> tuple[int, Json]:
+def create_project_key(state: EquinixState, request: ApiRequest, project_id: str) -> tuple[int, Json]:
     """POST /projects/{id}/ssh-keys."""
     return _create(state, request, state.project(project_id))
 
 
-def update_key(state: EquinixState, request: Request, key_id: str) -> tuple[int, Json]:
+def update_key(state: EquinixState, request: ApiRequest, key_id: str) -> tuple[int, Json]:
     """PUT or PATCH /ssh-keys/{id}; devices keep the keys that they were created with."""
     key = state.key(key_id)
     change = bodies.read(bodies.KeyChange, request.body)
@@ -46,13 +46,13 @@ def update_key(state: EquinixState, request: Request, key_id: str) -> tuple[int,
     return 200, key_json(key)
 
 
-def delete_key(state: EquinixState, _request: Request, key_id: str) -> tuple[int, None]:
+def delete_key(state: EquinixState, _request: ApiRequest, key_id: str) -> tuple[int, None]:
     """DELETE /ssh-keys/{id}."""
     del state.keys[state.key(key_id).id]
     return 204, None
 
 
-def keys_for_device(state: EquinixState, project_id: str, wanted: bodies.DeviceWanted) -> list[SshKey]:
+def keys_for_device(state: EquinixState, project_id: str, wanted: bodies.DeviceWanted) -> list[KeyRecord]:
     """
     Return the keys that a new device gets.
 
@@ -66,10 +66,10 @@ def keys_for_device(state: EquinixState, project_id: str, wanted: bodies.DeviceW
         return [] if wanted.no_ssh_keys else [key for key in state.keys.values() if key.entity in owners]
     for name in wanted.project_ssh_keys:
         if name not in state.keys or state.keys[name].entity != state.project(project_id):
-            raise Refused(422, f"project_ssh_keys: {name!r} is not a key of the project")
+            raise EquinixRefused(422, f"project_ssh_keys: {name!r} is not a key of the project")
     for name in wanted.user_ssh_keys:
         if name != state.user_id:
-            raise Refused(422, f"user_ssh_keys: {name!r} is not a member of the project")
+            raise EquinixRefused(422, f"user_ssh_keys: {name!r} is not a member of the project")
     for inline in wanted.ssh_keys:
         bodies.check_key(inline.key)
     chosen = [key for key in state.keys.values() if key.id in wanted.project_ssh_keys]
@@ -80,25 +80,25 @@ def keys_for_device(state: EquinixState, project_id: str, wanted: bodies.DeviceW
     ]
 
 
-def _create(state: EquinixState, request: Request, entity: str) -> tuple[int, Json]:
+def _create(state: EquinixState, request: ApiRequest, entity: str) -> tuple[int, Json]:
     wanted = bodies.read(bodies.KeyWanted, request.body)
     bodies.check_key(wanted.key)
     if _known(state, entity, wanted.key) is not None:
-        raise Refused(422, "key: has already been taken")
+        raise EquinixRefused(422, "key: has already been taken")
     key = _stored(state, entity, wanted.label, wanted.key.strip())
     key.tags = wanted.tags
     return 201, key_json(key)
 
 
-def _stored(state: EquinixState, entity: str, label: str, text: str) -> SshKey:
+def _stored(state: EquinixState, entity: str, label: str, text: str) -> KeyRecord:
     """Return the key with this text, created if it is new."""
     if (key := _known(state, entity, text)) is None:
-        key = SshKey(id=state.new_id(), label=label, key=text, entity=entity)
+        key = KeyRecord(id=state.new_id(), label=label, key=text, entity=entity)
         state.keys[key.id] = key
     return key
 
 
-def _known(state: EquinixState, entity: str, text: str) -> SshKey | None:
+def _known(state: EquinixState, entity: str, text: str) -> KeyRecord | None:
     blob = text.split()[1]
     return next((key for key in state.keys.values() if key.entity == entity and key.key.split()[1] == blob), None)
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.environment import faults
-from simulator.providers.equinix.answers import BASE, Request
+from simulator.providers.equinix.answers import BASE, ApiRequest
 from simulator.providers.equinix.operations import perform, template
-from simulator.providers.equinix.records import Refused
+from simulator.providers.equinix.records import EquinixRefused
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.middleware import Front
+from simulator.providers.kit.middleware import Middleware
 
 if TYPE_CHECKING:
     from simulator.providers.equinix.answers import Json
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _WINDOW_SECONDS = 60
 
 
-class EquinixFront(Front):
+class EquinixMiddleware(Middleware):
     """Turns requests into replies. Safe to use from any thread."""
 
     def __init__(self, state: EquinixState, script: faults.FaultScript, api_key: str, options: EquinixOptions) -> None:
@@ -41,8 +41,8 @@ class EquinixFront(Front):
         called = template(request.method, request.path)
         return self.pass_on(request.method, request.path, called, lambda fault: self._with_fault(request, token, fault))
 
-    def _read(self, http: HttpRequest) -> Request:
-        return Request(
+    def _read(self, http: HttpRequest) -> ApiRequest:
+        return ApiRequest(
             method=http.method,
             path=http.path.removeprefix(BASE) if http.path.startswith(f"{BASE}/") else f"/..{http.path}",
             query=dict(http.query),
@@ -50,10 +50,10 @@ class EquinixFront(Front):
             per_page_cap=self._per_page_cap,
         )
 
-    def _with_fault(self, request: Request, token: str | None, fault: faults.Rule | None) -> Reply:
+    def _with_fault(self, request: ApiRequest, token: str | None, fault: faults.Rule | None) -> Reply:
         """Carry out the request and return the answer, changed by *fault*."""
         if isinstance(fault, faults.CreateLate):
-            self._state.agenda.after(fault.seconds, lambda: self._real(request, token))
+            self._state.timers.after(fault.seconds, lambda: self._real(request, token))
             return Reply(status=fault.status)
         hidden = fault.count if isinstance(fault, faults.Shrink) else 0
         reply = self._real(replace(request, hidden=hidden), token)
@@ -65,7 +65,7 @@ class EquinixFront(Front):
             return replace(reply, body={**before.body, "meta": reply.body["meta"]})
         return replace(reply, body=_changed(reply.body, fault))
 
-    def _real(self, request: Request, token: str | None) -> Reply:
+    def _real(self, request: ApiRequest, token: str | None) -> Reply:
         """Carry out the request and return the answer of the API without faults."""
         headers, retry_after = self._rate()
         if retry_after:
@@ -75,7 +75,7 @@ class EquinixFront(Front):
             return Reply(status=401, body={"error": "Invalid authentication token"}, headers=headers)
         try:
             status, body = perform(self._state, request)
-        except Refused as refusal:
+        except EquinixRefused as refusal:
             return Reply(status=refusal.status, body={"errors": list(refusal.messages)}, headers=headers)
         except Exception as error:  # noqa: BLE001 - the client gets 500; ``errors`` keeps it
             _log.exception("the simulated Equinix API cannot answer %s %s", request.method, request.path)

@@ -6,8 +6,15 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from simulator.providers.equinix.answers import BASE, Json, Link
-from simulator.providers.equinix.records import PENDING, Device, Reservation, SshKey, fingerprint, metro_of
+from simulator.providers.equinix.answers import BASE, Json, NestedObject
+from simulator.providers.equinix.records import (
+    PENDING,
+    DeviceRecord,
+    KeyRecord,
+    ReservationRecord,
+    fingerprint,
+    metro_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
     from simulator.providers.equinix.state import EquinixState
 
 
-def device_json(state: EquinixState, device: Device) -> Json:
+def device_json(state: EquinixState, device: DeviceRecord) -> Json:
     """Return a device, with links to related objects."""
     body: Json = {
         **device.settings,
@@ -39,7 +46,7 @@ def device_json(state: EquinixState, device: Device) -> Json:
     }
     if device.reservation_id is not None:
         reservation = state.reservations[device.reservation_id]
-        body["hardware_reservation"] = Link(
+        body["hardware_reservation"] = NestedObject(
             f"{BASE}/hardware-reservations/{reservation.id}", lambda: reservation_json(state, reservation)
         )
     if device.state in PENDING:
@@ -49,7 +56,7 @@ def device_json(state: EquinixState, device: Device) -> Json:
     return body
 
 
-def reservation_json(state: EquinixState, reservation: Reservation) -> Json:
+def reservation_json(state: EquinixState, reservation: ReservationRecord) -> Json:
     """Return a reservation, with links to related objects."""
     device = state.occupant(reservation.id)
     return {
@@ -67,16 +74,16 @@ def reservation_json(state: EquinixState, reservation: Reservation) -> Json:
     }
 
 
-def _device_link(state: EquinixState, device: Device) -> Link:
-    return Link(f"{BASE}/devices/{device.id}", lambda: device_json(state, device))
+def _device_link(state: EquinixState, device: DeviceRecord) -> NestedObject:
+    return NestedObject(f"{BASE}/devices/{device.id}", lambda: device_json(state, device))
 
 
-def provisionable(state: EquinixState, reservation: Reservation) -> bool:
+def provisionable(state: EquinixState, reservation: ReservationRecord) -> bool:
     """Return whether a device can be created on a reservation now."""
     return reservation.provisionable and not reservation.spare and state.occupant(reservation.id) is None
 
 
-def key_json(key: SshKey) -> Json:
+def key_json(key: KeyRecord) -> Json:
     """Return an SSH key."""
     return {
         "id": key.id,
@@ -91,52 +98,52 @@ def key_json(key: SshKey) -> Json:
     }
 
 
-def _key_link(key: SshKey) -> Link:
-    return Link(f"{BASE}/ssh-keys/{key.id}", lambda: key_json(key))
+def _key_link(key: KeyRecord) -> NestedObject:
+    return NestedObject(f"{BASE}/ssh-keys/{key.id}", lambda: key_json(key))
 
 
-def plan_link(slug: str) -> Link:
+def plan_link(slug: str) -> NestedObject:
     """Return the link to a plan."""
     body: Json = {"class": slug, "type": "standard", "specs": {"cpus": [], "drives": [], "nics": [], "features": {}}}
     return _named("plans", slug, **body)
 
 
-def facility_link(code: str) -> Link:
+def facility_link(code: str) -> NestedObject:
     """Return the link to a facility."""
     body: Json = {"metro": metro_link(metro_of(code)), "features": ["baremetal"], "ip_ranges": []}
     return _named("facilities", code, shown=False, **body)
 
 
-def metro_link(code: str) -> Link:
+def metro_link(code: str) -> NestedObject:
     """Return the link to a metro."""
     return _named("locations/metros", code, country="US")
 
 
-def project_link(project_id: str) -> Link:
+def project_link(project_id: str) -> NestedObject:
     """Return the link to a project."""
     href = f"{BASE}/projects/{project_id}"
-    return Link(href, lambda: {"id": project_id, "href": href, "name": "Project"})
+    return NestedObject(href, lambda: {"id": project_id, "href": href, "name": "Project"})
 
 
-def _named(collection: str, slug: str, *, shown: bool = True, **more: Any) -> Link:
+def _named(collection: str, slug: str, *, shown: bool = True, **more: Any) -> NestedObject:
     """Return the link to an entry of the catalogue, which has a slug (places: a code) and a name."""
     identity = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{collection}/{slug}"))
     href = f"{BASE}/{collection}/{identity}"
     word = "slug" if collection in ("plans", "operating-systems") else "code"
-    return Link(href, lambda: {"id": identity, "href": href, word: slug, "name": slug, **more}, shown=shown)
+    return NestedObject(href, lambda: {"id": identity, "href": href, word: slug, "name": slug, **more}, shown=shown)
 
 
 def _head(collection: str, identity: str) -> Json:
     return {"id": identity, "short_id": identity[:8], "href": f"{BASE}/{collection}/{identity}"}
 
 
-def _actions(device: Device) -> Sequence[str]:
+def _actions(device: DeviceRecord) -> Sequence[str]:
     return {"active": ("power_off", "reboot", "rescue", "reinstall"), "inactive": ("power_on", "reinstall")}.get(
         device.state, ()
     )
 
 
-def _addresses(device: Device) -> list[Link]:
+def _addresses(device: DeviceRecord) -> list[NestedObject]:
     return [
         _address(device, address, public=public)
         for address, public in ((device.address, True), (device.private_address, False))
@@ -144,7 +151,7 @@ def _addresses(device: Device) -> list[Link]:
     ]
 
 
-def _address(device: Device, address: str, *, public: bool) -> Link:
+def _address(device: DeviceRecord, address: str, *, public: bool) -> NestedObject:
     identity = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{device.id}/{address}"))
     body: Json = {
         "id": identity,
@@ -159,4 +166,4 @@ def _address(device: Device, address: str, *, public: bool) -> Link:
         "global_ip": False,
         "assigned_to": {"href": f"{BASE}/devices/{device.id}"},
     }
-    return Link(body["href"], lambda: body, shown=True)
+    return NestedObject(body["href"], lambda: body, shown=True)

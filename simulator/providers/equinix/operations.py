@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from simulator.providers.equinix import devices, keys, reservations
-from simulator.providers.equinix.records import Refused
+from simulator.providers.equinix.records import EquinixRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simulator.providers.equinix.answers import Json, Request
+    from simulator.providers.equinix.answers import ApiRequest, Json
     from simulator.providers.equinix.state import EquinixState
 
 _OPERATIONS: tuple[tuple[str, str, Callable[..., tuple[int, Json | None]]], ...] = (
@@ -41,7 +41,7 @@ def template(method: str, path: str) -> str:
     return next((known for operation, known, _ in _OPERATIONS if operation == method and _ids(known, path)), path)
 
 
-def perform(state: EquinixState, request: Request) -> tuple[int, Json | None]:
+def perform(state: EquinixState, request: ApiRequest) -> tuple[int, Json | None]:
     """
     Carry out *request* atomically, and return status and body.
 
@@ -53,7 +53,7 @@ def perform(state: EquinixState, request: Request) -> tuple[int, Json | None]:
         if ids is not None and method == request.method:
             with state.lock:
                 return operation(state, request, *ids.groups())
-    raise Refused(404, "Not found")
+    raise EquinixRefused(404, "Not found")
 
 
 def _ids(known: str, path: str) -> re.Match[str] | None:

@@ -15,7 +15,7 @@ PENDING = ("queued", "provisioning", "reinstalling")
 """The states in which a device is being made; it cannot be deleted meanwhile."""
 
 
-class Refused(Exception):
+class EquinixRefused(Exception):
     """The answer is an error, with HTTP status and messages."""
 
     def __init__(self, status: int, *messages: str) -> None:
@@ -30,7 +30,7 @@ def now() -> str:
 
 
 @dataclass(kw_only=True)
-class Reservation:
+class ReservationRecord:
     """A server that the project has reserved: capacity."""
 
     id: str = ""
@@ -52,7 +52,7 @@ class Reservation:
 
 
 @dataclass(kw_only=True)
-class Device:
+class DeviceRecord:
     """A deployed server."""
 
     id: str
@@ -64,7 +64,7 @@ class Device:
     reservation_id: str | None
     tags: list[str] = field(default_factory=list)
     state: str = "queued"
-    ssh_keys: list[SshKey] = field(default_factory=list)
+    ssh_keys: list[KeyRecord] = field(default_factory=list)
     """The keys that were put on the machine."""
     address: str | None = None
     """The public address; None until provisioning has begun."""
@@ -84,7 +84,7 @@ class Device:
 
 
 @dataclass(kw_only=True)
-class SshKey:
+class KeyRecord:
     """An SSH public key of a project or a user."""
 
     id: str

@@ -9,8 +9,8 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from simulator.providers.equinix.records import PENDING, Device, Refused, Reservation, SshKey, now
-from simulator.providers.equinix.timers import Agenda
+from simulator.providers.equinix.records import PENDING, DeviceRecord, EquinixRefused, KeyRecord, ReservationRecord, now
+from simulator.providers.equinix.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,12 +53,12 @@ class EquinixState:
         hardware: Hardware,
         options: EquinixOptions,
         projects: Sequence[str],
-        reservations: Sequence[Reservation],
+        reservations: Sequence[ReservationRecord],
         seed: int,
     ) -> None:
         """Reservations that name no project belong to the first."""
         self.lock = threading.RLock()
-        self.agenda = Agenda()
+        self.timers = Timers()
         self.hardware = hardware
         self.options = options
         self._queue_seconds = options.provision_seconds / 10 if options.queue_seconds is None else options.queue_seconds
@@ -70,16 +70,16 @@ class EquinixState:
             for spec in reservations
         ]
         self.reservations = {reservation.id: reservation for reservation in given}
-        self.devices: dict[str, Device] = {}
-        self._occupants: dict[str, Device] = {}
-        self.keys: dict[str, SshKey] = {}
+        self.devices: dict[str, DeviceRecord] = {}
+        self._occupants: dict[str, DeviceRecord] = {}
+        self.keys: dict[str, KeyRecord] = {}
         self._addresses = 0
 
     def new_id(self) -> str:
         """Return a new UUID; a seed determines the sequence."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def occupant(self, reservation_id: str) -> Device | None:
+    def occupant(self, reservation_id: str) -> DeviceRecord | None:
         """Return the device on a reservation, None if it is free."""
         return self._occupants.get(reservation_id)
 
@@ -91,35 +91,35 @@ class EquinixState:
             Refused: there is no such project. The next three methods raise it likewise.
         """
         if project_id not in self.projects:
-            raise Refused(404, "Not found")
+            raise EquinixRefused(404, "Not found")
         return f"/projects/{project_id}"
 
-    def device(self, device_id: str) -> Device:
+    def device(self, device_id: str) -> DeviceRecord:
         """Return a device."""
         return _found(self.devices, device_id)
 
-    def reservation(self, reservation_id: str) -> Reservation:
+    def reservation(self, reservation_id: str) -> ReservationRecord:
         """Return a reservation."""
         return _found(self.reservations, reservation_id)
 
-    def key(self, key_id: str) -> SshKey:
+    def key(self, key_id: str) -> KeyRecord:
         """Return an SSH key."""
         return _found(self.keys, key_id)
 
-    def add(self, device: Device) -> None:
+    def add(self, device: DeviceRecord) -> None:
         """Add a device that is queued, and begin to provision it."""
         self._put(device)
         self._event(device, "queued")
         self._later(self._queue_seconds, device, self._provision)
 
-    def add_active(self, device: Device) -> None:
+    def add_active(self, device: DeviceRecord) -> None:
         """Add a device that is active already."""
         device.state = "active"
         self._put(device)
         self._assign_private(device)
         self._event(device, "active")
 
-    def act(self, device: Device, action: str) -> None:
+    def act(self, device: DeviceRecord, action: str) -> None:
         """
         Begin an action on a device; it takes effect later.
 
@@ -127,7 +127,9 @@ class EquinixState:
             Refused: the state of the device does not allow it.
         """
         if device.state not in _ALLOWED[action]:
-            raise Refused(422, _REFUSAL.get((action, device.state), f"Cannot {action} a device that is {device.state}"))
+            raise EquinixRefused(
+                422, _REFUSAL.get((action, device.state), f"Cannot {action} a device that is {device.state}")
+            )
         device.actions_taken.append(action)
         match action:
             case "reboot" | "rescue":
@@ -144,7 +146,7 @@ class EquinixState:
                 self._hardware_later(device, self.hardware.reinstall, then=None)
                 self._later(self.options.action_seconds + self.options.provision_seconds, device, self._activate)
 
-    def delete(self, device: Device) -> None:
+    def delete(self, device: DeviceRecord) -> None:
         """
         Begin to delete a device.
 
@@ -152,21 +154,21 @@ class EquinixState:
             Refused: it is locked, or being created or deleted.
         """
         if device.locked:
-            raise Refused(422, "Cannot delete a locked device")
+            raise EquinixRefused(422, "Cannot delete a locked device")
         if device.state in (*PENDING, "deprovisioning"):
             doing = "deprovisioning" if device.state == "deprovisioning" else "provisioning"
-            raise Refused(422, f"Cannot delete a device while it is {doing}")
+            raise EquinixRefused(422, f"Cannot delete a device while it is {doing}")
         self._change(device, "deprovisioning")
         self._remove_hardware(device)
         self._later(self.options.deprovision_seconds, device, self._drop)
 
-    def forget(self, device: Device) -> None:
+    def forget(self, device: DeviceRecord) -> None:
         """Make a device vanish without a trace."""
         device.generation += 1
         self._drop(device)
         self._remove_hardware(device)
 
-    def fail(self, device: Device) -> None:
+    def fail(self, device: DeviceRecord) -> None:
         """Make a device fail; its hardware is switched off."""
         self._change(device, "failed")
 
@@ -174,19 +176,19 @@ class EquinixState:
             if device.racked:
                 self.hardware.power_off(device.id)
 
-        self.agenda.after(0, run)
+        self.timers.after(0, run)
 
-    def _put(self, device: Device) -> None:
+    def _put(self, device: DeviceRecord) -> None:
         self.devices[device.id] = device
         if device.reservation_id is not None:
             self._occupants[device.reservation_id] = device
 
-    def _drop(self, device: Device) -> None:
+    def _drop(self, device: DeviceRecord) -> None:
         del self.devices[device.id]
         if device.reservation_id is not None:
             del self._occupants[device.reservation_id]
 
-    def _later(self, seconds: float, device: Device, step: Callable[[Device], object]) -> None:
+    def _later(self, seconds: float, device: DeviceRecord, step: Callable[[DeviceRecord], object]) -> None:
         """Run *step* under the lock in *seconds*, unless the state of the device has changed by then."""
         generation = device.generation
 
@@ -195,9 +197,9 @@ class EquinixState:
                 if device.generation == generation:
                     step(device)
 
-        self.agenda.after(seconds, run)
+        self.timers.after(seconds, run)
 
-    def _hardware_later(self, device: Device, method: Callable[[str], None], then: str | None) -> None:
+    def _hardware_later(self, device: DeviceRecord, method: Callable[[str], None], then: str | None) -> None:
         """Call the hardware after the delay, outside the lock; then put the device into state *then*."""
         generation = device.generation
 
@@ -210,17 +212,17 @@ class EquinixState:
                 if then is not None and device.generation == generation:
                     self._change(device, then)
 
-        self.agenda.after(self.options.action_seconds, run)
+        self.timers.after(self.options.action_seconds, run)
 
-    def _remove_hardware(self, device: Device) -> None:
+    def _remove_hardware(self, device: DeviceRecord) -> None:
         def run() -> None:
             if device.racked:
                 device.racked = False
                 self.hardware.remove(device.id)
 
-        self.agenda.after(0, run)
+        self.timers.after(0, run)
 
-    def _provision(self, device: Device) -> None:
+    def _provision(self, device: DeviceRecord) -> None:
         self._change(device, "provisioning")
         generation = device.generation
         left = max(0.0, self.options.provision_seconds - self._queue_seconds)
@@ -241,24 +243,24 @@ class EquinixState:
                 device.address = address
                 self._assign_private(device)
 
-        self.agenda.after(0, rack)
+        self.timers.after(0, rack)
         self._later(left, device, self._activate)
 
-    def _activate(self, device: Device) -> None:
+    def _activate(self, device: DeviceRecord) -> None:
         self._change(device, "active")
 
-    def _change(self, device: Device, state: str) -> None:
+    def _change(self, device: DeviceRecord, state: str) -> None:
         """Set the state, and drop the delayed actions of the old one."""
         device.state = state
         device.generation += 1
         device.updated_at = now()
         self._event(device, state)
 
-    def _event(self, device: Device, state: str) -> None:
+    def _event(self, device: DeviceRecord, state: str) -> None:
         event: dict[str, Any] = {"id": self.new_id(), "type": f"device.{state}", "body": f"The device is {state}"}
         device.events.append({**event, "state": "success", "created_at": now()})
 
-    def _assign_private(self, device: Device) -> None:
+    def _assign_private(self, device: DeviceRecord) -> None:
         self._addresses += 1
         high, low = divmod(self._addresses, 250)
         device.private_address = f"10.70.{high % 256}.{low + 1}"
@@ -266,7 +268,7 @@ class EquinixState:
 
 def _found(records: dict[str, R], identity: str) -> R:
     if identity not in records:
-        raise Refused(404, "Not found")
+        raise EquinixRefused(404, "Not found")
     return records[identity]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Agenda:
+class Timers:
     """Runs actions one at a time, each at its time; actions of the same time in the order of entry."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class ListedServer(Identity):
     subnet: list[Subnet] | None
 
 
-class Server(ListedServer):
+class ServerDetails(ListedServer):
     """A server in the answer to a query for it alone."""
 
     reset: bool
@@ -116,7 +116,7 @@ class Linux(KeyedBoot):
     lang: list[str] | str
 
 
-class Installation(Boot):
+class OtherInstallation(Boot):
     """Any other installation."""
 
     dist: list[str] | str | None
@@ -129,10 +129,10 @@ class Boots(Strict):
 
     rescue: Rescue | None  # observed: null if it is not offered
     linux: Linux | None
-    vnc: Installation | None
-    windows: Installation | None
-    plesk: Installation | None
-    cpanel: Installation | None
+    vnc: OtherInstallation | None
+    windows: OtherInstallation | None
+    plesk: OtherInstallation | None
+    cpanel: OtherInstallation | None
 
 
 class Error(Strict):

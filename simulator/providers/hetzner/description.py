@@ -79,7 +79,7 @@ _DEACTIVATION = _BOOT | {"BOOT_DEACTIVATION_FAILED"}
 
 OPERATIONS = (
     Operation("GET", "/server", answers.ListedServer, _SERVER, per_hour=200, many=True),
-    Operation("GET", "/server/{number}", answers.Server, _SERVER, per_hour=200),
+    Operation("GET", "/server/{number}", answers.ServerDetails, _SERVER, per_hour=200),
     Operation("GET", "/reset/{number}", answers.Resets, _SERVER | {"RESET_NOT_AVAILABLE"}),
     Operation(
         "POST",

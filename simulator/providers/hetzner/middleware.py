@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulator.providers.hetzner.description import Operation, Violation, check, find, form, status_of
-from simulator.providers.hetzner.state import Refused, RobotState
+from simulator.providers.hetzner.state import RobotRefused, RobotState
 from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.providers.kit.middleware import Front
+from simulator.providers.kit.middleware import Middleware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ class RobotOptions:
     """The seconds by which hours and the lock-out are measured."""
 
 
-class Gate:
+class AccessControl:
     """Checks credentials and rate limits. Safe to use from any thread."""
 
     def __init__(self, credential: str, options: RobotOptions) -> None:
@@ -86,7 +86,7 @@ class Gate:
                     self._failed[client] = 0
                     self._locked_until[client] = now + self._lockout_seconds
         if locked or not right:
-            raise Refused("UNAUTHORIZED")
+            raise RobotRefused("UNAUTHORIZED")
 
     def count(self, operation: Operation) -> None:
         """
@@ -102,13 +102,13 @@ class Gate:
                 began, count = self._clock(), 0
             self._hours[operation.quota] = (began, count + 1)
         if count >= limit:
-            raise Refused("RATE_LIMIT_EXCEEDED", max_request=limit, interval=_HOUR)
+            raise RobotRefused("RATE_LIMIT_EXCEEDED", max_request=limit, interval=_HOUR)
 
 
-class RobotFront(Front):
+class RobotMiddleware(Middleware):
     """Turns requests into replies. Safe to use from any thread."""
 
-    def __init__(self, state: RobotState, script: FaultScript, gate: Gate) -> None:
+    def __init__(self, state: RobotState, script: FaultScript, gate: AccessControl) -> None:
         super().__init__(script)
         self._state = state
         self._gate = gate
@@ -126,7 +126,7 @@ class RobotFront(Front):
         operation, arguments = found
         try:
             status, body = operation.status, self._perform(request, operation, arguments)
-        except Refused as refused:
+        except RobotRefused as refused:
             status = status_of(refused.code)
             body = {"error": {"status": status, "code": refused.code, "message": refused.code.lower(), **refused.more}}
         except Exception as error:  # noqa: BLE001 - the client gets 500; ``errors`` keeps it
@@ -145,6 +145,6 @@ class RobotFront(Front):
         given = form(operation, request, arguments)
         missing = [name for name, needed in operation.fields.items() if needed and name not in given]
         if missing:
-            raise Refused("INVALID_INPUT", missing=missing)
+            raise RobotRefused("INVALID_INPUT", missing=missing)
         with self._state.lock:
             return _PERFORM[operation.method, operation.path](self._state, arguments.get("number", ""), given)

@@ -16,9 +16,9 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from simulator.environment.faults import FaultScript
-from simulator.providers.hetzner.middleware import Gate, RobotFront, RobotOptions
+from simulator.providers.hetzner.middleware import AccessControl, RobotMiddleware, RobotOptions
 from simulator.providers.hetzner.state import Armed, RobotServer, RobotState
-from simulator.providers.kit.middleware import Served
+from simulator.providers.kit.middleware import SimulatedApi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["HetznerRobot", "RobotOptions"]
 
 
-class HetznerRobot(Served):
+class HetznerRobot(SimulatedApi):
     """
     The web service on its own port; a context manager.
 
@@ -61,9 +61,9 @@ class HetznerRobot(Served):
         self.faults = FaultScript(faults)
         """The faults to inject; rules can be added at any time. The kinds that only Equinix has do nothing here."""
         self._state = RobotState(hardware, servers, authorized_key, options.action_seconds)
-        self._gate = Gate(f"{user}:{password}", options)
-        middleware = RobotFront(self._state, self.faults, self._gate)
-        super().__init__(middleware, middleware.reply, self._state.agenda, address)
+        self._gate = AccessControl(f"{user}:{password}", options)
+        middleware = RobotMiddleware(self._state, self.faults, self._gate)
+        super().__init__(middleware, middleware.reply, self._state.timers, address)
 
     @property
     def failed_logins(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulator.providers.equinix.records import fingerprint
-from simulator.providers.equinix.timers import Agenda
+from simulator.providers.equinix.timers import Timers
 from simulator.providers.hetzner.description import BOOTS, RESETS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _OFFERED = {"rescue": SYSTEMS, "linux": DISTRIBUTIONS}
 _PASSWORD = "password-that-no-error-may-hold"  # noqa: S105 - made up
 
 
-class Refused(Exception):
+class RobotRefused(Exception):
     """The answer is an error, and nothing has changed."""
 
     def __init__(self, code: str, **more: list[str] | int) -> None:
@@ -93,7 +93,7 @@ class RobotState:
         self, hardware: Hardware, servers: Iterable[RobotServer], authorized_key: str, action_seconds: float
     ) -> None:
         self.lock = threading.RLock()
-        self.agenda = Agenda()
+        self.timers = Timers()
         self.servers: dict[int, RobotServer] = {}
         self.keys: dict[str, RobotKey] = {}
         self.under_way = 0
@@ -114,7 +114,7 @@ class RobotState:
             Refused: there is none with this number. The operations below raise it likewise.
         """
         if not number.isdecimal() or int(number) not in self.servers:
-            raise Refused("SERVER_NOT_FOUND")
+            raise RobotRefused("SERVER_NOT_FOUND")
         return self.servers[int(number)]
 
     def list_servers(self) -> list[Json]:
@@ -139,12 +139,12 @@ class RobotState:
         server = self._resettable(number)
         kind = form["type"]
         if kind not in server.resets or kind not in RESETS:
-            raise Refused("INVALID_INPUT", invalid=["type"])
+            raise RobotRefused("INVALID_INPUT", invalid=["type"])
         if server.technician:
-            raise Refused("RESET_MANUAL_ACTIVE")
+            raise RobotRefused("RESET_MANUAL_ACTIVE")
         server.resets_done.append(kind)
         self.under_way += 1
-        self.agenda.after(self._action_seconds, lambda: self._take_effect(server, kind))
+        self.timers.after(self._action_seconds, lambda: self._take_effect(server, kind))
         return {"reset": {**_identity(server), "type": kind}}
 
     def get_boots(self, number: str) -> Json:
@@ -160,9 +160,9 @@ class RobotState:
         invalid += ["lang"] if form.get("lang", "en") != "en" else []
         invalid += ["authorized_key"] if set(keys) - set(self.keys) else []
         if invalid:
-            raise Refused("INVALID_INPUT", invalid=invalid)
+            raise RobotRefused("INVALID_INPUT", invalid=invalid)
         if server.armed is not None:
-            raise Refused("BOOT_ALREADY_ENABLED")
+            raise RobotRefused("BOOT_ALREADY_ENABLED")
         server.armed = Armed(kind=kind, choice=form[_CHOICE[kind]], keys=keys)
         return {kind: _boot(self, server, kind)}
 
@@ -176,29 +176,29 @@ class RobotState:
     def list_keys(self) -> list[Json]:
         """GET /key."""
         if not self.keys:
-            raise Refused("NOT_FOUND")
+            raise RobotRefused("NOT_FOUND")
         return [{"key": _key(key)} for key in self.keys.values()]
 
     def add_key(self, form: Mapping[str, str]) -> Json:
         """POST /key."""
         key = RobotKey(name=form["name"], line=" ".join(form["data"].split()[:2]))
         if not key.fingerprint or not key.name:
-            raise Refused("INVALID_INPUT", invalid=["name" if key.fingerprint else "data"])
+            raise RobotRefused("INVALID_INPUT", invalid=["name" if key.fingerprint else "data"])
         if key.fingerprint in self.keys:
-            raise Refused("KEY_ALREADY_EXISTS")
+            raise RobotRefused("KEY_ALREADY_EXISTS")
         self.keys[key.fingerprint] = key
         return {"key": _key(key)}
 
     def _resettable(self, number: str) -> RobotServer:
         server = self.server(number)
         if not server.resets:
-            raise Refused("RESET_NOT_AVAILABLE")
+            raise RobotRefused("RESET_NOT_AVAILABLE")
         return server
 
     def _bootable(self, number: str, kind: str | None = None) -> RobotServer:
         server = self.server(number)
         if not server.boots or (kind is not None and kind not in server.boots):
-            raise Refused("BOOT_NOT_AVAILABLE")
+            raise RobotRefused("BOOT_NOT_AVAILABLE")
         return server
 
     def _take_effect(self, server: RobotServer, kind: str) -> None:

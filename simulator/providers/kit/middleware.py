@@ -14,11 +14,11 @@ from simulator.providers.kit.http_server import Reply, Server
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.providers.equinix.timers import Agenda
+    from simulator.providers.equinix.timers import Timers
     from simulator.providers.kit.http_server import HttpRequest
 
 
-class Front:
+class Middleware:
     """Counts calls and injects faults. Safe to use from any thread."""
 
     def __init__(self, *scripts: faults.FaultScript, closing: threading.Event | None = None) -> None:
@@ -64,14 +64,14 @@ class Front:
         return self.closing.wait(sum(delay.seconds for delay in delays if delay.when == when))
 
 
-class Served(Closeable):
+class SimulatedApi(Closeable):
     """An API that answers from ``start`` to ``close``."""
 
     def __init__(
-        self, middleware: Front, reply: Callable[[HttpRequest], Reply | None], agenda: Agenda, address: str
+        self, middleware: Middleware, reply: Callable[[HttpRequest], Reply | None], timers: Timers, address: str
     ) -> None:
         """Take a free port of *address*, an IP address of this computer."""
-        self._front, self._agenda = middleware, agenda
+        self._middleware, self._timers = middleware, timers
         self._server = Server(reply, address)
 
     @property
@@ -82,23 +82,23 @@ class Served(Closeable):
     @property
     def calls(self) -> Counter[tuple[str, str]]:
         """Return the number of calls by method and path; variable parts of a path are in braces."""
-        return self._front.calls
+        return self._middleware.calls
 
     @property
     def errors(self) -> list[Exception]:
         """Return requests that did not fit the API, and errors of hardware and simulator; empty if all went well."""
-        return [*self._front.errors, *self._agenda.errors]
+        return [*self._middleware.errors, *self._timers.errors]
 
     def start(self) -> None:
         """Begin to answer."""
-        self._agenda.start()
+        self._timers.start()
         self._server.start()
 
     def close(self) -> None:
         """End all connections and threads; actions that are not due yet are dropped."""
-        self._front.closing.set()
+        self._middleware.closing.set()
         self._server.close()
-        self._agenda.close()
+        self._timers.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -107,12 +107,12 @@ class Served(Closeable):
 
 def _with_fault(real: Callable[[faults.Rule | None], Reply], fault: faults.Rule | None) -> Reply | None:
     reply = None
-    if not (isinstance(fault, faults.Drop | faults.Answer) and fault.when == "before"):
+    if not (isinstance(fault, faults.Drop | faults.FakeAnswer) and fault.when == "before"):
         reply = real(fault)
     match fault:
         case faults.Drop():
             return None
-        case faults.Answer():
+        case faults.FakeAnswer():
             headers = {} if fault.retry_after is None else {"Retry-After": f"{fault.retry_after:g}"}
             return Reply(status=fault.status, body=fault.body, headers=headers)
         case faults.Cut() if reply is not None:

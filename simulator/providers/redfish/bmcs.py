@@ -1,4 +1,4 @@
-"""A rack of simulated machines with BMCs: the emulator of sushy-tools switches the machines of a park."""
+"""A rack of simulated machines with BMCs: the emulator of sushy-tools switches the machines of a pool."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from simulator.environment import certificate, faults
 from simulator.lifecycle import Assembled
 from simulator.providers.kit.http_server import Server
 from simulator.providers.redfish.emulator import RedfishEmulator
-from simulator.providers.redfish.https import Listeners
-from simulator.providers.redfish.middleware import Bmc
+from simulator.providers.redfish.https import BmcServers
+from simulator.providers.redfish.middleware import SimulatedBmc
 from simulator.scratch import scratch
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class RedfishRack(Assembled):
     """
     Machines, each with a BMC, from entry to exit; one rack at a time in a process.
 
-    A change of power at a BMC stops or starts the machine of the park; a boot from PXE or a virtual CD reinstalls it.
+    A change of power at a BMC stops or starts the machine of the pool; a boot from PXE or a virtual CD reinstalls it.
     Safe to use from any thread.
     """
 
     def __init__(
         self,
-        park: Hardware,
+        pool: Hardware,
         *,
         machines: int,
         authorized_key: str = "",
@@ -47,21 +47,21 @@ class RedfishRack(Assembled):
         fault_rules: Sequence[faults.Rule] = (),
     ) -> None:
         """
-        Add that many *machines* to *park* on entry.
+        Add that many *machines* to *pool* on entry.
 
         They admit root with *authorized_key*. The BMCs are at ports of *address*, an IP address of this computer.
         A change of power takes *action_seconds*. *fault_rules* hold for all BMCs.
         """
         super().__init__()
-        self._park = park
+        self._pool = pool
         self._authorized_key = authorized_key
         self._address = address
         self._action_seconds = action_seconds
         self.names = [f"rack-{number:03}" for number in range(1, machines + 1)]
-        """The IDs of the machines in the machine list, and their names in the park."""
+        """The IDs of the machines in the machine list, and their names in the pool."""
         self.faults = faults.FaultScript(fault_rules)
         """The faults of all BMCs."""
-        self.bmcs: dict[str, Bmc] = {}
+        self.bmcs: dict[str, SimulatedBmc] = {}
         self.listeners: dict[str, Server] = {}
         """The HTTPS server of each BMC."""
         self.entries: list[dict[str, str]] = []
@@ -120,7 +120,7 @@ class RedfishRack(Assembled):
         with self._lock:
             return self._starts.get(name, 0)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no change of power is under way."""
         end = time.monotonic() + 20
         while not self._emulator.idle:
@@ -143,20 +143,22 @@ class RedfishRack(Assembled):
         self._emulator = enter(RedfishEmulator(systems, folder, self._changed, self._action_seconds))
         for system in systems:
             self._rack(str(system["name"]), str(system["uuid"]), tls)
-        self._stack.callback(Listeners(self.listeners.values()).close)
+        self._stack.callback(BmcServers(self.listeners.values()).close)
         self._stack.callback(self._closing.set)
         self.secrets = {entry["Credential"]: f"{_USER}:{_PASSWORD}" for entry in self.entries}
         self.list_file = folder / "machines.json"
         self.list_file.write_bytes(self.document)
 
     def _rack(self, name: str, system: str, tls: ssl.SSLContext) -> None:
-        bmc = Bmc(system, _USER, _PASSWORD, ask=self._emulator.ask, shared_faults=self.faults, closing=self._closing)
+        bmc = SimulatedBmc(
+            system, _USER, _PASSWORD, ask=self._emulator.ask, shared_faults=self.faults, closing=self._closing
+        )
         listener = Server(bmc.answer, self._address, tls)
         self.bmcs[name], self.listeners[name] = bmc, listener
         self.entries.append(
             {
                 "ID": name,
-                "Addr": self._park.rack(name, self._authorized_key, 0),
+                "Addr": self._pool.rack(name, self._authorized_key, 0),
                 "Location": "a simulated rack",
                 "Bmc": listener.url,
                 "Credential": f"/shepherd/bmc/{name}",
@@ -164,7 +166,7 @@ class RedfishRack(Assembled):
         )
 
     def _changed(self, system: Mapping[str, Any]) -> None:
-        """Switch the machine of the park as the emulator has switched its system."""
+        """Switch the machine of the pool as the emulator has switched its system."""
         name, state = system["name"], system["power_state"]
         with self._lock:
             before, self._power[name] = self._power[name], state
@@ -172,8 +174,8 @@ class RedfishRack(Assembled):
                 return
             self._starts[name] = self._starts.get(name, 0) + (state == "On")
         if state == "Off":
-            self._park.power_off(name)
+            self._pool.power_off(name)
         elif self.bmcs[name].boots_from(system.get("boot_device")) is None:
-            self._park.power_on(name)
+            self._pool.power_on(name)
         else:
-            self._park.reinstall(name)
+            self._pool.reinstall(name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simulator.providers.kit.http_server import Server
 
 
-class Listeners:
+class BmcServers:
     """Any number of servers, for which one thread accepts connections; they must not be started."""
 
     def __init__(self, listeners: Collection[Server]) -> None:

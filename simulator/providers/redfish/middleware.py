@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.environment.faults import FaultScript
 from simulator.providers.kit.http_server import Reply
-from simulator.providers.kit.middleware import Front
+from simulator.providers.kit.middleware import Middleware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ BAD_LOGINS = 3
 """After this number, the account is locked for good."""
 
 
-class Bmc:
+class SimulatedBmc:
     """
     The BMC of one machine; tests may read and change its attributes.
 
@@ -76,7 +76,7 @@ class Bmc:
         """The paths of the open sessions, by token."""
         self.bad_logins = 0
         self._ask = ask
-        self._front = Front(self.faults, shared_faults, closing=closing)
+        self._middleware = Middleware(self.faults, shared_faults, closing=closing)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -84,7 +84,7 @@ class Bmc:
         """Return the answer, None to close the connection without one."""
         with self._lock:
             self.calls.append(f"{call.method} {call.target}")
-        reply = self._front.pass_on(call.method, call.target, call.path, lambda _: self._real(call))
+        reply = self._middleware.pass_on(call.method, call.target, call.path, lambda _: self._real(call))
         if reply is None:
             return None
         # BMCs close the connection after each answer.

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 def _park(method: str, undo: str) -> Callable[[Stage, str, UUID], None]:
     def begin(stage: Stage, name: str, _: UUID) -> None:
-        getattr(stage.world.park, method)(name)
-        stage.undo.callback(getattr(stage.world.park, undo), name)
+        getattr(stage.world.pool, method)(name)
+        stage.undo.callback(getattr(stage.world.pool, undo), name)
 
     return begin
 
 
 def _mood(mood: str) -> Callable[[Stage, str, UUID], None]:
     def begin(stage: Stage, name: str, _: UUID) -> None:
-        assert stage.world.park is not None
-        file = stage.world.park.disk(name) / "root/mood"
+        assert stage.world.pool is not None
+        file = stage.world.pool.disk(name) / "root/mood"
         file.write_text(mood)
         stage.undo.callback(file.unlink)
 
@@ -40,8 +40,8 @@ def _mood(mood: str) -> Callable[[Stage, str, UUID], None]:
 
 def _listener(stage: Stage, name: str, address: str, backlog: int) -> socket.socket:
     """Return what listens where the machine seems to be, which nobody accepts from yet."""
-    assert stage.world.park is not None
-    listener = stage.undo.enter_context(socket.create_server((address, stage.world.park.port), backlog=backlog))
+    assert stage.world.pool is not None
+    listener = stage.undo.enter_context(socket.create_server((address, stage.world.pool.port), backlog=backlog))
     stage.scenario.way.addresses[name] = address
     return listener
 
@@ -72,9 +72,9 @@ def _banner(stage: Stage, name: str, _: UUID) -> None:
 
 
 def _breaks_in_upload(stage: Stage, name: str, _: UUID) -> None:
-    park = stage.world.park
-    assert park is not None
-    proxy = Proxy((park.address(name), park.port), "127.42.0.3", port=park.port)
+    pool = stage.world.pool
+    assert pool is not None
+    proxy = Proxy((pool.address(name), pool.port), "127.42.0.3", port=pool.port)
     stage.undo.enter_context(proxy)
     proxy.client_bytes = len(scenarios.AGENT) + 50_000
     stage.scenario.way.addresses[name] = "127.42.0.3"

@@ -27,7 +27,7 @@ def _api(*rules: faults.Rule) -> Callable[[Stage], None]:
     """Let calls of the API be hit by *rules*."""
 
     def begin(stage: Stage) -> None:
-        stage.world.api._front._per_page_cap = 2  # so that listings have pages
+        stage.world.api._middleware._per_page_cap = 2  # so that listings have pages
         for rule in rules:
             stage.world.api.faults.add(rule)
         stage.undo.callback(stage.world.api.faults.clear)
@@ -36,7 +36,7 @@ def _api(*rules: faults.Rule) -> Callable[[Stage], None]:
 
 
 def _status(status: int, method: Any = "*", path: str = "**", **more: Any) -> Callable[[Stage], None]:
-    return _api(faults.Answer(method=method, path=path, status=status, **{"times": 0, **more}))
+    return _api(faults.FakeAnswer(method=method, path=path, status=status, **{"times": 0, **more}))
 
 
 @checked(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class _Meanwhile(faults.Rule):
 def _snatch(stage: Stage) -> None:
     """Let somebody use the capacity of the first creation, after it was seen to be free and before it is asked for."""
     second = stage.world.api.reservations()[1].id
-    _api(_Meanwhile(method="POST", path=_DEVICES, call=lambda: stage.world.api.snatch(second)))(stage)
+    _api(_Meanwhile(method="POST", path=_DEVICES, call=lambda: stage.world.api.occupy(second)))(stage)
 
 
 def _one_token_for_two(stage: Stage) -> None:
@@ -62,7 +62,7 @@ def _one_token_for_two(stage: Stage) -> None:
     ((token,),) = stage.world.fleet.sql(
         "SELECT machine_id FROM machine_creation_intent ORDER BY intended_at DESC LIMIT 1"
     )
-    twins = [stage.world.api.add_device_by_hand(f"{PREFIX}twin", [token_tag(token)], racked=False) for _ in range(2)]
+    twins = [stage.world.api.add_active_device(f"{PREFIX}twin", [token_tag(token)], racked=False) for _ in range(2)]
     stage.undo.callback(stage.world.api.forget, twins[0].id)
 
 
@@ -78,7 +78,7 @@ def _late(seconds: float) -> Callable[[Stage], None]:
 def wait_for_what_comes_late(world: World) -> None:
     """Wait until the provider has done all that it was going to do."""
     end = time.monotonic() + 20
-    while world.api._state.agenda._entries:
+    while world.api._state.timers._entries:
         assert time.monotonic() < end, "the provider has always something left to do"
         time.sleep(0.01)
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shepherd_core.settings.functions import BmdbSettings
     from shepherd_core.telemetry import Metric
 
-    from simulator.machines.pool import MachinePark
+    from simulator.machines.pool import MachinePool
     from tests.support.bmdb.fleet import Fleet
 
 MOODY_AGENT = (
@@ -195,9 +195,9 @@ class Recoveries(scenarios.Recoveries):
 class AgentStarts(scenarios.AgentStarts):
     """The Initializer's scenario, whose disk is full only if a fault fills it."""
 
-    def __init__(self, fleet: Fleet, park: MachinePark, private_key: str, folder: Path) -> None:
-        """Play with all machines of *park*, which stay."""
-        super().__init__(fleet, park, private_key, folder)
+    def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
+        """Play with all machines of *pool*, which stay."""
+        super().__init__(fleet, pool, private_key, folder)
         self._agent.write_text(MOODY_AGENT)
         self.way = Way()
 
@@ -225,7 +225,7 @@ class AgentStarts(scenarios.AgentStarts):
         return _run(loop, PROVIDER, way, world, points.clock)
 
     def machines(self) -> dict[str, UUID]:
-        """Return the machines by the names that they have in the park."""
+        """Return the machines by the names that they have in the pool."""
         return self._ids
 
     def _fetch(self) -> tuple[AgentBinary, bytes]:

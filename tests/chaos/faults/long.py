@@ -13,7 +13,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.environment.postgres import Postgres
-from simulator.machines.pool import MachinePark
+from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
 from tests.chaos.faults.network import explore
 from tests.support.agents.machine_client import Client
@@ -32,14 +32,14 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         Postgres() as postgres,
-        MachinePark(Path(folder) / "park", 0, boot_seconds=0) as park,
+        MachinePool(Path(folder) / "pool", 0, boot_seconds=0) as pool,
     ):
-        client = Client(park)
+        client = Client(pool)
         client.authorized_key = ssh_keys.public_line(private_key)
         for name in ("a", "b"):
             client.rack(name)
         fleet = Fleet(postgres.new_database(), SystemClock())
-        starts = AgentStarts(fleet, park, private_key, Path(folder))
+        starts = AgentStarts(fleet, pool, private_key, Path(folder))
         ways: tuple[tuple[Bendable, tuple[Link, ...]], ...] = (
             (Provisions(fleet), ("database", "provider")),
             (Recoveries(fleet), ("database", "provider")),

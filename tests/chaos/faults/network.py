@@ -188,11 +188,11 @@ def _between(scenario: Bendable, link: Link, world: World, *, patient: bool = Fa
     if link == "provider":
         url = urlsplit(world.api.url)
         target = str(url.hostname), int(url.port or 0)
-    elif isinstance(scenario, AgentStarts) and world.park is not None:
-        port = world.park.port
+    elif isinstance(scenario, AgentStarts) and world.pool is not None:
+        port = world.pool.port
         if link == "ssh":
-            name = world.park.names()[0]
-            target, named = (world.park.address(name), port), {"address": _FAR, "port": port}
+            name = world.pool.names()[0]
+            target, named = (world.pool.address(name), port), {"address": _FAR, "port": port}
             way.addresses[name] = _FAR
     with Proxy(target, speaks_sql=link == "database", **named) as proxy:
         if link == "database":

@@ -50,7 +50,7 @@ class Departures:
         fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
         begun = fleet.bare_machine()
         fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-        made = world.api.add_device_by_hand(f"{PREFIX}{begun}", [token_tag(begun)], racked=False).id
+        made = world.api.add_active_device(f"{PREFIX}{begun}", [token_tag(begun)], racked=False).id
         self._adopted = ProviderId(made)
         return world
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock
 
-    from simulator.machines.pool import MachinePark
+    from simulator.machines.pool import MachinePool
     from tests.support.bmdb.fleet import Fleet
 
 SESSION_SECONDS = 60.0
@@ -36,7 +36,7 @@ class World:
     fleet: Fleet
     clock: Clock
     reservations: int = 0
-    park: MachinePark | None = None
+    pool: MachinePool | None = None
     folder: Path | None = None
     limit: int = 0
     """Machines at most; 0: no limit."""
@@ -111,7 +111,7 @@ class World:
 
     def machine_at_provider(self, machine_id: UUID) -> str:
         """Let a machine that was planted be a device of the project, and return its provider id."""
-        device = self.api.add_device_by_hand(f"{PREFIX}{machine_id}", racked=False)
+        device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
         self.fleet.change(
             machine_id,
             f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "

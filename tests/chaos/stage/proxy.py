@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from simulator.environment.tcp_proxy import TcpDoor
+from simulator.environment.tcp_proxy import TcpProxy
 from tests.support.bmdb.breaking_connection import LateCommit
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class _Exchange:
     """In which state the server was when it said last that it is."""
 
 
-class Proxy(TcpDoor):
+class Proxy(TcpProxy):
     """Carries what it is given, slowly if told to, and breaks once what it is armed for."""
 
     def __init__(

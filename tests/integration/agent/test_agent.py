@@ -28,8 +28,8 @@ from agent.build import build
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.reporter import Reporter
-from simulator.environment.agent_endpoint import AgentEndpoint, recording
-from simulator.machines.pool import MachinePark
+from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
+from simulator.machines.pool import MachinePool
 from tests.support.agents.agent_server import AgentServer, Request
 from tests.support.agents.agent_server import Answer as ServerAnswer
 from tests.support.agents.machine_client import Client, Result, eventually
@@ -66,7 +66,7 @@ def beats() -> Beats:
 @pytest.fixture
 def endpoint(beats: Beats) -> Iterator[AgentEndpoint]:
     """Return a running endpoint."""
-    with AgentEndpoint(recording(beats)) as endpoint:
+    with AgentEndpoint(heartbeat_recorder(beats)) as endpoint:
         yield endpoint
 
 
@@ -80,9 +80,9 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """Return a client of an empty park whose agents report often."""
-    with MachinePark(tmp_path / "park", 0, boot_seconds=0, agent_environment={INTERVAL: "0.05"}) as park:
-        yield Client(park)
+    """Return a client of an empty pool whose agents report often."""
+    with MachinePool(tmp_path / "pool", 0, boot_seconds=0, agent_environment={INTERVAL: "0.05"}) as pool:
+        yield Client(pool)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_the_agent_answers_and_then_reports_by_itself(
     answer = _start(client, machine, endpoint.url)
     assert len(answer.success.key) == 32
     assert list(answer.success.warning) == []
-    assert len(client.park.agents(machine)) == 1
+    assert len(client.pool.agents(machine)) == 1
     beats.wait("id", 3)
 
 
@@ -125,8 +125,8 @@ def test_the_agent_lets_go_of_the_session(client: Client, machine: str, endpoint
     client.upload(machine, "/root/start", b'#!/bin/sh\necho $$ >"$HOME/starter"\nexec "$HOME/agent"\n')
     init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
     assert client.run(machine, "/root/start", init).status == 0
-    starter = int((client.park.disk(machine) / "root/starter").read_text())
-    (pid,) = client.park.agents(machine)
+    starter = int((client.pool.disk(machine) / "root/starter").read_text())
+    (pid,) = client.pool.agents(machine)
     open_files = {Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)}
     assert open_files == {Path(os.devnull)}
     assert os.getsid(pid) not in (pid, starter)
@@ -139,9 +139,9 @@ def test_the_newer_agent_replaces_the_older(
 ) -> None:
     """An Initializer that died after its start is followed by another, and only the last key is on record."""
     first = _start(client, machine, endpoint.url, "first")
-    (older,) = client.park.agents(machine)
+    (older,) = client.pool.agents(machine)
     second = _start(client, machine, endpoint.url, "second")
-    (newer,) = client.park.agents(machine)
+    (newer,) = client.pool.agents(machine)
     assert newer != older
     assert first.success.key != second.success.key
     beats.wait("second")
@@ -152,10 +152,10 @@ def test_the_newer_agent_replaces_one_that_hangs(
 ) -> None:
     """A stopped process does not answer signals, save one."""
     _start(client, machine, endpoint.url, "first")
-    client.park.silence(machine)
+    client.pool.stop_agents(machine)
     _start(client, machine, endpoint.url, "second")
     beats.wait("second")
-    assert len(client.park.agents(machine)) == 1
+    assert len(client.pool.agents(machine)) == 1
 
 
 def test_of_agents_that_start_together_one_is_left(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
@@ -171,12 +171,12 @@ def test_of_agents_that_start_together_one_is_left(client: Client, machine: str,
         thread.join()
     assert 0 in statuses
     assert set(statuses) <= {0, -1}
-    eventually(lambda: len(client.park.agents(machine)) == 1)
+    eventually(lambda: len(client.pool.agents(machine)) == 1)
 
 
 def test_a_process_that_is_no_agent_is_never_killed(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
     """The number in the pid file may belong to another process by now."""
-    pid_file = client.park.disk(machine) / f"{PATH}.pid".lstrip("/")
+    pid_file = client.pool.disk(machine) / f"{PATH}.pid".lstrip("/")
     with subprocess.Popen(["sleep", "1000"]) as bystander, pid_file.open("w") as file:
         try:
             file.write(f"{bystander.pid}\n")
@@ -187,7 +187,7 @@ def test_a_process_that_is_no_agent_is_never_killed(client: Client, machine: str
             eventually(lambda: _sleeps_with_open(pid_file))
             fcntl.flock(file, fcntl.LOCK_UN)
             starting.join()
-            assert len(client.park.agents(machine)) == 1
+            assert len(client.pool.agents(machine)) == 1
             assert bystander.poll() is None
         finally:
             bystander.kill()
@@ -208,7 +208,7 @@ def test_an_agent_that_cannot_write_its_pid_file_says_so(
     client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
 ) -> None:
     """It is no reason to leave the machine without an agent."""
-    (client.park.disk(machine) / f"{PATH}.pid".lstrip("/")).mkdir()
+    (client.pool.disk(machine) / f"{PATH}.pid".lstrip("/")).mkdir()
     (warning,) = _start(client, machine, endpoint.url).success.warning
     assert "a later agent will not replace this one" in warning
     beats.wait("id")
@@ -219,8 +219,8 @@ def test_a_reboot_ends_the_agent_until_it_is_started_again(
 ) -> None:
     """The Recoverer reboots, the Initializer starts over."""
     first = _start(client, machine, endpoint.url)
-    client.park.reboot(machine)
-    assert client.park.agents(machine) == []
+    client.pool.reboot(machine)
+    assert client.pool.agents(machine) == []
     client.wait_until_up(machine)
     second = _start(client, machine, endpoint.url)
     assert first.success.key != second.success.key
@@ -235,7 +235,7 @@ def test_a_silenced_agent_sends_no_heartbeats(
     client.upload("other", PATH, executable.read_bytes())
     _start(client, machine, endpoint.url, "silent")
     beats.wait("silent")
-    client.park.silence(machine)
+    client.pool.stop_agents(machine)
     before = beats.count["silent"]
     _start(client, "other", endpoint.url, "talking")
     beats.wait("talking", 10)
@@ -263,7 +263,7 @@ def test_an_endpoint_that_cannot_record_is_an_outage_to_the_agent(client: Client
         if len(calls) < 3:
             raise RuntimeError(machine_id)
 
-    with AgentEndpoint(recording(record)) as endpoint:
+    with AgentEndpoint(heartbeat_recorder(record)) as endpoint:
         _start(client, machine, endpoint.url)
         eventually(lambda: len(calls) >= 4)
 
@@ -285,7 +285,7 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
     with AgentServer(answer) as server:
         key = _start(client, machine, server.url).success.key
         eventually(lambda: any(request.heartbeat.HasField("installation_report") for request in server.requests))
-        client.park.power_off(machine)
+        client.pool.power_off(machine)
     for request in server.requests:
         request.verify(key)
         assert request.heartbeat.machine_id == "id"
@@ -293,7 +293,7 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
     reports = [each.heartbeat.installation_report for each in server.requests]
     (error,) = {report.error.error for report in reports if report.generation == 3}
     assert error == "the installation command ended with status 1: 3"
-    assert OSInstallationRequest.FromString((client.park.disk(machine) / "root/request").read_bytes()) == wish
+    assert OSInstallationRequest.FromString((client.pool.disk(machine) / "root/request").read_bytes()) == wish
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
 def test_a_bad_takeover_is_refused_and_starts_nothing(client: Client, machine: str, init: bytes, reason: str) -> None:
     """The reason reaches both who reads the answer and who reads the log."""
     assert _refusal(client.run(machine, PATH, init)) == reason
-    assert client.park.agents(machine) == []
+    assert client.pool.agents(machine) == []
 
 
 @pytest.mark.parametrize("variable", [INTERVAL, "SHEPHERD_AGENT_INSTALL_SECONDS"])
@@ -331,7 +331,7 @@ def test_an_agent_whose_answer_nobody_takes_does_not_go_on(
     init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
     client.upload(machine, "/root/deaf", b'#!/bin/sh\nexec "$HOME/agent" >/dev/full\n')
     assert client.run(machine, "/root/deaf", init).status not in (0, -1)
-    assert client.park.agents(machine) == []
+    assert client.pool.agents(machine) == []
 
 
 def _certificate(folder: Path, begins: dt.timedelta = dt.timedelta(days=-1)) -> tuple[ssl.SSLContext, bytes]:
@@ -359,7 +359,7 @@ def _certificate(folder: Path, begins: dt.timedelta = dt.timedelta(days=-1)) -> 
 def test_the_given_ca_is_trusted_for_https(client: Client, machine: str, beats: Beats, tmp_path: Path) -> None:
     """An endpoint needs no certificate that the world trusts."""
     tls, ca = _certificate(tmp_path)
-    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
+    with AgentEndpoint(heartbeat_recorder(beats), tls=tls) as endpoint:
         _start(client, machine, endpoint.url.removeprefix("https://"), ca=ca)
         beats.wait("id", 2)
 
@@ -369,7 +369,7 @@ def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
     tls, ca = _certificate(tmp_path)
     _, another = _certificate(tmp_path)
     message = HeartbeatRequest(machine_id="id").SerializeToString()
-    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
+    with AgentEndpoint(heartbeat_recorder(beats), tls=tls) as endpoint:
         assert Endpoint(endpoint.url, ca).post("heartbeat", message, {}).status == 200
         for wrong in (another, b""):
             with pytest.raises(NotDelivered, match="certificate verify failed"):
@@ -428,7 +428,7 @@ def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_p
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    with AgentEndpoint(recording(beats), tls=tls) as endpoint:
+    with AgentEndpoint(heartbeat_recorder(beats), tls=tls) as endpoint:
         for ca_file in ("ca.der", "ca.pem"):
             assert once(endpoint.url, tmp_path / ca_file) == (0, "accepted\nrequested: nothing\n")
         status, output = once(endpoint.url)

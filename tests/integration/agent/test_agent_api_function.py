@@ -22,7 +22,7 @@ from agent.shepherd_agent.inventory import Inventory
 from agent.shepherd_agent.reporter import Reporter, Unauthorized, milliseconds
 from functions.agent_api.app import lambda_handler
 from simulator.environment import certificate
-from simulator.environment.agent_endpoint import AgentEndpoint, invoking
+from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
 from tests.support.agents.machine_client import eventually
 from tests.support.agents.signed_agent import SignedAgent
@@ -203,7 +203,7 @@ def served(_environment: None, tmp_path: Path) -> Iterator[tuple[str, bytes]]:
     """Return the address of the function, and the certificate, in DER, of the CA that vouches for it."""
     tls, ca = certificate.make("127.0.0.1", tmp_path)
     service = InThisProcess()
-    with AgentEndpoint(invoking(lambda: service, "agent_api"), tls=tls) as front:  # type: ignore[arg-type, return-value]  # all of it that is used
+    with AgentEndpoint(function_invoker(lambda: service, "agent_api"), tls=tls) as front:  # type: ignore[arg-type, return-value]  # all of it that is used
         yield front.url, ssl.PEM_cert_to_DER_cert(ca.read_text())
 
 

@@ -17,7 +17,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.providers.equinix.objects import token_tag
 
-from simulator.machines.pool import MachinePark
+from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import Death, Killed, Points, alive
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
@@ -85,12 +85,12 @@ def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their
 ) -> None:
     """An agent whose key is not on record is never heard."""
     private_key = ssh_keys.generate()
-    with MachinePark(tmp_path / "park", 0, boot_seconds=0) as park:
-        client = Client(park)
+    with MachinePool(tmp_path / "pool", 0, boot_seconds=0) as pool:
+        client = Client(pool)
         client.authorized_key = ssh_keys.public_line(private_key)
         for name in ("a", "b"):
             client.rack(name)
-        explored = explore(AgentStarts(real_time, park, private_key, tmp_path), stride=13)
+        explored = explore(AgentStarts(real_time, pool, private_key, tmp_path), stride=13)
     assert explored.broken == []
     assert explored.deaths >= 2 * explored.effects // 13
 
@@ -215,8 +215,8 @@ def test_machines_at_the_provider_are_counted_and_told_apart(real_time: Fleet) -
         assert invoke(scenario, world, Explored(), Death()) == []
         (ours, *_) = (device for device in world.api.devices() if device.hostname.startswith(PREFIX))
         for _ in range(3):
-            world.api.add_device_by_hand(f"{PREFIX}again", ours.tags, racked=False)
-        world.api.add_device_by_hand(f"{PREFIX}nobody-knows", [token_tag(uuid4())], racked=False)
+            world.api.add_active_device(f"{PREFIX}again", ours.tags, racked=False)
+        world.api.add_active_device(f"{PREFIX}nobody-knows", [token_tag(uuid4())], racked=False)
         broken = {found.split(":")[0] for found in violations(world)}
         assert broken == {
             "no_machine_is_doubled",
@@ -233,7 +233,7 @@ def test_an_effect_of_somebody_who_is_dead_is_noticed(real_time: Fleet) -> None:
     try:
         machine_id = real_time.provided_machine()
         assert violations(world, watched=True) == []
-        world.api.add_device_by_hand("late", [token_tag(machine_id)], racked=False)
+        world.api.add_active_device("late", [token_tag(machine_id)], racked=False)
         (found,) = violations(world, watched=True)
         assert found.startswith("no_effect_without_a_live_session: ")
     finally:

@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
-from simulator.machines.pool import MachinePark
+from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
 from tests.chaos.faults.run import endure, endure_machines
 from tests.chaos.faults.stage import LOOPS
@@ -35,32 +35,32 @@ def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
     fleet.close()
 
 
-def _rack(folder: Path, machines: int) -> Iterator[tuple[MachinePark, str]]:
+def _rack(folder: Path, machines: int) -> Iterator[tuple[MachinePool, str]]:
     private_key = ssh_keys.generate()
-    with MachinePark(folder / "park", 0, boot_seconds=0) as park:
-        client = Client(park)
+    with MachinePool(folder / "pool", 0, boot_seconds=0) as pool:
+        client = Client(pool)
         client.authorized_key = ssh_keys.public_line(private_key)
         for number in range(machines):
-            park.rack(f"machine-{number}", client.authorized_key)
-        eventually(lambda: {park.state(name) for name in park.names()} == {"Up"})
-        yield park, private_key
+            pool.rack(f"machine-{number}", client.authorized_key)
+        eventually(lambda: {pool.state(name) for name in pool.names()} == {"Up"})
+        yield pool, private_key
 
 
 @pytest.fixture(scope="module")
-def one_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePark, str]]:
+def one_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
     """Return a machine and the key that opens it."""
     yield from _rack(tmp_path_factory.mktemp("one"), 1)
 
 
 @pytest.fixture
-def many_machines(tmp_path: Path) -> Iterator[tuple[MachinePark, str]]:
+def many_machines(tmp_path: Path) -> Iterator[tuple[MachinePool, str]]:
     """Return a machine for every fault, two with which nothing is wrong, and the key that opens them."""
     yield from _rack(tmp_path, len(MACHINES) + 2)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_is_named_harms_nothing_else_and_leaves_nothing_behind(
-    fault: Fault, real_time: Fleet, one_machine: tuple[MachinePark, str], tmp_path: Path
+    fault: Fault, real_time: Fleet, one_machine: tuple[MachinePool, str], tmp_path: Path
 ) -> None:
     """An operator has to learn what it was, and nobody should have to clean up after it."""
     scenarios: dict[str, Callable[[], Bendable]] = {
@@ -73,7 +73,7 @@ def test_a_fault_is_named_harms_nothing_else_and_leaves_nothing_behind(
 
 
 def test_a_machine_with_a_fault_fails_by_its_name_and_holds_up_nobody(
-    real_time: Fleet, many_machines: tuple[MachinePark, str], tmp_path: Path
+    real_time: Fleet, many_machines: tuple[MachinePool, str], tmp_path: Path
 ) -> None:
     """Every fault that a machine can have, at the same time, beside two healthy ones."""
     assert endure_machines(AgentStarts(real_time, *many_machines, tmp_path)) == []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.adapters import ssh_keys
 
-from simulator.machines.pool import MachinePark
+from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
 from tests.chaos.faults.network import explore, slowly
 from tests.chaos.stage.proxy import HOW, WHERE
@@ -30,20 +30,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 @pytest.fixture(scope="module")
-def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePark, str]]:
+def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
     """Return two machines and the key that opens them."""
     private_key = ssh_keys.generate()
-    with MachinePark(tmp_path_factory.mktemp("park"), 0, boot_seconds=0) as park:
-        client = Client(park)
+    with MachinePool(tmp_path_factory.mktemp("pool"), 0, boot_seconds=0) as pool:
+        client = Client(pool)
         client.authorized_key = ssh_keys.public_line(private_key)
         for name in ("a", "b"):
             client.rack(name)
-        yield park, private_key
+        yield pool, private_key
 
 
 @pytest.fixture
 def scenario(
-    request: pytest.FixtureRequest, real_time: Fleet, racked: tuple[MachinePark, str], tmp_path: Path
+    request: pytest.FixtureRequest, real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path
 ) -> Bendable:
     """Return the scenario of the loop that the test names."""
     if request.param == "initializer":

@@ -18,8 +18,8 @@ from shepherd_core.handlers import LOOPS
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
-from simulator.environment.agent_endpoint import AgentEndpoint, recording
-from simulator.machines.pool import MachinePark
+from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
+from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.agents.machine_client import eventually
@@ -166,15 +166,15 @@ def test_the_initializer_starts_agents_with_a_key_that_it_makes(
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
     heard: set[str] = set()
     with (
-        AgentEndpoint(recording(heard.add)) as endpoint,
-        MachinePark(
-            tmp_path / "park", 0, boot_seconds=0, agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
-        ) as park,
+        AgentEndpoint(heartbeat_recorder(heard.add)) as endpoint,
+        MachinePool(
+            tmp_path / "pool", 0, boot_seconds=0, agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
+        ) as pool,
     ):
-        addresses = [(name, park.rack(name, ssh_keys.public_line(private_key))) for name in ("a", "b")]
-        eventually(lambda: {park.state(name).value for name, _ in addresses} == {"Up"})
+        addresses = [(name, pool.rack(name, ssh_keys.public_line(private_key))) for name in ("a", "b")]
+        eventually(lambda: {pool.state(name).value for name, _ in addresses} == {"Up"})
         list_machines(environment, *addresses)
-        monkeypatch.setenv("SHEPHERD_SSH_PORT", str(park.port))
+        monkeypatch.setenv("SHEPHERD_SSH_PORT", str(pool.port))
         monkeypatch.setenv("SHEPHERD_AGENT_ENDPOINT", endpoint.url)
         invoke("provisioner")
         answer = invoke("initializer")
@@ -184,7 +184,7 @@ def test_the_initializer_starts_agents_with_a_key_that_it_makes(
             "failed": 0,
             "backlog": 0,
         }
-        assert [len(park.agents(name)) for name, _ in addresses] == [1, 1]
+        assert [len(pool.agents(name)) for name, _ in addresses] == [1, 1]
 
 
 def test_the_updater_follows_the_list(
@@ -216,7 +216,7 @@ def test_the_updater_follows_the_list(
 def test_the_recoverer_reboots_silent_machines(fleet: Fleet, equinix: EquinixApi) -> None:
     """With a provider that can."""
     machine = fleet.silent_machine()
-    device = equinix.add_device_by_hand(f"{PREFIX}x", racked=False)
+    device = equinix.add_active_device(f"{PREFIX}x", racked=False)
     fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
     assert invoke("recoverer")["finished"] == 1
     assert equinix.devices()[0].actions_taken == ["reboot"]
@@ -285,7 +285,7 @@ def test_a_dry_run_answers_the_plan_and_changes_nothing(
 ) -> None:
     """Nor does it count anything."""
     machine = fleet.silent_machine()
-    device = equinix.add_device_by_hand(f"{PREFIX}x", racked=False)
+    device = equinix.add_active_device(f"{PREFIX}x", racked=False)
     fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
     answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})
     assert answer["dry_run"] is True

@@ -35,8 +35,8 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
 
 from agent.build import build
-from simulator.environment.agent_endpoint import AgentEndpoint, recording
-from simulator.machines.pool import MachinePark
+from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
+from simulator.machines.pool import MachinePool
 from tests.support.agents.machine_client import Client, eventually
 from tests.support.bmdb.capacity import Edge
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
@@ -110,16 +110,16 @@ class World:
     ca_certificate: bytes = b""
 
     @property
-    def park(self) -> MachinePark:
+    def pool(self) -> MachinePool:
         """Return the machines."""
-        return self.client.park
+        return self.client.pool
 
     def machine(self) -> tuple[UUID, str]:
         """Add a provided machine that is up; return its machine id, and the provider id, which is its name."""
         machine_id = self.fleet.provided_machine()
         name = f"machine-{len(self.entries) + 1}"
         self.client.rack(name)
-        self.entries.append({"ID": name, "Addr": self.park.address(name)})
+        self.entries.append({"ID": name, "Addr": self.pool.address(name)})
         return machine_id, name
 
     def run(
@@ -186,12 +186,12 @@ def world(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[World]:
     heard: set[str] = set()
     environment = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "0.05"}
     with (
-        AgentEndpoint(recording(heard.add)) as endpoint,
-        MachinePark(tmp_path / "park", 0, boot_seconds=0, agent_environment=environment) as park,
+        AgentEndpoint(heartbeat_recorder(heard.add)) as endpoint,
+        MachinePool(tmp_path / "pool", 0, boot_seconds=0, agent_environment=environment) as pool,
     ):
-        client = Client(park)
+        client = Client(pool)
         client.authorized_key = ssh_keys.public_line(private_key)
-        dialer = Ear(SshDialer(private_key, "root", park.port, connect_timeout=5))
+        dialer = Ear(SshDialer(private_key, "root", pool.port, connect_timeout=5))
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         yield World(fleet, client, key, dialer, endpoint, heard, agent)
         assert not dialer.open
@@ -221,7 +221,7 @@ def test_an_agent_is_started_and_its_key_recorded(world: World) -> None:
     assert shown["agent_public_key"] == TakeoverResponse.FromString(answer).success.key.hex()
     assert shown["agent_started_at"] is not None
     assert world.fleet.events(machine_id) == ["Started", "Finished"]
-    assert len(world.park.agents(name)) == 1
+    assert len(world.pool.agents(name)) == 1
     eventually(lambda: world.heard == {str(machine_id)})
 
 
@@ -240,12 +240,12 @@ def test_an_agent_that_is_there_already_is_not_uploaded_again(world: World) -> N
     """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
     machine_id, name = world.machine()
     world.run()
-    first_key, file = world.show(machine_id)["agent_public_key"], (world.park.disk(name) / "root/agent").stat()
+    first_key, file = world.show(machine_id)["agent_public_key"], (world.pool.disk(name) / "root/agent").stat()
     world.lose_agent(machine_id)
     assert world.run()[Metric.FINISHED] == 1
-    assert (world.park.disk(name) / "root/agent").stat() == file
+    assert (world.pool.disk(name) / "root/agent").stat() == file
     assert world.show(machine_id)["agent_public_key"] not in {None, first_key}
-    assert len(world.park.agents(name)) == 1
+    assert len(world.pool.agents(name)) == 1
 
 
 def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) -> None:
@@ -254,7 +254,7 @@ def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) 
     world.run(agent=script("#!/bin/sh\nexit 3\n"))
     world.fleet.pass_time(HOUR)
     assert world.run()[Metric.FINISHED] == 1
-    assert (world.park.disk(name) / "root/agent").read_bytes() == world.agent.read_bytes()
+    assert (world.pool.disk(name) / "root/agent").read_bytes() == world.agent.read_bytes()
 
 
 def test_what_the_agent_has_to_say_is_logged(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,12 +286,12 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> N
     """It is another machine, or somebody in between; nothing is run there, and nothing is pinned anew."""
     machine_id, name = world.machine()
     world.run()
-    pinned, runs = world.show(machine_id)["host_key"], world.park.runs(name)
-    world.park.change_host_key(name)
+    pinned, runs = world.show(machine_id)["host_key"], world.pool.runs(name)
+    world.pool.change_host_key(name)
     world.lose_agent(machine_id)
     assert world.run()[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
-    assert world.park.runs(name) == runs
+    assert world.pool.runs(name) == runs
     assert world.show(machine_id)["host_key"] == pinned
 
     assert queries.forget_host_key(world.fleet.connection, machine_id)
@@ -308,7 +308,7 @@ def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world
     assert queries.forget_host_key(world.fleet.connection, machine_id)
     world.lose_agent(machine_id)
     provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), known)
-    world.park.change_host_key(name)
+    world.pool.change_host_key(name)
     assert world.run(provider=provider)[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
     assert world.show(machine_id)["host_key"] is None
@@ -332,10 +332,10 @@ class _Knowing(Edge):
 def test_every_failure_of_ssh_is_told_by_its_name(world: World) -> None:
     """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
     harms: dict[str, Callable[[str], None]] = {
-        "SshRefused": world.park.power_off,
-        "SshTimedOut": world.park.wedge,
-        "SshAuthenticationFailed": world.park.refuse_logins,
-        "SshUploadFailed": world.park.fill_disk,
+        "SshRefused": world.pool.power_off,
+        "SshTimedOut": world.pool.hang,
+        "SshAuthenticationFailed": world.pool.refuse_logins,
+        "SshUploadFailed": world.pool.fill_disk,
         "Finished": lambda _: None,
     }
     machines = {}
@@ -374,7 +374,7 @@ def test_every_failure_of_an_agent_is_told_by_its_name(
     assert world.run(agent=script(text))[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith(f"{cause}: ")
     assert world.fleet.tags(machine_id) == {"host_key"}
-    assert world.park.runs(name) == 1
+    assert world.pool.runs(name) == 1
 
 
 def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(world: World, script: Callable[[str], Path]) -> None:
@@ -403,8 +403,8 @@ def test_a_machine_that_goes_down_in_the_middle_is_told_as_such(world: World, sc
     machine_id, name = world.machine()
 
     def pull_the_plug() -> None:
-        eventually(lambda: world.park.runs(name))
-        world.park.power_off(name)
+        eventually(lambda: world.pool.runs(name))
+        world.pool.power_off(name)
 
     with ThreadPoolExecutor(1) as pool:
         pulled = pool.submit(pull_the_plug)
@@ -449,7 +449,7 @@ def test_what_the_provider_cannot_tell_fails_the_machine(
     assert world.run(provider=OneAnswer(answer))[Metric.FAILED] == 1
     assert world.cause(machine_id) == cause
     assert world.fleet.tags(machine_id) == set()
-    assert world.park.runs(name) == 0
+    assert world.pool.runs(name) == 0
 
 
 def test_without_an_agent_to_start_no_machine_is_blamed(world: World) -> None:

@@ -20,7 +20,7 @@ from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import Answer, CreateLate, Drop, EmptyPage
+from simulator.environment.faults import CreateLate, Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.agents.machine_client import eventually
@@ -456,10 +456,10 @@ def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
     run(edge, chunk=1)
     (begun,) = intents(fleet)
     fleet.pass_time(HOUR)
-    api.faults.add(Answer(method="POST", path=DEVICES, status=403))
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
     counts = run(edge, chunk=1)
     assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (1, 0)
-    api.add_device_by_hand(f"{PREFIX}late", [token_tag(begun)], reservation_id=next(iter(penalties(fleet))))
+    api.add_active_device(f"{PREFIX}late", [token_tag(begun)], reservation_id=next(iter(penalties(fleet))))
     assert run(edge, max_disputed=0)[Metric.ADOPTED] == 1
     run(edge)
     assert_settled(fleet, api, 3)
@@ -532,7 +532,7 @@ def test_twins_that_begin_at_the_same_time_create_each_machine_once(
 
 def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """It would fail again, and keep the rest waiting; a restart must not forget it, and success lifts it."""
-    api.faults.add(Answer(method="POST", path=DEVICES, status=422, body={"errors": ["it is \0 broken"]}))
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=422, body={"errors": ["it is \0 broken"]}))
     first = run(edge)
     assert (first[Metric.CREATED], first[Metric.PENALIZED], first[Metric.FORGOTTEN]) == (2, 1, 1)
     assert_settled(fleet, api, 2)
@@ -551,7 +551,7 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, api: Equini
 
 def test_a_provider_that_is_not_well_is_not_asked_for_more(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """What fails in passing fails for all; each try would leave another creation open."""
-    api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=503))
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=503))
     counts = run(edge)
     assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 1, 1)
     assert posts(api) == 1
@@ -562,7 +562,7 @@ def test_a_provider_that_asks_for_patience_has_nothing_against_the_capacity(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
     """Too many requests in one minute must not cost the capacity an hour."""
-    api.faults.add(Answer(method="POST", path=DEVICES, status=429, retry_after=1))
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=429, retry_after=1))
     counts = run(edge)
     assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 0, 1)
     assert run(edge)[Metric.CREATED] == 3
@@ -574,7 +574,7 @@ def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
 ) -> None:
     """A quota or a wrong key is no fault of the capacity; all of it would be penalized in one pass."""
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
-        api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=422))
+        api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=422))
         counts = run(equinix(api, clock))
     assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (3, 3)
     assert intents(fleet) == []
@@ -591,14 +591,14 @@ def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
     """Operators see the intent's machine and may pause it; giving it up later takes the pause along."""
-    api.faults.add(Answer(method="POST", path=DEVICES, times=0, status=503))
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=503))
     run(edge)
     (machine_id,) = intents(fleet)
     queries.pause(fleet.connection, owner="me", reason="what is this?", machine_id=machine_id)
     api.faults.clear()
     fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
     for reservation in api.reservations():
-        api.snatch(reservation.id)
+        api.occupy(reservation.id)
     assert run(edge, max_disputed=10)[Metric.FORGOTTEN] == 1
     assert queries.pauses(fleet.connection) == []
 
@@ -607,10 +607,10 @@ def test_capacity_that_somebody_else_took_is_forgotten(fleet: Fleet, api: Equini
     """Between the listing and the creation; nothing of it may be left, and the others are created."""
     taken = min(reservation.id for reservation in api.reservations())
 
-    def snatch() -> None:
-        api.snatch(taken)
+    def occupy() -> None:
+        api.occupy(taken)
 
-    edge.after["list_machines"] = snatch
+    edge.after["list_machines"] = occupy
     counts = run(edge)
     assert (counts[Metric.CREATED], counts[Metric.FORGOTTEN], counts[Metric.PENALIZED]) == (2, 1, 1)
     assert set(penalties(fleet)) == {taken}
@@ -662,7 +662,7 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong prefix or database; whoever is woken by it finds every machine in the log."""
-    strangers = [api.add_device_by_hand(f"{PREFIX}{number}").id for number in range(4)]
+    strangers = [api.add_active_device(f"{PREFIX}{number}").id for number in range(4)]
     before = dump(fleet, "provisioner_lock")
     with pytest.raises(DriftLimitExceeded) as caught:
         run(edge)
@@ -678,7 +678,7 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     [
         (EmptyPage(path=DEVICES, times=0), ListingInvalid),
         (EmptyPage(path="/projects/{id}/hardware-reservations", times=0), ListingInvalid),
-        (Answer(path=DEVICES, times=0, status=503), ProviderUnavailable),
+        (FakeAnswer(path=DEVICES, times=0, status=503), ProviderUnavailable),
     ],
     ids=["no devices", "no reservations", "no answer"],
 )
@@ -698,8 +698,8 @@ def test_a_listing_that_is_not_complete_stops_the_pass(
 
 def test_assimilation_takes_unknown_machines_in(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """How a fleet that exists already comes under Shepherd's care: each becomes a machine that needs its agent."""
-    device = api.add_device_by_hand(f"{PREFIX}by-hand")
-    other = api.add_device_by_hand("somebody-elses")
+    device = api.add_active_device(f"{PREFIX}by-hand")
+    other = api.add_active_device("somebody-elses")
     assert run(edge, chunk=1)[Metric.DISPUTED] == 1
     counts = run(edge, assimilate=True)
     assert (counts[Metric.ASSIMILATED], counts[Metric.CREATED], counts[Metric.DISPUTED]) == (1, 2, 0)

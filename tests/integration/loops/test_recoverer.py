@@ -21,7 +21,7 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import Answer
+from simulator.environment.faults import FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
@@ -56,7 +56,7 @@ class World:
 
     def given(self, machine_id: UUID) -> UUID:
         """Let a machine that was planted be a device of the project, and return it."""
-        device = self.api.add_device_by_hand(f"{PREFIX}{machine_id}", racked=False)
+        device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
         self.fleet.change(
             machine_id,
             f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "
@@ -168,7 +168,7 @@ def test_a_heartbeat_at_the_last_moment_saves_the_machine(world: World) -> None:
 def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cause: str) -> None:
     """The agent may still be alive, so what is known of it is kept; a minute, and a fifth more each time."""
     machine = world.given(world.fleet.silent_machine())
-    world.api.faults.add(Answer(method="POST", path=ACTIONS, times=2, status=status))
+    world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=2, status=status))
     for interval in (60, 72):
         assert world.run()[Metric.FAILED] == 1
         assert world.fleet.tags(machine) == {"agent_started", "agent_heartbeat"}
@@ -224,7 +224,7 @@ def test_a_provider_that_answers_503_for_hours_brings_nobody_up_the_ladder(world
     """One silent machine climbed from reboot to quarantine without one step having been taken."""
     world.given(world.fleet.silent_machine(silent_for=0))
     machine = world.given(world.fleet.silent_machine())
-    world.api.faults.add(Answer(method="POST", path=ACTIONS, times=0, status=503))
+    world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
     world.watch(10 * HOUR)
     shown = queries.show_machine(world.fleet.connection, machine)
     assert shown["quarantined_at"] is None

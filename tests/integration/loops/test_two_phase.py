@@ -25,7 +25,7 @@ from shepherd_core.rules.drift import YOUNG_SECONDS, DriftKind
 from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import Answer, Drop, EmptyPage
+from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
@@ -157,7 +157,7 @@ def old(fleet: Fleet, machine_id: UUID, provider: str = "equinix") -> UUID:
 
 def device(fleet: Fleet, api: EquinixApi, machine_id: UUID) -> UUID:
     """Let a planted machine be a device of the project."""
-    made = api.add_device_by_hand(f"{PREFIX}{machine_id}", [token_tag(machine_id)])
+    made = api.add_active_device(f"{PREFIX}{machine_id}", [token_tag(machine_id)])
     fleet.sql("UPDATE machine_provided SET provider_id = :name WHERE machine_id = :id", name=made.id, id=machine_id)
     return old(fleet, machine_id)
 
@@ -195,7 +195,7 @@ def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: Eq
     def spoil() -> None:
         api.faults.add(EmptyPage(path=DEVICES, times=0))
 
-    api.add_device_by_hand(f"{PREFIX}x")
+    api.add_active_device(f"{PREFIX}x")
     with pytest.raises(ListingInvalid):
         operator.forget(gone, meanwhile=spoil)
     assert tombstones(fleet) == []
@@ -206,7 +206,7 @@ def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, api: Eq
 
 def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """It is due for its agent, and no difference any more; to adopt it again changes nothing."""
-    made = api.add_device_by_hand(f"{PREFIX}by-hand")
+    made = api.add_active_device(f"{PREFIX}by-hand")
     (verdict,) = operator.adopt(made.id)
     assert (verdict.result, verdict.machine_id) == (Result.DONE, provided(fleet)[made.id])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
@@ -219,7 +219,7 @@ def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator,
     """Its token is that id; a second one would leave the creation open, and have it repeated."""
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-    made = api.add_device_by_hand(f"{PREFIX}x", [token_tag(begun)])
+    made = api.add_active_device(f"{PREFIX}x", [token_tag(begun)])
     assert operator.adopt(made.id, most=1)[0].machine_id == begun  # it counts already
     assert provided(fleet) == {made.id: begun}
     assert intents(fleet) == []
@@ -227,7 +227,7 @@ def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator,
 
 def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """It is the limit of machines to manage, wherever they come from."""
-    made = [api.add_device_by_hand(f"{PREFIX}{number}").id for number in range(3)]
+    made = [api.add_active_device(f"{PREFIX}{number}").id for number in range(3)]
     verdicts = operator.adopt(*made, most=2)
     assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
     assert verdicts[2].words == "2 machines are managed, which is the limit"
@@ -236,7 +236,7 @@ def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: Equi
 
 def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """Another deployment's machine is taken from it only by somebody who says that this is meant."""
-    strange = api.add_device_by_hand(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
+    strange = api.add_active_device(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
     (refused,) = operator.adopt(strange)
     assert refused.result is Result.REFUSED
     assert refused.words.startswith("it is foreign, and adoptable machines were to be adopted")
@@ -245,7 +245,7 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
 
 def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """It was there the first time only."""
-    made = api.add_device_by_hand(f"{PREFIX}x")
+    made = api.add_active_device(f"{PREFIX}x")
     (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
     assert (verdict.result, verdict.words) == (
         Result.REFUSED,
@@ -258,7 +258,7 @@ def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Op
 def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """Whoever sorts things out has stopped the Provisioner first."""
     queries.pause(fleet.connection, owner="me", reason="what a mess")
-    made = api.add_device_by_hand(f"{PREFIX}x")
+    made = api.add_active_device(f"{PREFIX}x")
     assert results(operator.adopt(made.id)) == [Result.DONE]
     assert set(provided(fleet)) == {made.id}
 
@@ -267,7 +267,7 @@ def test_of_two_machines_with_one_token_a_person_decides(fleet: Fleet, operator:
     """The first is what was begun, the second one of its own; then one of them can be given back."""
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-    one, copy = (api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xy")
+    one, copy = (api.add_active_device(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xy")
     assert results(operator.adopt(one)) == [Result.REFUSED]
     assert operator.adopt(one, kind=DriftKind.DUPLICATED)[0].machine_id == begun
     (second,) = operator.adopt(copy, kind=DriftKind.DUPLICATED)
@@ -282,7 +282,7 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
     """One id for both would be refused by the database, in the middle of it; only one of them counts already."""
     begun = fleet.bare_machine()
     fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-    names = [api.add_device_by_hand(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
+    names = [api.add_active_device(f"{PREFIX}{name}", [token_tag(begun)]).id for name in "xyz"]
     verdicts = operator.adopt(*names, kind=DriftKind.DUPLICATED, most=2)
     assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
     assert verdicts[0].machine_id == begun
@@ -323,7 +323,7 @@ def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator:
     (made,) = api.devices()
     api.forget(made.id)
     assert results(operator.forget(machine_id)) == [Result.DONE]
-    back = api.add_device_by_hand(f"{PREFIX}back", [token_tag(machine_id)])
+    back = api.add_active_device(f"{PREFIX}back", [token_tag(machine_id)])
     (verdict,) = operator.adopt(back.id)
     assert verdict.result is Result.DONE
     assert provided(fleet) == {back.id: verdict.machine_id}
@@ -528,7 +528,7 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
 ) -> None:
     """It would be on hold for ever."""
     machine_id = device(fleet, api, fleet.provided_machine())
-    api.faults.add(Answer(method="DELETE", path=DEVICE, status=403))
+    api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
     (verdict,) = operator.release(machine_id)
     assert (verdict.result, verdict.words) == (Result.REFUSED, "ProviderRefused: 403")
     assert (asked(fleet), queries.pauses(fleet.connection)) == ([], [])
@@ -542,7 +542,7 @@ def test_a_release_of_unknown_outcome_is_kept_until_somebody_decides(
     machine_id = device(fleet, api, fleet.provided_machine())
     api.faults.add(Drop(method="DELETE", path=DEVICE))
     assert results(operator.release(machine_id)) == [Result.REFUSED]
-    api.faults.add(Answer(method="DELETE", path=DEVICE, status=403))
+    api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
     assert results(operator.release(machine_id)) == [Result.REFUSED]
     assert asked(fleet) == [[machine_id, False]]
     assert results(operator.keep(machine_id)) == [Result.REFUSED]  # too early
@@ -707,7 +707,7 @@ def test_twins_do_it_once_and_both_find_it_done(fleet: Fleet, api: EquinixApi, r
     (made,) = api.devices()
     if remedy == "forget":
         api.forget(made.id)
-    strange = api.add_device_by_hand(f"{PREFIX}strange").id
+    strange = api.add_active_device(f"{PREFIX}strange").id
     together = threading.Barrier(2)
 
     def twin() -> list[Outcome]:

@@ -325,9 +325,9 @@ def test_devices_are_followed_from_their_creation_to_their_end(
     provider = equinix(api, clock)
     reservation = api.reservations()[0].id
     devices = [
-        api.add_device_by_hand(f"{PREFIX}1", reservation_id=reservation, racked=False),
-        api.add_device_by_hand(f"{PREFIX}2", racked=False),
-        api.add_device_by_hand(f"{PREFIX}3", racked=False),
+        api.add_active_device(f"{PREFIX}1", reservation_id=reservation, racked=False),
+        api.add_active_device(f"{PREFIX}2", racked=False),
+        api.add_active_device(f"{PREFIX}3", racked=False),
     ]
     machines = []
     for device in devices:
@@ -359,7 +359,7 @@ def test_pages_that_do_not_fit_together_change_nothing(
     fleet.provided_machine("equinix")
     fleet.pass_time(HOUR)
     api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0))
-    api.add_device_by_hand(f"{PREFIX}1", racked=False)
+    api.add_active_device(f"{PREFIX}1", racked=False)
     before = rows(fleet, *OTHER_TABLES[1:])
     with pytest.raises(ListingInvalid):
         run(equinix(api, clock))

@@ -26,7 +26,7 @@ from shepherd_core.domain.errors import (
     SshHostKeyChanged,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.ec2.adapter import PATIENCE_SECONDS, STOPPING_SECONDS, Ec2Provider
+from shepherd_core.providers.ec2.adapter import NO_CAPACITY_RETRY_SECONDS, STOPPING_SECONDS, Ec2Provider
 from shepherd_core.settings.providers import Ec2Settings
 
 from tests.support.agents.ssh_server import SshServer
@@ -227,9 +227,9 @@ def test_where_a_subnet_has_no_room_the_next_one_is_tried(
 @pytest.mark.parametrize(
     ("code", "kind", "retry_after"),
     [
-        ("InsufficientInstanceCapacity", ProviderUnavailable, PATIENCE_SECONDS),
-        ("InsufficientHostCapacity", ProviderUnavailable, PATIENCE_SECONDS),
-        ("InsufficientFreeAddressesInSubnet", ProviderUnavailable, PATIENCE_SECONDS),
+        ("InsufficientInstanceCapacity", ProviderUnavailable, NO_CAPACITY_RETRY_SECONDS),
+        ("InsufficientHostCapacity", ProviderUnavailable, NO_CAPACITY_RETRY_SECONDS),
+        ("InsufficientFreeAddressesInSubnet", ProviderUnavailable, NO_CAPACITY_RETRY_SECONDS),
         ("Unsupported", ProviderRefused, None),
     ],
 )

@@ -32,11 +32,11 @@ from shepherd_core.providers.equinix.objects import FreeReservation
 from shepherd_core.settings.providers import EquinixSettings
 
 from simulator.environment.faults import (
-    Answer,
     CreateLate,
     Cut,
     Drop,
     EmptyPage,
+    FakeAnswer,
     RepeatPage,
     Rule,
     SameNext,
@@ -45,14 +45,14 @@ from simulator.environment.faults import (
 )
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
-from simulator.providers.equinix.records import Reservation
+from simulator.providers.equinix.records import ReservationRecord
 from tests.support.providers.equinix_script import said, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from http.server import BaseHTTPRequestHandler
 
-    from simulator.providers.equinix.records import SshKey
+    from simulator.providers.equinix.records import KeyRecord
     from tests.conftest import ManualClock
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
@@ -88,7 +88,7 @@ class World:
         return self.api.reservations()[0].id
 
     @property
-    def keys(self) -> list[SshKey]:
+    def keys(self) -> list[KeyRecord]:
         """Return the SSH keys of the project."""
         return self.api.keys()
 
@@ -166,10 +166,10 @@ def world(clock: ManualClock) -> Iterator[World]:
 def test_the_listing_holds_our_devices_and_what_is_free(world: World, deadline: Deadline) -> None:
     """And nothing else: devices of other people, their reservations, and hardware that cannot be used."""
     ids = [reservation.id for reservation in world.api.reservations()]
-    ours = [world.api.add_device_by_hand(f"shepherd-{n}", reservation_id=ids[n]) for n in range(4)]
-    world.api.add_device_by_hand("my-shepherd-5", reservation_id=ids[4])
-    world.api.add_device_by_hand("web-server")
-    on_demand = world.api.add_device_by_hand("shepherd-on-demand")
+    ours = [world.api.add_active_device(f"shepherd-{n}", reservation_id=ids[n]) for n in range(4)]
+    world.api.add_active_device("my-shepherd-5", reservation_id=ids[4])
+    world.api.add_active_device("web-server")
+    on_demand = world.api.add_active_device("shepherd-on-demand")
     listed = world.provider.list_machines(deadline)
     used = {m.provider_id for m in listed if m.availability is Availability.KNOWN_USED}
     assert used == {device.id for device in [*ours, on_demand]}
@@ -181,7 +181,7 @@ def test_the_listing_holds_our_devices_and_what_is_free(world: World, deadline: 
 
 def test_hardware_that_cannot_be_provisioned_is_no_capacity(clock: ManualClock, deadline: Deadline) -> None:
     """Spares must be activated by somebody first; some hardware is being repaired."""
-    given = [Reservation(), Reservation(spare=True), Reservation(provisionable=False)]
+    given = [ReservationRecord(), ReservationRecord(spare=True), ReservationRecord(provisionable=False)]
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=KEY, reservations=given) as api:
         listed = provider(api.url, clock).list_machines(deadline)
         assert [machine.reservation_id for machine in listed] == [api.reservations()[0].id]
@@ -189,7 +189,7 @@ def test_hardware_that_cannot_be_provisioned_is_no_capacity(clock: ManualClock, 
 
 def test_a_failed_device_is_listed_as_failed(world: World, deadline: Deadline) -> None:
     """It holds its reservation, but is no discrepancy."""
-    device = world.api.add_device_by_hand("shepherd-1", reservation_id=world.reservation_id)
+    device = world.api.add_active_device("shepherd-1", reservation_id=world.reservation_id)
     world.api.fail(device.id)
     failed = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
     assert failed.failed
@@ -198,7 +198,7 @@ def test_a_failed_device_is_listed_as_failed(world: World, deadline: Deadline) -
 
 def test_a_state_nobody_heard_of_stops_nothing(world: World, deadline: Deadline) -> None:
     """An API that is extended must not stop the fleet."""
-    world.api.add_device_by_hand("shepherd-1", reservation_id=world.reservation_id)
+    world.api.add_active_device("shepherd-1", reservation_id=world.reservation_id)
     world.api.faults.add(UnknownState(path=DEVICES))
     listed = by_reservation(world.provider.list_machines(deadline))
     assert listed[world.reservation_id].status is ProviderStatus.UNKNOWN
@@ -218,11 +218,11 @@ SPOILED: list[Rule] = [
     SameNext(path=RESERVATIONS, nth=2),
     SameNext(path=RESERVATIONS, nth=3),
     SameNext(path=RESERVATIONS, times=0),
-    Answer(path=RESERVATIONS, nth=2, status=200, body={"hardware_reservations": []}),
-    Answer(path=RESERVATIONS, nth=2, status=200, body={"meta": {"total": 7, "current_page": 2}}),
-    Answer(path=RESERVATIONS, nth=2, status=200, body=[]),
-    Answer(path=RESERVATIONS, nth=2, status=200, body="<html>"),
-    Answer(path=RESERVATIONS, nth=2, status=500),
+    FakeAnswer(path=RESERVATIONS, nth=2, status=200, body={"hardware_reservations": []}),
+    FakeAnswer(path=RESERVATIONS, nth=2, status=200, body={"meta": {"total": 7, "current_page": 2}}),
+    FakeAnswer(path=RESERVATIONS, nth=2, status=200, body=[]),
+    FakeAnswer(path=RESERVATIONS, nth=2, status=200, body="<html>"),
+    FakeAnswer(path=RESERVATIONS, nth=2, status=500),
     Cut(path=RESERVATIONS, nth=2),
     Drop(path=RESERVATIONS, nth=2),
 ]
@@ -244,7 +244,7 @@ def test_a_listing_that_stays_spoiled_is_refused(
 ) -> None:
     """Never a silent part: what is missing would be created again or given up."""
     for number in range(4):
-        world.api.add_device_by_hand(f"shepherd-{number}")
+        world.api.add_active_device(f"shepherd-{number}")
     world.api.faults.add(kind(path=collection, times=0))
     with pytest.raises(ListingInvalid, match=f"{PROJECT}/{collection.rpartition('/')[2]}"):
         world.provider.list_machines(deadline)
@@ -266,7 +266,7 @@ def test_a_listing_that_contradicts_itself_is_refused(
     """It may look complete by one measure and not by another."""
     total = len({str(one) for one in ids}) + ("2 entries" in fault)
     body = {"devices": [{"id": one} for one in ids], "meta": {"total": total, "current_page": page}}
-    world.api.faults.add(Answer(path=DEVICES, times=0, status=200, body=body))
+    world.api.faults.add(FakeAnswer(path=DEVICES, times=0, status=200, body=body))
     with pytest.raises(ListingInvalid, match=fault):
         world.provider.list_machines(deadline)
 
@@ -316,9 +316,7 @@ def test_pages_are_asked_for_with_everything_that_the_first_was(clock: ManualClo
 
 def test_a_machine_is_got_without_listing_all(world: World, deadline: Deadline) -> None:
     """A batch of ten machines would otherwise read the fleet ten times."""
-    device = world.api.add_device_by_hand(
-        "shepherd-1", [f"shepherd-token={TOKEN}"], reservation_id=world.reservation_id
-    )
+    device = world.api.add_active_device("shepherd-1", [f"shepherd-token={TOKEN}"], reservation_id=world.reservation_id)
     before = world.api.calls
     got = world.provider.get_machine(ProviderId(device.id), deadline)
     assert world.api.calls - before == {("GET", "/devices/{id}"): 1}
@@ -328,7 +326,7 @@ def test_a_machine_is_got_without_listing_all(world: World, deadline: Deadline) 
 
 def test_devices_of_others_are_never_acted_on(world: World, deadline: Deadline) -> None:
     """Even if their id got into the BMDB by mistake."""
-    foreign = ProviderId(world.api.add_device_by_hand("web-server").id)
+    foreign = ProviderId(world.api.add_active_device("web-server").id)
     calls = (world.provider.get_machine, world.provider.reboot, world.provider.reinstall)
     for call in calls:
         with pytest.raises(MachineNotFound, match="web-server"):
@@ -339,7 +337,7 @@ def test_devices_of_others_are_never_acted_on(world: World, deadline: Deadline) 
 @pytest.mark.parametrize("form", ["{id}?x=1", "{id}#", "{id}/", "x/../{id}", "./{id}"])
 def test_an_id_is_not_part_of_a_path(form: str, world: World, deadline: Deadline) -> None:
     """It is opaque text; read as more than that, it could name a machine that it does not."""
-    device = world.api.add_device_by_hand("shepherd-1")
+    device = world.api.add_active_device("shepherd-1")
     odd = ProviderId(form.format(id=device.id))
     for call in (world.provider.get_machine, world.provider.reboot, world.provider.reinstall):
         with pytest.raises(MachineNotFound):
@@ -440,8 +438,8 @@ def test_the_same_token_never_makes_a_second_machine(world: World, deadline: Dea
     [
         Drop(method="POST", path=DEVICES, when="after"),
         Cut(method="POST", path=DEVICES),
-        Answer(method="POST", path=DEVICES, status=504, when="after"),
-        Answer(method="POST", path=DEVICES, status=201, body={"hostname": "no id"}, when="after"),
+        FakeAnswer(method="POST", path=DEVICES, status=504, when="after"),
+        FakeAnswer(method="POST", path=DEVICES, status=201, body={"hostname": "no id"}, when="after"),
     ],
     ids=repr,
 )
@@ -478,7 +476,7 @@ def test_a_creation_that_happens_late_makes_no_second_machine(world: World, dead
 
 def test_a_refusal_because_we_were_faster_ourselves_is_none(world: World, deadline: Deadline) -> None:
     """An earlier request was carried out in the end, and the reservation is used by our own machine."""
-    world.api.faults.add(Answer(method="POST", path=DEVICES, status=422, body={"error": "in use"}, when="after"))
+    world.api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=422, body={"error": "in use"}, when="after"))
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     assert [device.id for device in world.api.devices()] == [created.provider_id]
 
@@ -487,7 +485,7 @@ def test_a_reservation_that_is_said_to_be_free_is_asked_about_by_tag(world: Worl
     """What the API says about a reservation is cached for minutes."""
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     stale = {"id": world.reservation_id, "device": None, "provisionable": True, "plan": {"slug": "c3.small.x86"}}
-    world.api.faults.add(Answer(method="GET", path="/hardware-reservations/*", times=0, status=200, body=stale))
+    world.api.faults.add(FakeAnswer(method="GET", path="/hardware-reservations/*", times=0, status=200, body=stale))
     assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
     with pytest.raises(ProviderRefused, match="already in use"):
         world.another().create_machine(world.capacity, OTHER_TOKEN, deadline)
@@ -500,15 +498,15 @@ def test_a_device_that_the_listing_does_not_show_yet_is_found_on_its_reservation
     """Any one of the two places is enough."""
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     body = {"devices": [], "meta": {"total": 0, "current_page": 1}}
-    world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    world.api.faults.add(FakeAnswer(method="GET", path=DEVICES, times=0, status=200, body=body))
     assert world.another().create_machine(world.capacity, TOKEN, deadline).provider_id == created.provider_id
 
 
 def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline: Deadline) -> None:
     """An API that ignores the question for a tag answers with all devices."""
-    world.api.snatch(world.reservation_id)
+    world.api.occupy(world.reservation_id)
     body = {"devices": [{"id": "d-1", "hostname": "shepherd-1"}], "meta": {"total": 1, "current_page": 1}}
-    world.api.faults.add(Answer(method="GET", path=DEVICES, times=0, status=200, body=body))
+    world.api.faults.add(FakeAnswer(method="GET", path=DEVICES, times=0, status=200, body=body))
     with pytest.raises(CapacityTaken, match=world.reservation_id):
         world.provider.create_machine(world.capacity, TOKEN, deadline)
 
@@ -516,7 +514,7 @@ def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline
 def test_capacity_that_somebody_took_is_left_to_them(world: World, deadline: Deadline) -> None:
     """Between the listing and a creation there is time for others; the API refuses, and shows who was faster."""
     offered = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
-    world.api.snatch(world.reservation_id)
+    world.api.occupy(world.reservation_id)
     with pytest.raises(CapacityTaken, match=world.reservation_id):
         world.provider.create_machine(offered, TOKEN, deadline)
     assert [device.hostname for device in world.api.devices()] == ["somebody-else"]
@@ -541,8 +539,8 @@ def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(world: World
 
 def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadline: Deadline) -> None:
     """The API has yet to notice; nobody has taken it."""
-    world.api.snatch(world.reservation_id)
-    world.api.faults.add(Answer(method="GET", path="/devices/*", status=404))
+    world.api.occupy(world.reservation_id)
+    world.api.faults.add(FakeAnswer(method="GET", path="/devices/*", status=404))
     with pytest.raises(ProviderUnavailable, match="still names a device"):
         world.provider.create_machine(world.capacity, TOKEN, deadline)
 
@@ -602,7 +600,7 @@ def test_another_key_under_our_label_is_not_touched(world: World, deadline: Dead
 
 def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
     """Two functions that start at the same time both find no key and both add it."""
-    world.api.faults.add(Answer(method="POST", path=KEYS, status=422, body={"error": "taken"}, when="after"))
+    world.api.faults.add(FakeAnswer(method="POST", path=KEYS, status=422, body={"error": "taken"}, when="after"))
     world.provider.create_machine(world.capacity, TOKEN, deadline)
     assert [key.key for key in world.api.devices()[0].ssh_keys] == [PUBLIC_KEY]
 
@@ -699,14 +697,14 @@ def test_whoever_waits_for_the_key_waits_until_its_deadline(world: World, deadli
 
 def test_a_reboot_reaches_the_machine(world: World, deadline: Deadline) -> None:
     """This is what recovery stands on."""
-    device = world.api.add_device_by_hand("shepherd-1")
+    device = world.api.add_active_device("shepherd-1")
     world.provider.reboot(ProviderId(device.id), deadline)
     world.wait_for(lambda: ("reboot", device.id) in world.hardware.calls)
 
 
 def test_a_reinstall_gives_the_operating_system_of_the_settings(world: World, deadline: Deadline) -> None:
     """A machine that was made with another one is brought in line."""
-    device = world.api.add_device_by_hand("shepherd-1")
+    device = world.api.add_active_device("shepherd-1")
     world.another(equinix_os="debian_12").reinstall(ProviderId(device.id), deadline)
     assert world.api.devices()[0].operating_system == "debian_12"
     world.wait_for(lambda: ("reinstall", device.id) in world.hardware.calls)
@@ -714,8 +712,8 @@ def test_a_reinstall_gives_the_operating_system_of_the_settings(world: World, de
 
 def test_actions_are_asked_for_once(world: World, deadline: Deadline) -> None:
     """Two reboots in a row could hit the machine while it boots."""
-    device = world.api.add_device_by_hand("shepherd-1")
-    world.api.faults.add(Answer(method="POST", times=0, status=502, when="after"))
+    device = world.api.add_active_device("shepherd-1")
+    world.api.faults.add(FakeAnswer(method="POST", times=0, status=502, when="after"))
     with pytest.raises(ProviderUnavailable, match="502"):
         world.provider.reboot(ProviderId(device.id), deadline)
     assert world.api.devices()[0].actions_taken == ["reboot"]
@@ -723,15 +721,15 @@ def test_actions_are_asked_for_once(world: World, deadline: Deadline) -> None:
 
 def test_a_machine_that_goes_before_the_action_is_not_found(world: World, deadline: Deadline) -> None:
     """The look before the action is no promise."""
-    device = world.api.add_device_by_hand("shepherd-1")
-    world.api.faults.add(Answer(method="POST", status=404))
+    device = world.api.add_active_device("shepherd-1")
+    world.api.faults.add(FakeAnswer(method="POST", status=404))
     with pytest.raises(MachineNotFound):
         world.provider.reboot(ProviderId(device.id), deadline)
 
 
 def test_an_action_that_does_not_fit_the_state_is_refused(world: World, deadline: Deadline) -> None:
     """A device that is being reinstalled cannot be rebooted."""
-    device = world.api.add_device_by_hand("shepherd-1")
+    device = world.api.add_active_device("shepherd-1")
     world.api.fail(device.id)
     with pytest.raises(ProviderRefused, match="422"):
         world.provider.reboot(ProviderId(device.id), deadline)
@@ -739,7 +737,7 @@ def test_an_action_that_does_not_fit_the_state_is_refused(world: World, deadline
 
 def test_nothing_is_rebooted_once_the_session_is_over(world: World, deadline: Deadline) -> None:
     """Another may be at work on the same machine by then."""
-    device = world.api.add_device_by_hand("shepherd-1")
+    device = world.api.add_active_device("shepherd-1")
     with pytest.raises(SessionExpired):
         world.provider.reboot(ProviderId(device.id), Deadline(SystemClock(), 60, lambda: 0))
     assert world.api.devices()[0].actions_taken == []
@@ -764,13 +762,13 @@ def test_a_replaced_api_key_is_taken_up(world: World, deadline: Deadline) -> Non
 
 def test_a_wrong_api_key_is_refused(world: World, deadline: Deadline) -> None:
     """Somebody must change it."""
-    world.api.faults.add(Answer(times=0, status=401, body={"error": "Invalid authentication token"}))
+    world.api.faults.add(FakeAnswer(times=0, status=401, body={"error": "Invalid authentication token"}))
     with pytest.raises(ProviderRefused, match="401: Invalid authentication token"):
         world.provider.list_machines(deadline)
 
 
 def test_an_answer_that_is_no_device_is_a_passing_failure(world: World, deadline: Deadline) -> None:
     """Whatever stood in for the API will go away."""
-    world.api.faults.add(Answer(times=0, status=200, body=["sorry"]))
+    world.api.faults.add(FakeAnswer(times=0, status=200, body=["sorry"]))
     with pytest.raises(ProviderUnavailable, match="device some-id was not understood"):
         world.provider.get_machine(ProviderId("some-id"), deadline)

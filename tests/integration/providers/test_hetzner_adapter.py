@@ -26,7 +26,7 @@ from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers import HetznerSettings
 
-from simulator.environment.faults import Answer, Cut, Drop
+from simulator.environment.faults import Cut, Drop, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
@@ -133,7 +133,7 @@ def test_what_is_no_number_is_not_asked_for(odd: str, world: World, deadline: De
 def test_an_answer_about_another_server_is_not_believed(world: World, deadline: Deadline) -> None:
     """Whatever mixed them up, the wrong one would be reset."""
     body = {"server": {"server_number": 12, "server_name": "fleet-b"}}
-    world.robot.faults.add(Answer(path="/server/11", times=0, status=200, body=body))
+    world.robot.faults.add(FakeAnswer(path="/server/11", times=0, status=200, body=body))
     with pytest.raises(ProviderUnavailable, match="server 12 instead of 11"):
         world.provider.reboot(A, deadline)
 
@@ -142,13 +142,13 @@ def test_an_account_without_servers_is_empty(world: World, deadline: Deadline) -
     """Robot has been seen to say it in two ways."""
     fault = {"error": {"status": 404, "code": "SERVER_NOT_FOUND", "message": "No server found"}}
     for status, body in ((404, fault), (200, [])):
-        world.robot.faults.add(Answer(path="/server", status=status, body=body))
+        world.robot.faults.add(FakeAnswer(path="/server", status=status, body=body))
         assert world.provider.list_machines(deadline) == []
 
 
 def test_a_wrong_url_is_no_empty_account(world: World, deadline: Deadline) -> None:
     """A fleet that seems to be gone is another matter than a setting that is wrong."""
-    world.robot.faults.add(Answer(times=0, status=404, body="<html>"))
+    world.robot.faults.add(FakeAnswer(times=0, status=404, body="<html>"))
     with pytest.raises(ProviderRefused, match="404"):
         world.provider.list_machines(deadline)
     with pytest.raises(ProviderRefused, match="404"):
@@ -167,13 +167,13 @@ def test_a_wrong_url_is_no_empty_account(world: World, deadline: Deadline) -> No
 )
 def test_a_listing_that_is_not_understood_is_none(body: object, world: World, deadline: Deadline) -> None:
     """Half a listing would make the other half look like machines that are gone."""
-    world.robot.faults.add(Answer(path="/server", status=200, body=body))
+    world.robot.faults.add(FakeAnswer(path="/server", status=200, body=body))
     with pytest.raises(ListingInvalid):
         world.provider.list_machines(deadline)
 
 
-@pytest.mark.parametrize("fault", [Cut(times=0), Drop(times=0), Answer(times=0, status=200, body="<html>")])
-def test_half_an_answer_is_no_listing(fault: Cut | Drop | Answer, world: World, deadline: Deadline) -> None:
+@pytest.mark.parametrize("fault", [Cut(times=0), Drop(times=0), FakeAnswer(times=0, status=200, body="<html>")])
+def test_half_an_answer_is_no_listing(fault: Cut | Drop | FakeAnswer, world: World, deadline: Deadline) -> None:
     """The connection broke, or something else answered; it may be better later."""
     world.robot.faults.add(fault)
     with pytest.raises(ProviderUnavailable):
@@ -294,8 +294,8 @@ def test_a_reinstall_boots_what_the_settings_say(
 
 def test_a_reinstalled_server_lets_our_key_in(world: World, deadline: Deadline) -> None:
     """And nobody with a password; without our key it would be lost to us."""
-    world.robot.faults.add(Answer(method="POST", path="/reset/*", status=500))
-    world.robot.faults.add(Answer(method="DELETE", times=0, status=500))
+    world.robot.faults.add(FakeAnswer(method="POST", path="/reset/*", status=500))
+    world.robot.faults.add(FakeAnswer(method="DELETE", times=0, status=500))
     with pytest.raises(ProviderUnavailable):
         world.provider.reinstall(A, deadline)
     armed = world.server().armed
@@ -344,7 +344,7 @@ def test_a_session_that_ends_in_between_leaves_nothing_to_a_reboot(world: World,
 @pytest.mark.parametrize("fault", [{"status": 500}, {"status": 409, "body": {"error": {"code": "CONFLICT"}}}])
 def test_a_reset_that_fails_disarms(fault: dict[str, Any], world: World, deadline: Deadline) -> None:
     """Until somebody tries again, a machine that reboots by itself must come back as it was."""
-    world.robot.faults.add(Answer(method="POST", path="/reset/*", **fault))
+    world.robot.faults.add(FakeAnswer(method="POST", path="/reset/*", **fault))
     with pytest.raises(ProviderError):
         world.provider.reinstall(A, deadline)
     assert world.server().armed is None
@@ -380,7 +380,7 @@ def test_what_robot_did_not_show_is_replaced_too(world: World, deadline: Deadlin
     """Its view was stale, or a twin was faster."""
     key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
     world.robot.arm(11, "linux", "Rocky Linux 9 base", (key.fingerprint,))
-    world.robot.faults.add(Answer(method="GET", path="/boot/*", status=200, body={"boot": {"linux": None}}))
+    world.robot.faults.add(FakeAnswer(method="GET", path="/boot/*", status=200, body={"boot": {"linux": None}}))
     world.provider.reinstall(A, deadline)
     assert world.server().boots_done == ["linux Debian 12 base"]
 
@@ -388,7 +388,7 @@ def test_what_robot_did_not_show_is_replaced_too(world: World, deadline: Deadlin
 def test_who_is_always_slower_gives_way(world: World, deadline: Deadline) -> None:
     """What the other one armed is theirs to start."""
     body = {"error": {"status": 409, "code": "BOOT_ALREADY_ENABLED", "message": "again"}}
-    world.robot.faults.add(Answer(method="POST", path="/boot/**", times=2, status=409, body=body))
+    world.robot.faults.add(FakeAnswer(method="POST", path="/boot/**", times=2, status=409, body=body))
     with pytest.raises(ProviderUnavailable, match="is being armed by another client"):
         world.provider.reinstall(A, deadline)
     assert world.robot.calls["DELETE", "/boot/{number}/linux"] == 0
@@ -454,7 +454,7 @@ def test_another_key_under_our_name_is_not_touched(world: World, deadline: Deadl
 def test_a_key_that_another_added_meanwhile_is_used(world: World, deadline: Deadline) -> None:
     """Two functions that start at the same time both find no key and both add it."""
     body = {"error": {"status": 409, "code": "KEY_ALREADY_EXISTS", "message": "exists"}}
-    world.robot.faults.add(Answer(method="POST", path="/key", status=409, body=body, when="after"))
+    world.robot.faults.add(FakeAnswer(method="POST", path="/key", status=409, body=body, when="after"))
     world.provider.reinstall(A, deadline)
     assert world.server().boots_done == ["linux Debian 12 base"]
 

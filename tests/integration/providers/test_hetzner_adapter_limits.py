@@ -15,7 +15,7 @@ from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.providers.hetzner.api import LOCKOUT_SECONDS
 from shepherd_core.settings.providers import HetznerSettings
 
-from simulator.environment.faults import Answer
+from simulator.environment.faults import FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 
@@ -75,7 +75,7 @@ def test_a_limit_says_when_to_come_back(robot: HetznerRobot, clock: ManualClock,
 
 def test_a_limit_of_unknown_length_is_an_hour(robot: HetznerRobot, clock: ManualClock, deadline: Deadline) -> None:
     """All windows of the description are."""
-    robot.faults.add(Answer(times=0, status=403, body={"error": {"code": "RATE_LIMIT_EXCEEDED", "interval": None}}))
+    robot.faults.add(FakeAnswer(times=0, status=403, body={"error": {"code": "RATE_LIMIT_EXCEEDED", "interval": None}}))
     with pytest.raises(ProviderUnavailable) as caught:
         provider(robot, clock).list_machines(deadline)
     assert caught.value.retry_after == 3_600
@@ -99,14 +99,14 @@ def test_resets_beyond_the_limit_are_repeated_later(
 def test_other_refusals_are_final(status: int, robot: HetznerRobot, clock: ManualClock, deadline: Deadline) -> None:
     """Asking again changes nothing until somebody changes something."""
     body = {"error": {"status": status, "code": "DENIED", "message": "no"}}
-    robot.faults.add(Answer(times=0, status=status, body=body))
+    robot.faults.add(FakeAnswer(times=0, status=status, body=body))
     with pytest.raises(ProviderRefused, match=f"GET /server: {status}: DENIED: no"):
         provider(robot, clock).list_machines(deadline)
 
 
 def test_maintenance_passes(robot: HetznerRobot, clock: ManualClock, deadline: Deadline) -> None:
     """The description announces it with 503."""
-    robot.faults.add(Answer(times=1, status=503))
+    robot.faults.add(FakeAnswer(times=1, status=503))
     assert len(provider(robot, clock).list_machines(deadline)) == 1
 
 
@@ -197,9 +197,9 @@ def test_the_password_is_in_no_error(robot: HetznerRobot, clock: ManualClock, de
     ):
         for status in (200, 400, 500):
             robot.faults.clear()
-            robot.faults.add(Answer(path="/boot/**", times=0, status=status, body=body))
-            robot.faults.add(Answer(path="/reset/**", nth=2, times=0, status=status, body=body))
-            robot.faults.add(Answer(path="/key", times=0, status=status, body=body))
+            robot.faults.add(FakeAnswer(path="/boot/**", times=0, status=status, body=body))
+            robot.faults.add(FakeAnswer(path="/reset/**", nth=2, times=0, status=status, body=body))
+            robot.faults.add(FakeAnswer(path="/key", times=0, status=status, body=body))
             with pytest.raises(ProviderError) as caught:
                 provider(robot, clock).reinstall(SERVER, deadline)
             shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)

@@ -11,7 +11,7 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired
 from shepherd_core.domain.machine import Capability, ProviderId, ProviderStatus
 
-from simulator.environment.faults import Answer, Delay, Drop
+from simulator.environment.faults import Delay, Drop, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.providers.redfish_rack import provider
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.providers.redfish.adapter import RedfishProvider
 
-    from simulator.providers.redfish.middleware import Bmc
+    from simulator.providers.redfish.middleware import SimulatedBmc
     from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
@@ -35,21 +35,21 @@ INSERT = "/**/Actions/VirtualMedia.InsertMedia"
 class Site:
     """Two machines with BMCs, of which tests look at the first."""
 
-    park: NoHardware
+    pool: NoHardware
     rack: RedfishRack
     clock: ManualClock
     deadline: Deadline
     """Comes nearer only by sleeping."""
 
     @property
-    def bmc(self) -> Bmc:
+    def bmc(self) -> SimulatedBmc:
         """Return the BMC of the first machine."""
         return self.rack.bmcs[NAME]
 
     @property
     def done(self) -> list[str]:
         """Return what happened to the first machine since it was racked."""
-        return [method for method, name in self.park.calls if name == NAME][1:]
+        return [method for method, name in self.pool.calls if name == NAME][1:]
 
     @property
     def inserted(self) -> bool:
@@ -67,7 +67,7 @@ class Site:
     def switch_off(self) -> None:
         """Switch the machine off, without anybody knowing."""
         self.bmc._forwarded("POST", f"{self.bmc.system}/Actions/ComputerSystem.Reset", {"ResetType": "ForceOff"})
-        self.rack.settle()
+        self.rack.wait_until_idle()
         assert self.rack.power(NAME) == "Off"
 
     def override(self, enabled: str) -> None:
@@ -78,9 +78,9 @@ class Site:
 @pytest.fixture
 def site(clock: ManualClock) -> Iterator[Site]:
     """Return a rack of two machines that only remember what was done to them."""
-    park = NoHardware()
-    with RedfishRack(park, machines=2) as rack:
-        yield Site(park, rack, clock, Deadline(clock, 120))
+    pool = NoHardware()
+    with RedfishRack(pool, machines=2) as rack:
+        yield Site(pool, rack, clock, Deadline(clock, 120))
         assert rack.errors == []
 
 
@@ -107,7 +107,7 @@ def test_a_reboot_is_what_the_bmc_offers(
     """BMCs differ in what they can, and say so in one of two places; force is what cures a machine that hangs."""
     site.bmc.reset_types, site.bmc.action_info = offered, action_info
     site.provider(graceful=graceful).reboot(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.bmc.resets == sent
     assert site.rack.power(NAME) == "On"
     assert site.rack.starts(NAME) == 1
@@ -116,7 +116,7 @@ def test_a_reboot_is_what_the_bmc_offers(
 def test_a_bmc_that_does_not_get_to_say_what_it_offers_is_asked_later(site: Site) -> None:
     """To take it for one that says nothing, and so offers all, would be to send what it may not have."""
     site.bmc.reset_types, site.bmc.action_info = ("On", "ForceOff"), True
-    site.bmc.faults.add(Answer(method="GET", path=f"{site.bmc.system}/ResetActionInfo", times=0, status=503))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=f"{site.bmc.system}/ResetActionInfo", times=0, status=503))
     with pytest.raises(ProviderUnavailable):
         site.provider().reboot(NAME, site.deadline)
     assert site.bmc.resets == []
@@ -129,7 +129,7 @@ def test_a_power_cycle_cuts_the_power(site: Site, offered: tuple[str, ...], sent
     """A restart does not reset what only loses its mind without power."""
     site.bmc.reset_types = offered
     site.provider().power_cycle(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.bmc.resets == sent
     assert site.rack.starts(NAME) == 1
 
@@ -150,7 +150,7 @@ def test_a_machine_that_is_off_is_switched_on(site: Site, action: str) -> None:
     """Many BMCs refuse to restart what is off, and what was wanted is a machine that runs."""
     site.switch_off()
     getattr(site.provider(), action)(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.bmc.resets == ["On"]
     assert site.rack.power(NAME) == "On"
 
@@ -180,7 +180,7 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
 
 def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
     """Given up half-way, the machine would be off until somebody comes by again."""
-    site.bmc.faults.add(Answer(method="GET", path=site.bmc.system, nth=2, times=4, status=503))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=2, times=4, status=503))
     site.provider().power_cycle(NAME, site.deadline)
     assert site.bmc.resets == ["ForceOff", "On"]
 
@@ -196,7 +196,7 @@ def test_a_power_cycle_that_died_half_way_is_finished_by_the_next_restart(site: 
     assert site.bmc.resets == ["ForceOff"]
     assert site.rack.power(NAME) == "Off"
     getattr(adapter, again)(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.bmc.resets == ["ForceOff", "On"]
     assert site.rack.power(NAME) == "On"
 
@@ -210,7 +210,7 @@ def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str |
     """An override that somebody set and never used would wipe the machine at a reboot that means to keep it."""
     site.override("Once")
     getattr(site.provider(boot_source=source), action)(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
     assert site.bmc.override == "Disabled"
 
@@ -220,7 +220,7 @@ def test_an_override_that_waits_for_the_next_reset_is_taken_back(site: Site, act
     """Some BMCs show what was asked for elsewhere until it holds, and then it is too late."""
     site.bmc.pending = {"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once"}
     getattr(site.provider(), action)(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.done == ["power_off", "power_on"]
 
 
@@ -230,7 +230,7 @@ def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) 
     adapter = site.provider(boot_source="pxe")
     adapter.reinstall(NAME, site.deadline)
     adapter.reboot(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
 
 
@@ -245,7 +245,7 @@ def test_a_lasting_override_is_somebody_s_will(site: Site) -> None:
 def test_an_override_that_cannot_be_taken_back_stops_the_restart(site: Site) -> None:
     """A machine that hangs is better than one that is wiped."""
     site.override("Once")
-    site.bmc.faults.add(Answer(method="PATCH", times=0, status=400))
+    site.bmc.faults.add(FakeAnswer(method="PATCH", times=0, status=400))
     with pytest.raises(ProviderRefused):
         site.provider().reboot(NAME, site.deadline)
     assert site.bmc.resets == []
@@ -256,11 +256,11 @@ def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool) ->
     """The boot after it must find what was installed."""
     adapter = site.provider(boot_source=site.source(media=media))
     adapter.reinstall(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall"]
     assert site.inserted == media
     adapter.reboot(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
     assert not site.inserted
 
@@ -295,13 +295,13 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
     adapter = site.provider(boot_source=site.source(media=media))
     with pytest.raises(ProviderUnavailable):
         adapter.reinstall(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     happened = site.done
     assert happened in ([], ["power_off"], ["power_off", "reinstall"])
     if site.rack.power(NAME) == "On":
         assert site.bmc.override == "Disabled"  # nothing waits for a machine that runs
     adapter.reboot(NAME, site.deadline)
-    site.rack.settle()
+    site.rack.wait_until_idle()
     assert "reinstall" not in site.done[len(happened) :]
     assert site.rack.power(NAME) == "On"
     assert not site.inserted
@@ -309,7 +309,7 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
 
 def test_what_cannot_be_reinstalled_is_not_switched_off_for_it(site: Site) -> None:
     """What the BMC lacks can be seen before anything is done."""
-    site.bmc.faults.add(Answer(path="/**/VirtualMedia", times=0, status=404))
+    site.bmc.faults.add(FakeAnswer(path="/**/VirtualMedia", times=0, status=404))
     with pytest.raises(NotSupported, match="no virtual CD"):
         site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
     site.bmc.reset_types = ("ForceOff", "ForceRestart")
@@ -340,9 +340,9 @@ def test_a_listing_tells_what_is_on_and_what_is_off(site: Site) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Answer(times=0, status=503),
-        Answer(times=0, status=403),
-        Answer(times=0, status=200, body="<html>"),
+        FakeAnswer(times=0, status=503),
+        FakeAnswer(times=0, status=403),
+        FakeAnswer(times=0, status=200, body="<html>"),
         Drop(times=0),
         Delay(times=0, seconds=3600),
     ],

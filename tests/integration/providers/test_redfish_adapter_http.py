@@ -20,7 +20,7 @@ from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
 from shepherd_core.settings.providers import RedfishSettings
 
-from simulator.environment.faults import Answer, Cut, Delay, Drop
+from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from simulator.providers.redfish.middleware import SESSION_SLOTS
@@ -29,7 +29,7 @@ from tests.support.providers.redfish_rack import Secrets, provider
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simulator.providers.redfish.middleware import Bmc
+    from simulator.providers.redfish.middleware import SimulatedBmc
     from tests.conftest import ManualClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
@@ -49,7 +49,7 @@ def rack() -> Iterator[RedfishRack]:
 
 
 @pytest.fixture
-def bmc(rack: RedfishRack) -> Bmc:
+def bmc(rack: RedfishRack) -> SimulatedBmc:
     """Return its BMC."""
     return rack.bmcs[NAME]
 
@@ -63,9 +63,9 @@ def secrets(rack: RedfishRack) -> Secrets:
 # Answers that do not come, or not whole
 
 
-def test_a_read_is_tried_again(rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline) -> None:
+def test_a_read_is_tried_again(rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline) -> None:
     """BMCs say now and then that they are busy."""
-    bmc.faults.add(Answer(times=1, status=503))
+    bmc.faults.add(FakeAnswer(times=1, status=503))
     bmc.faults.add(Drop(nth=2))
     assert provider(rack, clock).get_machine(NAME, deadline).status is ProviderStatus.RUNNING
     assert len(bmc.calls) == 3
@@ -73,10 +73,10 @@ def test_a_read_is_tried_again(rack: RedfishRack, bmc: Bmc, clock: ManualClock, 
 
 
 @pytest.mark.parametrize(
-    "fault", [Drop(times=0), Cut(times=0), Answer(times=0, status=503), Answer(times=0, status=429)]
+    "fault", [Drop(times=0), Cut(times=0), FakeAnswer(times=0, status=503), FakeAnswer(times=0, status=429)]
 )
 def test_a_read_is_given_up_after_three_tries(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, fault: Any
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, fault: Any
 ) -> None:
     """The loops know better when to come back."""
     bmc.faults.add(fault)
@@ -86,10 +86,10 @@ def test_a_read_is_given_up_after_three_tries(
 
 
 @pytest.mark.parametrize(
-    "fault", [Drop(method="POST"), Drop(method="POST", when="after"), Answer(method="POST", status=503)]
+    "fault", [Drop(method="POST"), Drop(method="POST", when="after"), FakeAnswer(method="POST", status=503)]
 )
 def test_an_effect_is_tried_once(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, fault: Any
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, fault: Any
 ) -> None:
     """Sent twice, a restart falls into the boot that the first one began."""
     bmc.faults.add(fault)
@@ -101,10 +101,10 @@ def test_an_effect_is_tried_once(
 @pytest.mark.parametrize("body", ["<html>", "", "[]", "5", '"On"', "null", '{"PowerState": ', "[" * 100_000])
 @pytest.mark.parametrize("action", ["get_machine", "reboot"])
 def test_an_answer_that_is_no_redfish_is_none(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, *, body: str, action: str
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, *, body: str, action: str
 ) -> None:
     """Login pages and half-started firmware answer with 200 too."""
-    bmc.faults.add(Answer(times=0, status=200, body=body))
+    bmc.faults.add(FakeAnswer(times=0, status=200, body=body))
     with pytest.raises(ProviderUnavailable):
         getattr(provider(rack, clock), action)(NAME, deadline)
 
@@ -122,17 +122,17 @@ def test_an_answer_that_is_no_redfish_is_none(
     ],
 )
 def test_whatever_a_bmc_says_becomes_one_of_our_errors(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, body: object
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, body: object
 ) -> None:
     """An error of a library would end the work on all machines."""
-    bmc.faults.add(Answer(method="GET", path=bmc.system, times=0, status=200, body=body))
+    bmc.faults.add(FakeAnswer(method="GET", path=bmc.system, times=0, status=200, body=body))
     with pytest.raises((ProviderUnavailable, ProviderRefused)):
         provider(rack, clock).reboot(NAME, deadline)
     assert bmc.resets == []
 
 
 def test_a_slow_bmc_is_given_up_before_the_deadline(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """One BMC must not use up the time of all; and one that was too slow once is not asked twice more."""
     bmc.faults.add(Delay(times=0, seconds=3600))
@@ -143,7 +143,7 @@ def test_a_slow_bmc_is_given_up_before_the_deadline(
 
 
 def test_an_answer_that_comes_late_is_an_answer(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A BMC takes its time: what is 60 s there is a third of one here."""
     bmc.faults.add(Delay(method="POST", seconds=0.3, when="after"))
@@ -152,29 +152,31 @@ def test_an_answer_that_comes_late_is_an_answer(
 
 
 def test_a_change_of_power_that_never_happens_is_not_noticed_here(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A restart returns when it is accepted; that the machine stays silent is for the Recoverer to see."""
-    bmc.faults.add(Answer(method="POST", path=RESET, status=204))
+    bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=204))
     provider(rack, clock).reboot(NAME, deadline)
-    rack.settle()
+    rack.wait_until_idle()
     assert rack.starts(NAME) == 0
 
 
-def test_a_redirection_is_not_followed(rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline) -> None:
+def test_a_redirection_is_not_followed(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
+) -> None:
     """The credential is for this BMC; and a restart that was redirected has not happened."""
-    bmc.faults.add(Answer(method="POST", status=307))
+    bmc.faults.add(FakeAnswer(method="POST", status=307))
     with pytest.raises(ProviderRefused, match="redirections are not followed"):
         provider(rack, clock).reboot(NAME, deadline)
 
 
 def test_a_url_that_the_bmc_names_leads_to_this_bmc(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A BMC that was taken over must not be handed the credential for another."""
     reset = {"target": "https://192.0.2.1/elsewhere?now=1", "ResetType@Redfish.AllowableValues": ["ForceRestart"]}
     body = {"Id": "1", "PowerState": "On", "Actions": {"#ComputerSystem.Reset": reset}}
-    bmc.faults.add(Answer(method="GET", path=bmc.system, status=200, body=body))
+    bmc.faults.add(FakeAnswer(method="GET", path=bmc.system, status=200, body=body))
     with pytest.raises(ProviderRefused, match="404"):
         provider(rack, clock).reboot(NAME, deadline)
     assert bmc.calls[-1] == "POST /elsewhere?now=1"
@@ -207,7 +209,7 @@ def test_a_url_that_the_bmc_names_leads_to_this_bmc(
 )
 def test_the_words_of_a_bmc_are_in_the_error(
     rack: RedfishRack,
-    bmc: Bmc,
+    bmc: SimulatedBmc,
     clock: ManualClock,
     deadline: Deadline,
     *,
@@ -217,7 +219,7 @@ def test_the_words_of_a_bmc_are_in_the_error(
     words: str | None,
 ) -> None:
     """They say what to do; and what is not in the form that the standard gives them does no harm."""
-    bmc.faults.add(Answer(method="POST", status=status, body=body))
+    bmc.faults.add(FakeAnswer(method="POST", status=status, body=body))
     with pytest.raises((ProviderRefused, ProviderUnavailable)) as raised:
         provider(rack, clock).reboot(NAME, deadline)
     assert type(raised.value) is error
@@ -226,11 +228,11 @@ def test_the_words_of_a_bmc_are_in_the_error(
 
 @pytest.mark.parametrize("auth", ["basic", "session"])
 def test_no_error_holds_the_credential(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, auth: str
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, auth: str
 ) -> None:
     """A BMC that repeats what it was sent would put it into log and history; and it talks at length."""
     words = f"{bmc.user}:{bmc.password} " + "blah " * 1000
-    bmc.faults.add(Answer(method="POST", path=RESET, status=400, body={"error": {"message": words}}))
+    bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=400, body={"error": {"message": words}}))
     with pytest.raises(ProviderRefused) as raised:
         provider(rack, clock, auth=auth).reboot(NAME, deadline)
     assert "***" in str(raised.value)
@@ -242,7 +244,7 @@ def test_no_error_holds_the_credential(
 
 
 def test_a_credential_that_was_replaced_is_read_again(
-    rack: RedfishRack, bmc: Bmc, secrets: Secrets, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, secrets: Secrets, clock: ManualClock, deadline: Deadline
 ) -> None:
     """The store remembers for minutes what it read, and passwords are changed."""
     adapter = provider(rack, clock, secrets=secrets)
@@ -257,7 +259,7 @@ def test_a_credential_that_was_replaced_is_read_again(
 
 @pytest.mark.parametrize("auth", ["basic", "session"])
 def test_a_bmc_that_refuses_us_is_not_asked_again_for_a_while(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, auth: str
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, auth: str
 ) -> None:
     """A few bad logins lock the account, and with it everybody who knows the password."""
     adapter = provider(rack, clock, auth=auth)
@@ -276,7 +278,7 @@ def test_a_bmc_that_refuses_us_is_not_asked_again_for_a_while(
 
 
 def test_a_newer_credential_that_is_wrong_too_is_the_last(
-    rack: RedfishRack, bmc: Bmc, secrets: Secrets, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, secrets: Secrets, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Two bad logins are bearable; a third one may be one too many."""
     adapter = provider(rack, clock, secrets=secrets)
@@ -289,16 +291,18 @@ def test_a_newer_credential_that_is_wrong_too_is_the_last(
     assert bmc.bad_logins == 2
 
 
-def test_a_401_in_the_middle_of_switching_off_is_not_repeated(rack: RedfishRack, bmc: Bmc, clock: ManualClock) -> None:
+def test_a_401_in_the_middle_of_switching_off_is_not_repeated(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock
+) -> None:
     """Looking again and again whether the machine is off must not lock the account."""
-    bmc.faults.add(Answer(method="GET", path=bmc.system, nth=2, times=0, status=401))
+    bmc.faults.add(FakeAnswer(method="GET", path=bmc.system, nth=2, times=0, status=401))
     with pytest.raises(ProviderRefused):
         provider(rack, clock).power_cycle(NAME, Deadline(clock, 120))
     assert [call.split()[0] for call in bmc.calls] == ["GET", "POST", "GET"]
 
 
 def test_a_bmc_with_many_systems_is_sent_a_wrong_password_once(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A chassis of blades has one BMC, and a listing asks for all of them."""
     bmc.password = "another one"
@@ -313,7 +317,7 @@ def test_a_bmc_with_many_systems_is_sent_a_wrong_password_once(
 
 @pytest.mark.parametrize("stored", ["", "nothing", "user:", ":password", "user:pass\x00word", "user:pa\nss"])
 def test_a_secret_that_is_no_credential_is_not_sent(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, stored: str
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, stored: str
 ) -> None:
     """What is sent to a BMC stands in its log."""
     with pytest.raises(ProviderRefused, match=f"{SECRET!r} is not a credential; user:password"):
@@ -322,7 +326,7 @@ def test_a_secret_that_is_no_credential_is_not_sent(
 
 
 def test_a_password_may_hold_anything_that_can_be_typed(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Colons, blanks and umlauts too; the end of the line, which editors add, is none of it."""
     bmc.password = 'a:b "c" \N{LATIN SMALL LETTER U WITH DIAERESIS}'
@@ -350,7 +354,9 @@ def test_a_store_without_the_secret_is_told_apart_from_one_that_is_down(
 # Sessions
 
 
-def test_a_session_is_closed_after_use(rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline) -> None:
+def test_a_session_is_closed_after_use(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
+) -> None:
     """A BMC has a handful, and locks everybody out when they are gone."""
     adapter = provider(rack, clock, auth="session")
     for _ in range(SESSION_SLOTS + 1):
@@ -362,14 +368,16 @@ def test_a_session_is_closed_after_use(rack: RedfishRack, bmc: Bmc, clock: Manua
 @pytest.mark.parametrize(
     "fault",
     [
-        Answer(method="GET", path="/**/Systems/**", times=0, status=500),
-        Answer(method="GET", path="/**/Systems/**", times=0, status=200, body="<html>"),
-        Answer(method="POST", path=RESET, status=403),
+        FakeAnswer(method="GET", path="/**/Systems/**", times=0, status=500),
+        FakeAnswer(method="GET", path="/**/Systems/**", times=0, status=200, body="<html>"),
+        FakeAnswer(method="POST", path=RESET, status=403),
         Drop(method="POST", path=RESET, when="after"),
         Delay(method="POST", path=RESET, seconds=3600),
     ],
 )
-def test_a_session_is_closed_after_an_error_too(rack: RedfishRack, bmc: Bmc, clock: ManualClock, fault: Any) -> None:
+def test_a_session_is_closed_after_an_error_too(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, fault: Any
+) -> None:
     """Errors repeat, and each would cost a session; time is kept for it."""
     bmc.faults.add(fault)
     with pytest.raises((ProviderRefused, ProviderUnavailable, TimeLimitExceeded)):
@@ -378,7 +386,7 @@ def test_a_session_is_closed_after_an_error_too(rack: RedfishRack, bmc: Bmc, clo
 
 
 def test_a_session_that_cannot_be_closed_spoils_nothing(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline, capsys: pytest.CaptureFixture[str]
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The restart has happened, and the BMC ends the session some time; but somebody may wonder."""
     bmc.faults.add(Drop(method="DELETE"))
@@ -388,10 +396,10 @@ def test_a_session_that_cannot_be_closed_spoils_nothing(
 
 
 def test_a_session_that_ended_early_is_begun_again(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """BMCs drop sessions when they like; that says nothing against the credential."""
-    bmc.faults.add(Answer(method="POST", path=RESET, status=401))
+    bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=401))
     adapter = provider(rack, clock, auth="session")
     adapter.reboot(NAME, deadline)
     assert bmc.resets == ["ForceRestart"]
@@ -399,7 +407,7 @@ def test_a_session_that_ended_early_is_begun_again(
 
 
 def test_a_bmc_without_a_free_session_is_tried_later(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Others use it too; its words say what the matter is."""
     bmc.sessions = {str(number): f"/{number}" for number in range(SESSION_SLOTS)}
@@ -412,7 +420,7 @@ def test_a_bmc_without_a_free_session_is_tried_later(
 
 
 def test_an_unknown_certificate_gets_no_credential(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Whoever answers at the BMC's address would have the password."""
     rack.impersonate(NAME)
@@ -422,7 +430,7 @@ def test_an_unknown_certificate_gets_no_credential(
 
 
 def test_a_pinned_certificate_needs_no_authority(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Most BMCs show one that they signed themselves, for no name that anybody uses."""
     rack.entries[0]["Fingerprint"] = rack.fingerprint
@@ -465,11 +473,11 @@ def test_authorities_that_cannot_be_read_are_said_to_be_missing(
 
 
 def test_a_bmc_with_several_systems_needs_the_system_named(
-    rack: RedfishRack, bmc: Bmc, clock: ManualClock, deadline: Deadline
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """Which one was meant cannot be guessed."""
     del rack.entries[0]["System"]
     members = [{"@odata.id": bmc.system}, {"@odata.id": f"{bmc.system}-2"}]
-    bmc.faults.add(Answer(path="/redfish/v1/Systems", times=0, status=200, body={"Members": members}))
+    bmc.faults.add(FakeAnswer(path="/redfish/v1/Systems", times=0, status=200, body={"Members": members}))
     with pytest.raises(ProviderRefused, match="2 systems; the entry in the list must name its System"):
         provider(rack, clock).reboot(NAME, deadline)

@@ -11,7 +11,7 @@ import requests
 
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
-from simulator.providers.equinix.records import Reservation
+from simulator.providers.equinix.records import ReservationRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -306,14 +306,16 @@ def test_a_reservation_in_use_is_refused(make: Callable[..., World]) -> None:
 @pytest.mark.parametrize("blocked", [{"provisionable": False}, {"spare": True}])
 def test_a_reservation_that_is_not_provisionable_is_refused(make: Callable[..., World], blocked: Any) -> None:
     """A spare must be activated first."""
-    response = make(reservations=[Reservation(**blocked)]).create()
+    response = make(reservations=[ReservationRecord(**blocked)]).create()
     assert response.status_code == 422
     assert "not provisionable" in response.json()["errors"][0]
 
 
 def test_the_next_available_reservation_is_chosen_by_plan_and_place(make: Callable[..., World]) -> None:
     """The special word of the description."""
-    world = make(reservations=[Reservation(facility="sv15"), Reservation(plan="m3.large.x86"), Reservation()])
+    world = make(
+        reservations=[ReservationRecord(facility="sv15"), ReservationRecord(plan="m3.large.x86"), ReservationRecord()]
+    )
     assert world.create(hardware_reservation_id="next-available").status_code == 201
     assert [device.reservation_id for device in world.api.devices()] == [world.api.reservations()[2].id]
     assert world.create(hardware_reservation_id="next-available").status_code == 422
@@ -389,7 +391,7 @@ def test_an_action_on_its_way_blocks_others(make: Callable[..., World]) -> None:
 def test_a_reinstall_takes_as_long_as_provisioning(make: Callable[..., World]) -> None:
     """The operating system is another one, the machine the same."""
     slow = make(provision_seconds=LONG)
-    device_id = slow.api.add_device_by_hand("shepherd-1").id
+    device_id = slow.api.add_active_device("shepherd-1").id
     assert slow.act(device_id, type="reinstall", operating_system="debian_12") == 202
     eventually(lambda: ("reinstall", device_id) in slow.hardware.calls)
     device = slow.get(f"/devices/{device_id}")
@@ -482,7 +484,11 @@ def test_devices_can_be_filtered_and_sorted(make: Callable[..., World]) -> None:
 def test_reservations_can_be_filtered(make: Callable[..., World]) -> None:
     """By state, by use and by text."""
     world = make(
-        reservations=[Reservation(plan="used"), Reservation(plan="free"), Reservation(plan="spare", spare=True)]
+        reservations=[
+            ReservationRecord(plan="used"),
+            ReservationRecord(plan="free"),
+            ReservationRecord(plan="spare", spare=True),
+        ]
     )
     world.create(plan="used", hostname="shepherd-1")
 
@@ -499,7 +505,7 @@ def test_reservations_can_be_filtered(make: Callable[..., World]) -> None:
 
 def test_a_spare_is_activated_before_use(make: Callable[..., World]) -> None:
     """Once; a reservation that is no spare cannot be activated."""
-    world = make(reservations=[Reservation(spare=True)])
+    world = make(reservations=[ReservationRecord(spare=True)])
     path = f"/hardware-reservations/{world.api.reservations()[0].id}/activate"
     assert world.call("POST", path, json={}).json()["provisionable"] is True
     assert world.create().status_code == 201
@@ -565,7 +571,7 @@ def test_the_same_key_is_not_taken_twice(make: Callable[..., World]) -> None:
 def test_a_device_made_by_hand_is_listed_like_any_other(make: Callable[..., World]) -> None:
     """It stands for machines that Shepherd did not make."""
     world = make()
-    made = world.api.add_device_by_hand("shepherd-x", ["theirs"])
+    made = world.api.add_active_device("shepherd-x", ["theirs"])
     [device] = world.get(f"/projects/{PROJECT}/devices")["devices"]
     assert (device["id"], device["hostname"], device["tags"], device["state"]) == (
         *(made.id, "shepherd-x", ["theirs"]),
@@ -578,13 +584,13 @@ def test_a_snatched_reservation_belongs_to_somebody_else(make: Callable[..., Wor
     """Nothing of ours is behind it, and we cannot use it."""
     world = make()
     reservation_id = world.api.reservations()[0].id
-    world.api.snatch(reservation_id)
+    world.api.occupy(reservation_id)
     device = world.get(f"/hardware-reservations/{reservation_id}", include="device")["device"]
     assert (device["hostname"], device["tags"]) == ("somebody-else", [])
     assert world.create().status_code == 422
     assert world.hardware.calls == []
     with pytest.raises(ValueError, match="in use"):
-        world.api.snatch(reservation_id)
+        world.api.occupy(reservation_id)
 
 
 def test_a_forgotten_device_vanishes_with_its_machine(make: Callable[..., World]) -> None:

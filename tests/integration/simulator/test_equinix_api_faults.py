@@ -90,7 +90,7 @@ def make() -> Iterator[Callable[..., Client]]:
 @pytest.mark.parametrize("status", [401, 403, 404, 422, 429, 500, 503])
 def test_an_answer_can_be_replaced(make: Callable[..., Client], status: int) -> None:
     """Before the call had its effect, with headers and body as told; the next call is sound."""
-    rule = faults.Answer(method="POST", status=status, body={"errors": ["scripted"]}, retry_after=1.5)
+    rule = faults.FakeAnswer(method="POST", status=status, body={"errors": ["scripted"]}, retry_after=1.5)
     client = make(rule)
     response = client.create()
     assert (response.status_code, response.json()) == (status, {"errors": ["scripted"]})
@@ -102,7 +102,7 @@ def test_an_answer_can_be_replaced(make: Callable[..., Client], status: int) -> 
 @pytest.mark.parametrize(("body", "text"), [(None, ""), ("<h1>Bad gateway</h1>", "<h1>Bad gateway</h1>")])
 def test_an_error_need_not_have_a_json_body(make: Callable[..., Client], body: str | None, text: str) -> None:
     """A load balancer may answer."""
-    response = make(faults.Answer(status=502, body=body)).call("GET", DEVICES)
+    response = make(faults.FakeAnswer(status=502, body=body)).call("GET", DEVICES)
     assert (response.status_code, response.text) == (502, text)
 
 
@@ -126,7 +126,7 @@ def test_a_lost_answer_does_not_tell_whether_the_device_was_made(
 
 def test_an_error_after_the_effect_hides_it(make: Callable[..., Client]) -> None:
     """A 500 does not mean that nothing happened."""
-    client = make(faults.Answer(method="POST", status=500, when="after"))
+    client = make(faults.FakeAnswer(method="POST", status=500, when="after"))
     assert client.create().status_code == 500
     assert len(client.api.devices()) == 1
 
@@ -152,7 +152,7 @@ def test_a_delay_outlasts_the_client(make: Callable[..., Client], when: faults.W
 
 def test_a_delay_goes_together_with_another_fault(make: Callable[..., Client]) -> None:
     """Slow and wrong is how overload looks."""
-    client = make(faults.Delay(seconds=0), faults.Answer(status=503), faults.Answer(status=500))
+    client = make(faults.Delay(seconds=0), faults.FakeAnswer(status=503), faults.FakeAnswer(status=500))
     assert client.call("GET", DEVICES).status_code == 503
 
 
@@ -213,7 +213,7 @@ def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[...
 
 def test_a_rule_hits_from_its_nth_match_as_often_as_told(make: Callable[..., Client]) -> None:
     """Only calls that match are counted."""
-    client = make(faults.Answer(method="GET", path="/ssh-keys", nth=2, times=2, status=503))
+    client = make(faults.FakeAnswer(method="GET", path="/ssh-keys", nth=2, times=2, status=503))
     statuses = []
     for _ in range(4):
         client.call("GET", DEVICES)
@@ -224,7 +224,7 @@ def test_a_rule_hits_from_its_nth_match_as_often_as_told(make: Callable[..., Cli
 def test_rules_can_be_added_and_cleared_while_it_runs(make: Callable[..., Client]) -> None:
     """A world gets worse, then better."""
     client = make()
-    client.api.faults.add(faults.Answer(status=503, times=0))
+    client.api.faults.add(faults.FakeAnswer(status=503, times=0))
     assert client.call("GET", DEVICES).status_code == 503
     client.api.faults.clear()
     assert client.call("GET", DEVICES).status_code == 200
@@ -310,16 +310,16 @@ def test_a_faults_file_holds_api_rules_and_machine_harm(tmp_path: Path) -> None:
             {"do": "delay", "seconds": 0.5, "when": "after"}, {"do": "drop", "path": "/devices/{id}"}, {"do": "cut"},
             {"do": "empty_page"}, {"do": "repeat_page"}, {"do": "same_next"}, {"do": "shrink", "count": 2},
             {"do": "unknown_state"}, {"do": "create_late", "seconds": 3}],
-           "machines": [{"at_seconds": 20, "machine": 3, "harm": "silence"}]}"""
+           "machines": [{"at_seconds": 20, "machine": 3, "fault": "stop_agents"}]}"""
     )
     loaded = faults.load(path)
     assert loaded.api[:3] == (
-        faults.Answer(method="GET", nth=2, times=0, status=429, retry_after=1),
+        faults.FakeAnswer(method="GET", nth=2, times=0, status=429, retry_after=1),
         faults.Delay(seconds=0.5, when="after"),
         faults.Drop(path="/devices/{id}"),
     )
     assert len(loaded.api) == 10
-    assert loaded.machines == (faults.MachineHarm(at_seconds=20, machine=3, harm="silence"),)
+    assert loaded.machines == (faults.MachineFault(at_seconds=20, machine=3, fault="stop_agents"),)
     assert faults.parse("{}") == faults.Faults()
 
 
@@ -327,14 +327,14 @@ def test_every_fault_of_a_faults_file_is_named_with_rule_and_field() -> None:
     """Whoever writes one wants to mend it in one go."""
     text = """{"api": [{"do": "explode"}, {"do": "delay", "second": 1}, {"do": "answer", "status": "500", "nth": 0},
                        {"do": "drop", "path": "devices"}, {"do": "cut", "method": "get"}],
-               "machines": [{"at_seconds": -1, "machine": 0, "harm": "melt"}], "more": 1}"""
+               "machines": [{"at_seconds": -1, "machine": 0, "fault": "melt"}], "more": 1}"""
     with pytest.raises(ConfigError) as caught:
         faults.parse(text, "f.json")
     places = [fault.split(":")[0].split(" is ")[0] for fault in caught.value.faults]
     assert places == [
         *("f.json api[0]", "f.json api[1].seconds", "f.json api[1].second", "f.json api[2].nth"),
         *("f.json api[2].status", "f.json api[3].path", "f.json api[4].method"),
-        *("f.json machines[0].at_seconds", "f.json machines[0].harm", "f.json more"),
+        *("f.json machines[0].at_seconds", "f.json machines[0].fault", "f.json more"),
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import requests
 from shepherd_core.adapters import ssh_keys
 
-from simulator.machines.pool import MachinePark, MachineState
+from simulator.machines.pool import MachinePool, MachineState
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.description import OPERATIONS, Violation, check, find
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
@@ -168,23 +168,23 @@ def test_a_reset_reaches_a_simulated_machine(tmp_path: Path) -> None:
 
     def state(number: int, *wanted: MachineState) -> MachineState:
         end = time.monotonic() + 20
-        while not robot.settled() or (wanted and park.state(str(number)) not in wanted):
+        while not robot.settled() or (wanted and pool.state(str(number)) not in wanted):
             assert time.monotonic() < end, "it did not happen"
             time.sleep(0.002)
-        return park.state(str(number))
+        return pool.state(str(number))
 
-    with MachinePark(tmp_path, 0, boot_seconds=0) as park:
+    with MachinePool(tmp_path, 0, boot_seconds=0) as pool:
         server = RobotServer(number=1, name="one", hung=True, resets=("sw", "hw", "power", "power_long"))
         line = ssh_keys.public_line(ssh_keys.generate())
-        with HetznerRobot(park, user="user", password="password", servers=[server], authorized_key=line) as robot:
+        with HetznerRobot(pool, user="user", password="password", servers=[server], authorized_key=line) as robot:
             state(1, MachineState.UP)
-            park.wedge("1")
+            pool.hang("1")
             ask(robot, "POST", "/reset/1", data={"type": "sw"})
             assert state(1) is not MachineState.UP
-            assert park.reboots("1") == 0
+            assert pool.reboots("1") == 0
             ask(robot, "POST", "/reset/1", data={"type": "hw"})
             state(1, MachineState.UP)
-            assert park.reboots("1") == 1
+            assert pool.reboots("1") == 1
             ask(robot, "POST", "/reset/1", data={"type": "power_long"})
             assert state(1) is MachineState.OFF
             ask(robot, "POST", "/boot/1/rescue", data={"os": "linux"})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import paramiko
 import pytest
 
-from simulator.machines.pool import MachinePark, MachineState
+from simulator.machines.pool import MachinePool, MachineState
 from tests.support.agents.machine_client import Client, eventually, run
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ SLEEPER = b"#!/bin/sh\nsetsid sleep 1000 </dev/null >/dev/null 2>&1 &\n"
 
 
 @pytest.fixture
-def park(tmp_path: Path) -> Iterator[MachinePark]:
-    """Return an empty park whose machines boot fast."""
-    with MachinePark(tmp_path / "park", 0, boot_seconds=0.02, agent_environment={"GREETING": "hello"}) as park:
-        yield park
+def pool(tmp_path: Path) -> Iterator[MachinePool]:
+    """Return an empty pool whose machines boot fast."""
+    with MachinePool(tmp_path / "pool", 0, boot_seconds=0.02, agent_environment={"GREETING": "hello"}) as pool:
+        yield pool
 
 
 @pytest.fixture
-def client(park: MachinePark) -> Client:
-    """Return a client of the park."""
-    return Client(park)
+def client(pool: MachinePool) -> Client:
+    """Return a client of the pool."""
+    return Client(pool)
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def busy(client: Client, machine: str) -> str:
     """Return the name of a machine on which a detached process runs."""
     client.upload(machine, "/root/agent", SLEEPER)
     client.run(machine, "/root/agent")
-    eventually(lambda: len(client.park.agents(machine)) == 1)
+    eventually(lambda: len(client.pool.agents(machine)) == 1)
     return machine
 
 
 def _refuses(client: Client, name: str) -> bool:
     try:
-        socket.create_connection((client.park.address(name), client.park.port)).close()
+        socket.create_connection((client.pool.address(name), client.pool.port)).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -77,34 +77,34 @@ def _is_gone(pid: int) -> bool:
 
 def test_a_machine_refuses_connections_until_it_is_provisioned(client: Client) -> None:
     """New capacity takes its time, and the Initializer must live with that."""
-    client.park.rack("slow", client.authorized_key, provision_seconds=1000)
-    assert client.park.state("slow") is MachineState.PROVISIONING
+    client.pool.rack("slow", client.authorized_key, provision_seconds=1000)
+    assert client.pool.state("slow") is MachineState.PROVISIONING
     assert _refuses(client, "slow")
-    client.park.rack("fast", client.authorized_key, provision_seconds=0.05)
+    client.pool.rack("fast", client.authorized_key, provision_seconds=0.05)
     client.wait_until_up("fast")
     assert not _refuses(client, "fast")
 
 
 def test_a_machine_refuses_connections_while_it_boots(client: Client, tmp_path: Path) -> None:
     """After a reboot there is nobody to talk to for a while."""
-    with MachinePark(tmp_path / "other", 0, boot_seconds=1000) as park:
-        slow = Client(park)
-        park.rack("slow", slow.authorized_key)
-        eventually(lambda: park.state("slow") is MachineState.BOOTING)
+    with MachinePool(tmp_path / "other", 0, boot_seconds=1000) as pool:
+        slow = Client(pool)
+        pool.rack("slow", slow.authorized_key)
+        eventually(lambda: pool.state("slow") is MachineState.BOOTING)
         assert _refuses(slow, "slow")
 
 
 def test_a_reboot_kills_every_process_and_keeps_disk_and_host_key(client: Client, busy: str) -> None:
     """It is the same machine afterwards, without its agent."""
-    (process,) = client.park.agents(busy)
+    (process,) = client.pool.agents(busy)
     key = client.host_key(busy)
-    client.park.reboot(busy)
+    client.pool.reboot(busy)
     assert _is_gone(process)
     client.wait_until_up(busy)
-    assert client.park.agents(busy) == []
+    assert client.pool.agents(busy) == []
     assert client.host_key(busy) == key
     assert client.run(busy, "cat /root/agent").output == SLEEPER
-    assert (client.park.reboots(busy), client.park.runs(busy)) == (1, 1)
+    assert (client.pool.reboots(busy), client.pool.runs(busy)) == (1, 1)
 
 
 def test_a_reboot_cuts_off_whoever_is_logged_in(client: Client, machine: str) -> None:
@@ -113,58 +113,58 @@ def test_a_reboot_cuts_off_whoever_is_logged_in(client: Client, machine: str) ->
     with client.login(machine) as ssh:
         _, output, _ = ssh.exec_command("/root/endless", timeout=20)
         assert output.readline() == "begun\n"
-        client.park.reboot(machine)
+        client.pool.reboot(machine)
         assert output.read() == b""
         assert output.channel.recv_exit_status() == -1
 
 
 def test_a_machine_that_is_off_comes_back_with_its_disk(client: Client, busy: str) -> None:
     """Somebody may pull the plug."""
-    (process,) = client.park.agents(busy)
-    client.park.power_off(busy)
-    assert client.park.state(busy) is MachineState.OFF
+    (process,) = client.pool.agents(busy)
+    client.pool.power_off(busy)
+    assert client.pool.state(busy) is MachineState.OFF
     assert _is_gone(process)
     assert _refuses(client, busy)
-    client.park.power_on(busy)
+    client.pool.power_on(busy)
     client.wait_until_up(busy)
     assert client.run(busy, "cat /root/agent").output == SLEEPER
-    assert client.park.reboots(busy) == 1
+    assert client.pool.reboots(busy) == 1
 
 
 def test_a_reinstalled_machine_has_an_empty_disk_and_a_new_host_key(client: Client, busy: str) -> None:
     """This is the one lawful reason for a new host key."""
     key = client.host_key(busy)
-    client.park.reinstall(busy)
+    client.pool.reinstall(busy)
     client.wait_until_up(busy)
     assert client.host_key(busy) != key
     assert client.run(busy, "test -e /root/agent").status == 1
-    assert client.park.agents(busy) == []
+    assert client.pool.agents(busy) == []
 
 
 def test_a_removed_machine_leaves_nothing_behind(client: Client, busy: str) -> None:
     """What was given back to the provider is no machine of ours any more, and its address is nobody's."""
-    (process,) = client.park.agents(busy)
-    disk, address = client.park.disk(busy), client.park.address(busy)
-    client.park.remove(busy)
+    (process,) = client.pool.agents(busy)
+    disk, address = client.pool.disk(busy), client.pool.address(busy)
+    client.pool.remove(busy)
     assert _is_gone(process)
     assert not disk.exists()
-    assert client.park.names() == []
+    assert client.pool.names() == []
     with pytest.raises(KeyError):
-        client.park.state(busy)
-    assert client.park.rack(busy, client.authorized_key) != address
+        client.pool.state(busy)
+    assert client.pool.rack(busy, client.authorized_key) != address
 
 
 def test_closing_a_park_kills_its_processes_and_nobody_elses(client: Client, busy: str, tmp_path: Path) -> None:
     """Two simulations on one computer, with machines of the same names, do not disturb each other."""
-    with MachinePark(tmp_path / "other", 0, boot_seconds=0) as park:
-        other = Client(park)
+    with MachinePool(tmp_path / "other", 0, boot_seconds=0) as pool:
+        other = Client(pool)
         other.rack(busy)
         other.upload(busy, "/root/agent", SLEEPER)
         other.run(busy, "/root/agent")
-        eventually(lambda: park.agents(busy))
-        (theirs,) = park.agents(busy)
+        eventually(lambda: pool.agents(busy))
+        (theirs,) = pool.agents(busy)
     assert _is_gone(theirs)
-    assert [_is_gone(pid) for pid in client.park.agents(busy)] == [False]
+    assert [_is_gone(pid) for pid in client.pool.agents(busy)] == [False]
 
 
 def test_no_process_outlives_a_park_that_is_killed(tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ import subprocess, sys, time
 from pathlib import Path
 from simulator.machine_processes import MARK
 from simulator.machines import MachinePark
-park = MachinePark(Path(sys.argv[1]), 0, boot_seconds=0)
-process = subprocess.Popen(["sleep", "1000"], env={MARK: park._id + "/crate"}, start_new_session=True)
+pool = MachinePark(Path(sys.argv[1]), 0, boot_seconds=0)
+process = subprocess.Popen(["sleep", "1000"], env={MARK: pool._id + "/crate"}, start_new_session=True)
 print(process.pid, flush=True)
 time.sleep(1000)
 """
@@ -190,30 +190,30 @@ time.sleep(1000)
     eventually(lambda: _is_gone(process))
 
 
-def test_two_parks_do_not_share_a_port(park: MachinePark, tmp_path: Path) -> None:
+def test_two_parks_do_not_share_a_port(pool: MachinePool, tmp_path: Path) -> None:
     """They would take each other's addresses."""
     with pytest.raises(OSError, match="in use"):
-        MachinePark(tmp_path / "other", park.port, boot_seconds=0)
+        MachinePool(tmp_path / "other", pool.port, boot_seconds=0)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "crate"])
 def test_a_machine_needs_a_name_of_its_own(client: Client, machine: str, name: str) -> None:
     """A name is also the name of a folder."""
     with pytest.raises(ValueError, match="cannot be the name"):
-        client.park.rack(name, client.authorized_key)
+        client.pool.rack(name, client.authorized_key)
 
 
 def test_a_closed_park_does_nothing(client: Client, machine: str) -> None:
     """The provider's server may outlive it for a moment."""
-    client.park.close()
+    client.pool.close()
     with pytest.raises(RuntimeError, match="closed"):
-        client.park.reboot(machine)
+        client.pool.reboot(machine)
 
 
 def test_many_machines_work_at_the_same_time(client: Client) -> None:
-    """One park holds a fleet."""
+    """One pool holds a fleet."""
     names = [f"crate-{number}" for number in range(30)]
-    addresses = {client.park.rack(name, client.authorized_key) for name in names}
+    addresses = {client.pool.rack(name, client.authorized_key) for name in names}
     assert len(addresses) == len(names)
 
     def visit(name: str) -> bytes:
@@ -245,7 +245,7 @@ def test_files_arrive_on_the_machines_disk_and_nowhere_else(client: Client, mach
         with sftp.open("/../../root/../root/file", "rb") as file:
             assert file.read() == content
         assert sorted(sftp.listdir("/..")) == ["root", "tmp"]
-    assert (client.park.disk(machine) / "root/file").read_bytes() == content
+    assert (client.pool.disk(machine) / "root/file").read_bytes() == content
 
 
 def test_tools_see_the_machines_paths(client: Client, machine: str) -> None:
@@ -257,7 +257,7 @@ def test_tools_see_the_machines_paths(client: Client, machine: str) -> None:
     missing = client.run(machine, "sha256sum '/root/a file'")
     assert missing.status == 1
     assert b"/root/a file" in missing.errors
-    assert str(client.park.disk(machine)).encode() not in missing.errors
+    assert str(client.pool.disk(machine)).encode() not in missing.errors
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_commands_end_with_the_status_that_a_shell_gives(
     client: Client, machine: str, command: str, status: int
 ) -> None:
     """Callers tell failures apart by it."""
-    (client.park.disk(machine) / "root/plain").write_text("not executable")
+    (client.pool.disk(machine) / "root/plain").write_text("not executable")
     assert client.run(machine, command).status == status
 
 
@@ -278,7 +278,7 @@ def test_an_uploaded_file_runs_with_its_three_streams(client: Client, machine: s
     message = os.urandom(200_000)
     result = client.run(machine, "/root/echo 'an argument'", message)
     assert result == (3, message, b"an argument hello \n")
-    assert client.park.runs(machine) == 1
+    assert client.pool.runs(machine) == 1
 
 
 def test_a_process_that_dies_of_a_signal_has_no_exit_status(client: Client, machine: str) -> None:
@@ -291,9 +291,9 @@ def test_a_process_outlives_a_client_that_leaves(client: Client, machine: str) -
     """Under sshd it does, so that an invocation that dies leaves a started agent behind."""
     client.upload(machine, "/root/late", b"#!/bin/sh\necho begun\ncat\necho late >/$1/late\n")
     with client.login(machine) as ssh:
-        _, output, _ = ssh.exec_command(f"/root/late {client.park.disk(machine)}", timeout=20)
+        _, output, _ = ssh.exec_command(f"/root/late {client.pool.disk(machine)}", timeout=20)
         assert output.readline() == "begun\n"
-    eventually((client.park.disk(machine) / "late").exists)
+    eventually((client.pool.disk(machine) / "late").exists)
 
 
 def test_a_session_lasts_until_the_output_is_closed(client: Client, machine: str) -> None:
@@ -310,26 +310,26 @@ def test_a_session_lasts_until_the_output_is_closed(client: Client, machine: str
 
 def test_a_silenced_machine_stops_its_agents_and_nothing_else(client: Client, busy: str) -> None:
     """SSH is fine on it: only the missing heartbeat tells."""
-    (process,) = client.park.agents(busy)
-    client.park.silence(busy)
+    (process,) = client.pool.agents(busy)
+    client.pool.stop_agents(busy)
     eventually(lambda: _is_stopped(process))
     assert client.run(busy, "true").status == 0
-    client.park.reboot(busy)
+    client.pool.reboot(busy)
     client.wait_until_up(busy)
     client.run(busy, "/root/agent")
-    eventually(lambda: client.park.agents(busy))
-    assert not any(_is_stopped(pid) for pid in client.park.agents(busy))
+    eventually(lambda: client.pool.agents(busy))
+    assert not any(_is_stopped(pid) for pid in client.pool.agents(busy))
 
 
 def test_a_wedged_machine_accepts_connections_and_never_answers(client: Client, busy: str) -> None:
     """The worst case for every time limit: TCP works, and then nothing."""
-    (process,) = client.park.agents(busy)
+    (process,) = client.pool.agents(busy)
     with client.login(busy) as ssh:
-        client.park.wedge(busy)
-        assert client.park.state(busy) is MachineState.WEDGED
+        client.pool.hang(busy)
+        assert client.pool.state(busy) is MachineState.HUNG
         with pytest.raises((TimeoutError, paramiko.SSHException)):
             ssh.exec_command("true", timeout=0.3)
-    with socket.create_connection((client.park.address(busy), client.park.port), timeout=0.3) as connection:
+    with socket.create_connection((client.pool.address(busy), client.pool.port), timeout=0.3) as connection:
         connection.sendall(b"SSH-2.0-test\r\n")
         with pytest.raises(TimeoutError):
             connection.recv(1)
@@ -338,11 +338,11 @@ def test_a_wedged_machine_accepts_connections_and_never_answers(client: Client, 
 
 def test_only_a_reboot_cures_a_wedged_machine(client: Client, busy: str) -> None:
     """This is what the Recoverer is for."""
-    (process,) = client.park.agents(busy)
-    client.park.wedge(busy)
-    client.park.power_on(busy)
-    assert client.park.state(busy) is MachineState.WEDGED
-    client.park.reboot(busy)
+    (process,) = client.pool.agents(busy)
+    client.pool.hang(busy)
+    client.pool.power_on(busy)
+    assert client.pool.state(busy) is MachineState.HUNG
+    client.pool.reboot(busy)
     assert _is_gone(process)
     client.wait_until_up(busy)
     assert client.run(busy, "true").status == 0
@@ -354,17 +354,17 @@ def test_a_command_hangs_when_its_machine_is_wedged(client: Client, machine: str
     with client.login(machine) as ssh:
         _, output, _ = ssh.exec_command("/root/chatty", timeout=0.5)
         assert output.readline() == "line\n"
-        client.park.wedge(machine)
+        client.pool.hang(machine)
         with pytest.raises(TimeoutError):
             output.read()
 
 
 def test_nothing_can_be_written_to_a_full_disk(client: Client, machine: str) -> None:
     """The upload of the agent fails, and the cause must reach the history."""
-    client.park.fill_disk(machine)
+    client.pool.fill_disk(machine)
     with pytest.raises(OSError, match="No space left on device"):
         client.upload(machine, "/root/agent", b"content")
-    client.park.free_disk(machine)
+    client.pool.free_disk(machine)
     client.upload(machine, "/root/agent", b"content")
 
 
@@ -372,17 +372,17 @@ def test_a_changed_host_key_is_shown_from_the_next_connection_on(client: Client,
     """Somebody may sit in the middle."""
     key = client.host_key(machine)
     with client.login(machine) as ssh:
-        client.park.change_host_key(machine)
+        client.pool.change_host_key(machine)
         assert run(ssh, "true").status == 0
     assert client.host_key(machine) != key
 
 
 def test_a_machine_can_stop_accepting_our_key(client: Client, machine: str) -> None:
     """Somebody may have edited authorized_keys."""
-    client.park.refuse_logins(machine)
+    client.pool.refuse_logins(machine)
     with pytest.raises(paramiko.AuthenticationException), client.login(machine):
         pass
-    client.park.accept_logins(machine)
+    client.pool.accept_logins(machine)
     assert client.run(machine, "true").status == 0
 
 
@@ -391,15 +391,15 @@ def test_what_happens_to_one_machine_does_not_happen_to_another(client: Client, 
     other = client.rack("other")
     client.upload(other, "/root/agent", SLEEPER)
     client.run(other, "/root/agent")
-    eventually(lambda: client.park.agents(other))
-    (process,) = client.park.agents(other)
-    client.park.silence(busy)
-    client.park.wedge(busy)
-    client.park.reboot(busy)
-    client.park.remove(busy)
-    assert client.park.agents(other) == [process]
+    eventually(lambda: client.pool.agents(other))
+    (process,) = client.pool.agents(other)
+    client.pool.stop_agents(busy)
+    client.pool.hang(busy)
+    client.pool.reboot(busy)
+    client.pool.remove(busy)
+    assert client.pool.agents(other) == [process]
     assert not _is_stopped(process)
-    assert client.park.state(other) is MachineState.UP
+    assert client.pool.state(other) is MachineState.UP
 
 
 def test_a_command_that_runs_is_no_agent(client: Client, machine: str) -> None:
@@ -408,12 +408,12 @@ def test_a_command_that_runs_is_no_agent(client: Client, machine: str) -> None:
     with client.login(machine) as ssh:
         _, output, _ = ssh.exec_command("/root/slow", timeout=20)
         assert output.readline() == "begun\n"
-        assert client.park.agents(machine) == []
+        assert client.pool.agents(machine) == []
 
 
 def test_every_agent_of_the_park_is_found_with_one_look(client: Client, busy: str) -> None:
     """A live table of a large fleet cannot look at each machine by itself."""
     client.rack("idle")
-    assert client.park.all_agents() == {busy: client.park.agents(busy), "idle": []}
-    os.kill(client.park.agents(busy)[0], signal.SIGKILL)
-    eventually(lambda: client.park.all_agents() == {busy: [], "idle": []})
+    assert client.pool.all_agents() == {busy: client.pool.agents(busy), "idle": []}
+    os.kill(client.pool.agents(busy)[0], signal.SIGKILL)
+    eventually(lambda: client.pool.all_agents() == {busy: [], "idle": []})

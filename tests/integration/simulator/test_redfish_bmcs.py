@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.domain.machine import ProviderId
 
-from simulator.machines.pool import MachinePark, MachineState
+from simulator.machines.pool import MachinePool, MachineState
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.agents.machine_client import Client, eventually
@@ -27,22 +27,22 @@ def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
     tmp_path: Path, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A reset at the BMC really stops and starts the machine that answers SSH, and a boot from PXE wipes it."""
-    with MachinePark(tmp_path / "park", 0, boot_seconds=0.02) as park:
-        client = Client(park)
-        with RedfishRack(park, machines=1, authorized_key=client.authorized_key, action_seconds=0.05) as rack:
+    with MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool:
+        client = Client(pool)
+        with RedfishRack(pool, machines=1, authorized_key=client.authorized_key, action_seconds=0.05) as rack:
             adapter = provider(rack, clock, boot_source="pxe")
             name = rack.names[0]
             client.wait_until_up(name)
             key = client.host_key(name)
             client.upload(name, "/root/kept", b"#!/bin/sh\n")
-            park.wedge(name)
+            pool.hang(name)
             adapter.power_cycle(ProviderId(name), deadline)
-            rack.settle()
+            rack.wait_until_idle()
             client.wait_until_up(name)
             assert client.host_key(name) == key
             assert client.run(name, "/root/kept").status == 0
             adapter.reinstall(ProviderId(name), deadline)
-            rack.settle()
+            rack.wait_until_idle()
             client.wait_until_up(name)
             assert client.host_key(name) != key
             assert rack.errors == []
@@ -51,13 +51,13 @@ def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
 def test_a_restart_ends_by_itself(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> None:
     """The emulator switches a machine on again only when somebody looks, and in the demo nobody does."""
     with (
-        MachinePark(tmp_path / "park", 0, boot_seconds=0.02) as park,
-        RedfishRack(park, machines=1, authorized_key=Client(park).authorized_key, action_seconds=0.1) as rack,
+        MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool,
+        RedfishRack(pool, machines=1, authorized_key=Client(pool).authorized_key, action_seconds=0.1) as rack,
     ):
         name = rack.names[0]
-        eventually(lambda: park.state(name) is MachineState.UP)
+        eventually(lambda: pool.state(name) is MachineState.UP)
         provider(rack, clock).reboot(ProviderId(name), deadline)
-        eventually(lambda: rack.starts(name) == 1 and park.state(name) is MachineState.UP)
+        eventually(lambda: rack.starts(name) == 1 and pool.state(name) is MachineState.UP)
 
 
 def test_a_process_has_one_rack_at_a_time() -> None:

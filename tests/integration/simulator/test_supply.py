@@ -17,8 +17,8 @@ from shepherd_core.settings import functions
 from shepherd_core.settings.providers import HetznerSettings, RedfishSettings
 
 from shepherdctl.commands.demo import ProviderName
-from simulator.environment.machine_source import SUPPLIES, Order
-from simulator.machines.pool import MachinePark, MachineState
+from simulator.environment.machine_source import MACHINE_SOURCES, SourceSpec
+from simulator.machines.pool import MachinePool, MachineState
 from tests.support.providers.redfish_rack import Secrets
 
 if TYPE_CHECKING:
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.provider import Provider
 
-    from simulator.environment.machine_source import Supply
+    from simulator.environment.machine_source import MachineSource
 
 MACHINES = 3
 
 
-def provider_of(supply: Supply) -> Provider:
+def provider_of(machine_source: MachineSource) -> Provider:
     """Return the adapter, built from what the functions are told and what an operator has stored."""
-    secrets = Secrets(dict(supply.secrets))
-    if supply.environment["SHEPHERD_PROVIDER"] == "hetzner":
+    secrets = Secrets(dict(machine_source.secrets))
+    if machine_source.environment["SHEPHERD_PROVIDER"] == "hetzner":
         (settings,) = functions.load(HetznerSettings)
-        key = ssh_keys.public_line(supply.secrets["/shepherd/ssh-key"])
+        key = ssh_keys.public_line(machine_source.secrets["/shepherd/ssh-key"])
         credential = settings.hetzner_credential_parameter
         return HetznerProvider(settings, lambda: secrets.read(credential), lambda: key, SystemClock())
     (rack,) = functions.load(RedfishSettings)
@@ -57,38 +57,40 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
     """The demo tells nothing true if what it is told to reboot is not what hangs."""
     told: list[tuple[str, str]] = []
     with (
-        MachinePark(tmp_path, 0, boot_seconds=0, told=lambda machine, what: told.append((machine, what))) as park,
-        SUPPLIES[name](
-            Order(park=park, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0)
-        ) as supply,
+        MachinePool(
+            tmp_path, 0, boot_seconds=0, on_power_change=lambda machine, what: told.append((machine, what))
+        ) as pool,
+        MACHINE_SOURCES[name](
+            SourceSpec(pool=pool, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0)
+        ) as machine_source,
     ):
-        for variable, value in supply.environment.items():
+        for variable, value in machine_source.environment.items():
             monkeypatch.setenv(variable, value)
-        provider, deadline = provider_of(supply), Deadline(SystemClock(), 30)
+        provider, deadline = provider_of(machine_source), Deadline(SystemClock(), 30)
 
         def wait_until_up(machine: str) -> None:
-            while park.state(machine) is not MachineState.UP:
+            while pool.state(machine) is not MachineState.UP:
                 deadline.check()
                 time.sleep(0.005)
 
         found = {machine.provider_id: machine for machine in provider.list_machines(deadline)}
-        assert set(found) == set(supply.names()) == set(park.names())
-        assert {str(machine.address) for machine in found.values()} == {park.address(each) for each in park.names()}
-        victim = ProviderId(park.names()[1])
+        assert set(found) == set(machine_source.names()) == set(pool.names())
+        assert {str(machine.address) for machine in found.values()} == {pool.address(each) for each in pool.names()}
+        victim = ProviderId(pool.names()[1])
         taken = provider.create_machine(found[victim], uuid4(), deadline)
-        assert (taken.provider_id, park.reboots(victim), told) == (victim, 0, [])
+        assert (taken.provider_id, pool.reboots(victim), told) == (victim, 0, [])
         wait_until_up(victim)
-        park.wedge(victim)
+        pool.hang(victim)
         provider.reboot(taken.provider_id, deadline)
-        while not park.reboots(victim):
+        while not pool.reboots(victim):
             deadline.check()
             time.sleep(0.005)
         wait_until_up(victim)
         assert {machine for machine, _ in told} == {victim}
-        assert supply.calls > 0
-        assert supply.errors == []
+        assert machine_source.calls > 0
+        assert machine_source.errors == []
 
 
 def test_the_command_line_offers_every_supply() -> None:
     """Making a world takes seconds to import, so the command line says by itself what there is."""
-    assert get_args(ProviderName) == tuple(SUPPLIES)
+    assert get_args(ProviderName) == tuple(MACHINE_SOURCES)

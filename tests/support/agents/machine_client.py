@@ -11,7 +11,7 @@ import paramiko
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simulator.machines.pool import MachinePark
+    from simulator.machines.pool import MachinePool
 
 SECONDS = 20
 """How long a test waits for what must happen at last."""
@@ -26,22 +26,22 @@ class Result(NamedTuple):
 
 
 class Client:
-    """One SSH key and the machines of one park."""
+    """One SSH key and the machines of one pool."""
 
-    def __init__(self, park: MachinePark) -> None:
-        self.park = park
+    def __init__(self, pool: MachinePool) -> None:
+        self.pool = pool
         self.key = paramiko.ECDSAKey.generate()
         self.authorized_key = f"{self.key.get_name()} {self.key.get_base64()}"
 
     def rack(self, name: str, provision_seconds: float = 0) -> str:
         """Add a machine and wait until it is up; return its name."""
-        self.park.rack(name, self.authorized_key, provision_seconds)
+        self.pool.rack(name, self.authorized_key, provision_seconds)
         self.wait_until_up(name)
         return name
 
     def wait_until_up(self, name: str) -> None:
         """Wait until the machine answers."""
-        eventually(lambda: self.park.state(name) == "Up")
+        eventually(lambda: self.pool.state(name) == "Up")
 
     @contextmanager
     def login(
@@ -51,8 +51,8 @@ class Client:
         with paramiko.SSHClient() as ssh:
             ssh.set_missing_host_key_policy(paramiko.AutoAddPolicy())
             ssh.connect(
-                self.park.address(name),
-                self.park.port,
+                self.pool.address(name),
+                self.pool.port,
                 user,
                 pkey=key or self.key,
                 timeout=timeout,

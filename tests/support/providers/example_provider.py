@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from simulator.environment.faults import FaultScript
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
-from simulator.providers.kit.middleware import Front
+from simulator.providers.kit.middleware import Middleware
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,7 +29,7 @@ class AcmeApi:
         self.servers["server-2"].update(owner="Jane from accounting", power="half")
         self.restarts: list[str] = []
         self.faults = FaultScript()
-        self._front = Front(self.faults)
+        self._front = Middleware(self.faults)
         self._lock = threading.Lock()
         self._http = Server(self._reply, "127.0.0.1")
 

@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.settings.providers import EquinixSettings
 
-from simulator.environment.faults import Answer, Delay, EmptyPage, UnknownState
+from simulator.environment.faults import Delay, EmptyPage, FakeAnswer, UnknownState
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.providers.provider_contract import ProviderContract, World
@@ -42,8 +42,8 @@ class TestEquinix(ProviderContract):
         options = EquinixOptions(per_page_cap=2)
         with EquinixApi(hardware, project_id=PROJECT, api_key=KEY, reservations=5, options=options) as api:
             ids = [reservation.id for reservation in api.reservations()]
-            api.add_device_by_hand("shepherd-by-hand", reservation_id=ids[0])
-            foreign = api.add_device_by_hand("web-server", reservation_id=ids[1])
+            api.add_active_device("shepherd-by-hand", reservation_id=ids[0])
+            foreign = api.add_active_device("web-server", reservation_id=ids[1])
 
             def settle() -> None:
                 end = time.monotonic() + 20
@@ -64,8 +64,8 @@ class TestEquinix(ProviderContract):
                 stores_tokens=True,
                 requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
                 settle=settle,
-                make_unavailable=lambda: api.faults.add(Answer(times=0, status=503)),
-                make_refusing=lambda: api.faults.add(Answer(times=0, status=403, body={"error": f"{KEY} may not"})),
+                make_unavailable=lambda: api.faults.add(FakeAnswer(times=0, status=503)),
+                make_refusing=lambda: api.faults.add(FakeAnswer(times=0, status=403, body={"error": f"{KEY} may not"})),
                 spoil_listing=lambda: api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0)),
                 reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
                 confuse=lambda _: api.faults.add(UnknownState(times=0)),

@@ -10,7 +10,7 @@ from shepherd_core.domain.machine import Capability
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers import HetznerSettings
 
-from simulator.environment.faults import Answer, Delay
+from simulator.environment.faults import Delay, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
@@ -62,9 +62,9 @@ class TestHetzner(ProviderContract):
                 stores_tokens=False,
                 requests=lambda: robot.calls.total(),  # noqa: PLW0108 - calls is another counter each time
                 settle=settle,
-                make_unavailable=lambda: robot.faults.add(Answer(times=0, status=503)),
-                make_refusing=lambda: robot.faults.add(Answer(times=0, status=403, body=DENIED)),
-                spoil_listing=lambda: robot.faults.add(Answer(path="/server", times=0, status=200, body=TWICE)),
+                make_unavailable=lambda: robot.faults.add(FakeAnswer(times=0, status=503)),
+                make_refusing=lambda: robot.faults.add(FakeAnswer(times=0, status=403, body=DENIED)),
+                spoil_listing=lambda: robot.faults.add(FakeAnswer(path="/server", times=0, status=200, body=TWICE)),
                 reboots=lambda provider_id: hardware.calls.count(("reboot", provider_id)),
                 confuse=lambda provider_id: robot.change(int(provider_id), status="unheard of"),
                 stall=lambda: robot.faults.add(Delay(times=0, seconds=60)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
 
-from simulator.environment.faults import Answer, Delay
+from simulator.environment.faults import Delay, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.support.providers.provider_contract import ProviderContract, World
@@ -58,7 +58,7 @@ class TestRedfish(ProviderContract):
         with RedfishRack(NoHardware(), machines=3) as rack:
             source = ListSource(rack.document)
 
-            def fail(failure: SourceError, fault: Answer | Delay) -> None:
+            def fail(failure: SourceError, fault: FakeAnswer | Delay) -> None:
                 if at_source:
                     source.failure = failure
                 else:
@@ -73,9 +73,9 @@ class TestRedfish(ProviderContract):
                 capacity_ids=frozenset(rack.names),
                 stores_tokens=False,
                 requests=lambda: rack.calls + source.readings,
-                settle=rack.settle,
-                make_unavailable=lambda: fail(SourceUnavailable(), Answer(times=0, status=503, body=said)),
-                make_refusing=lambda: fail(SourceMissing(), Answer(times=0, status=403, body=said)),
+                settle=rack.wait_until_idle,
+                make_unavailable=lambda: fail(SourceUnavailable(), FakeAnswer(times=0, status=503, body=said)),
+                make_refusing=lambda: fail(SourceMissing(), FakeAnswer(times=0, status=403, body=said)),
                 spoil_listing=spoil,
                 reboots=rack.starts,
                 confuse=lambda provider_id: setattr(rack.bmcs[provider_id], "power", "Unheard-of"),

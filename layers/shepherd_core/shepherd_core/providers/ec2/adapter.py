@@ -39,7 +39,7 @@ STOPPING_SECONDS = 60.0
 """How long to wait for an instance to stop; bare metal takes longer and is started by the next call."""
 STARTING_SECONDS = 15.0
 """The time reserved for the start."""
-PATIENCE_SECONDS = 60.0
+NO_CAPACITY_RETRY_SECONDS = 60.0
 """How long to wait before the next request for capacity that EC2 lacks."""
 
 _MISMATCH = "IdempotentParameterMismatch"
@@ -140,7 +140,7 @@ class Ec2Provider(Provider):
         said = ", ".join(f"{subnet} ({code})" for subnet, code in full.items())
         if set(full.values()) == {_UNSUPPORTED}:
             raise ProviderRefused(f"the zones of the subnets have no instances of this type: {said}")
-        raise ProviderUnavailable(f"there is no room in the subnets {said}", PATIENCE_SECONDS)
+        raise ProviderUnavailable(f"there is no room in the subnets {said}", NO_CAPACITY_RETRY_SECONDS)
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """

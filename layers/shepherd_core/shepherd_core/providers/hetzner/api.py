@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shepherd_core.domain.clock import Clock
-    from shepherd_core.providers.kit.answer import Answer
+    from shepherd_core.providers.kit.answer import HttpAnswer
 
 LOCKOUT_SECONDS = 600
 """How long Robot locks out an address after three failed logins."""
@@ -68,13 +68,13 @@ class RobotApi(HttpApi):
     def _encoded(self, body: object) -> Mapping[str, Any]:
         return {"data": body}
 
-    def _said(self, answer: Answer) -> str:
+    def _said(self, answer: HttpAnswer) -> str:
         fault = _fault(answer)
         fields = [f"{problem} {', '.join(map(str, named))}" for problem in ("missing", "invalid")
                   if isinstance(named := fault.get(problem), list) and named]  # fmt: skip
         return ": ".join(str(part) for part in (fault.get("code"), fault.get("message"), "; ".join(fields)) if part)
 
-    def _failure(self, message: str, answer: Answer, missing: type[ProviderError]) -> ProviderError:
+    def _failure(self, message: str, answer: HttpAnswer, missing: type[ProviderError]) -> ProviderError:
         fault = _fault(answer)
         if fault.get("code") == "RATE_LIMIT_EXCEEDED":  # with status 403
             interval = fault.get("interval")
@@ -89,7 +89,7 @@ def _base64(credential: str) -> str:
     return b64encode(credential.encode()).decode("ascii")
 
 
-def _fault(answer: Answer) -> dict[str, Any]:
+def _fault(answer: HttpAnswer) -> dict[str, Any]:
     """Return the error in the answer; empty if the answer is not Robot's."""
     said = answer.decoded()
     fault = said.get("error") if isinstance(said, dict) else None

@@ -27,7 +27,7 @@ _MULTIPLE_CHOICES, _SERVER_ERROR, _UNAVAILABLE = 300, 500, 503
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A complete answer."""
 
     status: int

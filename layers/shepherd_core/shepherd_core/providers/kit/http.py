@@ -19,7 +19,7 @@ from shepherd_core.domain.errors import (
     SecretError,
     TimeLimitExceeded,
 )
-from shepherd_core.providers.kit.answer import Answer, declines, innermost, never_sent, read, retry_after
+from shepherd_core.providers.kit.answer import HttpAnswer, declines, innermost, never_sent, read, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,7 +164,7 @@ class HttpApi:
         """Return *body* as an argument for ``requests.request``."""
         return {"json": body}
 
-    def _said(self, answer: Answer) -> str:
+    def _said(self, answer: HttpAnswer) -> str:
         """Return the API's message about an error; empty for an answer of, say, a load balancer in front of it."""
         said = answer.decoded()
         if not isinstance(said, dict):
@@ -172,7 +172,7 @@ class HttpApi:
         errors = said.get("errors")
         return "; ".join(map(str, errors)) if isinstance(errors, list) and errors else str(said.get("error") or "")
 
-    def _failure(self, message: str, answer: Answer, missing: type[ProviderError]) -> ProviderError:
+    def _failure(self, message: str, answer: HttpAnswer, missing: type[ProviderError]) -> ProviderError:
         """Return the error for an answer other than 2xx."""
         if answer.status in _PASSING or answer.status >= requests.codes.server_error:
             return ProviderUnavailable(message, answer.retry_after)
@@ -211,7 +211,7 @@ class HttpApi:
         params: Params | None,
         body: object = None,
         interrupts: bool = False,
-    ) -> Answer:
+    ) -> HttpAnswer:
         def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
             # As auth instead of a header: otherwise requests adds credentials from ~/.netrc.
             request.headers[self._header] = self._authorization(credential)
@@ -247,7 +247,7 @@ class HttpApi:
             raise self._broken(f"{method} {path}", error) from error
         finally:
             self._calls.release()
-        return Answer(response.status_code, content, retry_after(response.headers))
+        return HttpAnswer(response.status_code, content, retry_after(response.headers))
 
     def _broken(self, request: str, error: requests.RequestException | HTTPError) -> ProviderError:
         """Return the error for a request without a complete answer."""
@@ -259,7 +259,7 @@ class HttpApi:
         message = f"{type(reason).__name__}: {reason}"[:TEXT_LENGTH]
         return ProviderUnavailable(f"{request}: no complete answer: {message}")
 
-    def _result(self, request: str, answer: Answer, credential: str, missing: type[ProviderError]) -> Any:
+    def _result(self, request: str, answer: HttpAnswer, credential: str, missing: type[ProviderError]) -> Any:
         """Return the decoded answer of a success; raise the error for anything else."""
         if answer.status in _WITHOUT_ANSWER:
             return None

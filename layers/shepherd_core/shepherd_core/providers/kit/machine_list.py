@@ -30,7 +30,7 @@ _LONGEST = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ListField:
     """A field of the entries."""
 
     parse: Callable[[object], Any]
@@ -56,7 +56,7 @@ class MachineList:
     def __init__(
         self,
         read: Callable[[], bytes],
-        fields: Mapping[str, Field] | None = None,
+        fields: Mapping[str, ListField] | None = None,
         disagreements: Callable[[Mapping[int, Entry]], Iterable[str]] = lambda _: (),
     ) -> None:
         self._read = read
@@ -214,9 +214,9 @@ def _address(value: object) -> IPv4Address | IPv6Address | None:
 
 _OWN = "one of its own was wanted"
 
-FIELDS: Mapping[str, Field] = {
-    "ID": Field(_provider_id, f"a text of 1 to {_LONGEST} printable characters other than {INVALID!r}"),
-    "Addr": Field(_address, "the IP address of one machine, as text and without a zone,"),
-    "Location": Field(_text, f"a text of at most {_LONGEST} printable characters", required=False),
+FIELDS: Mapping[str, ListField] = {
+    "ID": ListField(_provider_id, f"a text of 1 to {_LONGEST} printable characters other than {INVALID!r}"),
+    "Addr": ListField(_address, "the IP address of one machine, as text and without a zone,"),
+    "Location": ListField(_text, f"a text of at most {_LONGEST} printable characters", required=False),
 }
 """The fields of every machine list."""

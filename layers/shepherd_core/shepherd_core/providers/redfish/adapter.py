@@ -25,11 +25,11 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import Capability, ProviderStatus
 from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.machine_list import machine
-from shepherd_core.providers.redfish.bmc import Way, connected
+from shepherd_core.providers.redfish.bmc import BmcOptions, connected
 from shepherd_core.providers.redfish.login import Logins
 from shepherd_core.providers.redfish.machine_list import redfish_list
 from shepherd_core.providers.redfish.system import ComputerSystem, path_of_the_only, status
-from shepherd_core.providers.redfish.transport import Door
+from shepherd_core.providers.redfish.transport import BmcAccess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,7 +74,7 @@ class RedfishProvider(Provider):
         self._graceful = settings.redfish_graceful
         self._list_power = settings.redfish_list_power
         self._max_calls = settings.redfish_max_calls
-        self._way = Way(
+        self._options = BmcOptions(
             logins=Logins(read_secret, forget_secret, clock),
             clock=clock,
             seconds=settings.redfish_timeout_seconds,
@@ -104,11 +104,11 @@ class RedfishProvider(Provider):
         if not self._list_power:
             return [machine(entry, ProviderStatus.UNKNOWN) for entry in entries]
         # One thread for each BMC, which so gets one request at a time, and a wrong password only once.
-        bmcs: dict[str, list[tuple[Entry, Door]]] = {}
+        bmcs: dict[str, list[tuple[Entry, BmcAccess]]] = {}
         for entry in entries:
-            bmcs.setdefault(entry["Bmc"], []).append((entry, self._door(entry)))
+            bmcs.setdefault(entry["Bmc"], []).append((entry, self._bmc_access(entry)))
         failures: list[str] = []
-        limit = deadline.within(min(self._way.seconds, deadline.remaining() / 2))
+        limit = deadline.within(min(self._options.seconds, deadline.remaining() / 2))
         with ThreadPoolExecutor(self._max_calls, thread_name_prefix="redfish") as pool:
             found = list(pool.map(partial(self._known, failures=failures, limit=limit), bmcs.values()))
         if failures:
@@ -119,7 +119,7 @@ class RedfishProvider(Provider):
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         """Return one entry with its power state; here it is an error if the BMC does not answer."""
         entry = self._list.entry(provider_id, deadline)
-        return machine(entry, self._status(entry, self._door(entry), deadline))
+        return machine(entry, self._status(entry, self._bmc_access(entry), deadline))
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """Return the entry of *capacity*, as used; see ``MachineList.take``."""
@@ -165,30 +165,30 @@ class RedfishProvider(Provider):
     @contextmanager
     def _system(self, provider_id: ProviderId, deadline: Deadline) -> Iterator[ComputerSystem]:
         entry = self._list.entry(provider_id, deadline)
-        with connected(self._way, self._door(entry), deadline) as bmc:
+        with connected(self._options, self._bmc_access(entry), deadline) as bmc:
             path = entry.get("System") or path_of_the_only(bmc)
-            yield ComputerSystem(bmc, path, self._way, self._boot_source, deadline)
+            yield ComputerSystem(bmc, path, self._options, self._boot_source, deadline)
 
-    def _status(self, entry: Entry, door: Door, deadline: Deadline) -> ProviderStatus:
-        with connected(self._way, door, deadline) as bmc:
+    def _status(self, entry: Entry, bmc_access: BmcAccess, deadline: Deadline) -> ProviderStatus:
+        with connected(self._options, bmc_access, deadline) as bmc:
             return status(bmc, entry.get("System") or path_of_the_only(bmc))
 
     def _known(
-        self, systems: list[tuple[Entry, Door]], failures: list[str], limit: Deadline
+        self, systems: list[tuple[Entry, BmcAccess]], failures: list[str], limit: Deadline
     ) -> dict[str, ProviderStatus]:
         """Return the states of the systems of one BMC; the reasons of unknown states are added to *failures*."""
         known = {}
-        for entry, door in systems:
+        for entry, bmc_access in systems:
             try:
-                known[entry["ID"]] = self._status(entry, door, limit)
+                known[entry["ID"]] = self._status(entry, bmc_access, limit)
             except (ProviderError, TimeLimitExceeded) as error:
                 known[entry["ID"]] = ProviderStatus.UNKNOWN
                 failures.append(f"{entry['ID']}: {error}")
         return known
 
-    def _door(self, entry: Entry) -> Door:
+    def _bmc_access(self, entry: Entry) -> BmcAccess:
         trust = entry.get("Fingerprint") or self._trusted()
-        return Door(url=entry["Bmc"], secret=entry["Credential"], trust=trust)
+        return BmcAccess(url=entry["Bmc"], secret=entry["Credential"], trust=trust)
 
     def _trusted(self) -> ssl.SSLContext:
         """Return the CAs of the settings, or the system's."""

@@ -15,7 +15,7 @@ _MESSAGES = "@Message.ExtendedInfo"
 _BAD_REQUEST = 400
 
 
-class Answer:
+class BmcAnswer:
     """An answer, with the part of the interface of a ``requests.Response`` that sushy uses."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes, hidden: Callable[[str], str]) -> None:
@@ -79,7 +79,7 @@ def _list(value: object) -> list[object]:
 
 
 def said(error: Mapping[str, Any] | None) -> str:
-    """Return the text of an error that ``Answer`` sanitized: its messages, else its general message."""
+    """Return the text of an error that ``BmcAnswer`` sanitized: its messages, else its general message."""
     if error is None:
         return ""
     messages = [message["Message"] for message in error[_MESSAGES] if message["Message"]]

@@ -17,8 +17,8 @@ from sushy.connector import Connector
 
 from shepherd_core import telemetry
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, ShepherdError, TimeLimitExceeded
-from shepherd_core.providers.redfish.answer import TEXT_LENGTH, Answer, said
-from shepherd_core.providers.redfish.transport import Request, Transport
+from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer, said
+from shepherd_core.providers.redfish.transport import BmcRequest, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.errors import ProviderError
     from shepherd_core.providers.redfish.login import Credential, Logins
-    from shepherd_core.providers.redfish.transport import Door
+    from shepherd_core.providers.redfish.transport import BmcAccess
 
 ROOT = "/redfish/v1/"
 TRIES = 3
@@ -41,7 +41,7 @@ _UNAUTHORIZED = 401
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class BmcOptions:
     """The options for all BMCs."""
 
     logins: Logins
@@ -53,9 +53,9 @@ class Way:
 
 
 @contextmanager
-def connected(way: Way, door: Door, deadline: Deadline) -> Iterator[Bmc]:
+def connected(options: BmcOptions, bmc_access: BmcAccess, deadline: Deadline) -> Iterator[Bmc]:
     """
-    Yield the BMC at *door*, and close its session at the end; sushy's errors are raised as Shepherd's.
+    Yield the BMC at *bmc_access*, and close its session at the end; sushy's errors are raised as Shepherd's.
 
     Raises:
         ProviderUnavailable: no answer, one that was not understood, or a temporary refusal. Unknown whether a change
@@ -64,7 +64,7 @@ def connected(way: Way, door: Door, deadline: Deadline) -> Iterator[Bmc]:
         TimeLimitExceeded: no time is left.
         SessionExpired: the BMDB session ended before a change could be requested.
     """
-    bmc = Bmc(way, door, deadline)
+    bmc = Bmc(options, bmc_access, deadline)
     try:
         yield bmc
     except exceptions.HTTPError as error:
@@ -81,14 +81,14 @@ def connected(way: Way, door: Door, deadline: Deadline) -> Iterator[Bmc]:
 class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
     """A BMC, for one thread and one operation; created by ``connected``."""
 
-    def __init__(self, way: Way, door: Door, deadline: Deadline) -> None:
+    def __init__(self, options: BmcOptions, bmc_access: BmcAccess, deadline: Deadline) -> None:
         # Without Connector.__init__, which would prepare its own connections.
-        self._way = way
-        self._door = door
+        self._options = options
+        self._bmc_access = bmc_access
         self._deadline = deadline
         left = deadline.remaining()
-        self._work = deadline.within(left - min(CLOSING_SECONDS, left / 4)) if way.sessions else deadline
-        self._transport = Transport(door, self._hidden)
+        self._work = deadline.within(left - min(CLOSING_SECONDS, left / 4)) if options.sessions else deadline
+        self._transport = Transport(bmc_access, self._hidden)
         self._credential: Credential | None = None
         self._token: str | None = None
         self._session_path: str | None = None
@@ -101,7 +101,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
     @property
     def name(self) -> str:
         """Return its name in errors."""
-        return f"the BMC {self._door.url}"
+        return f"the BMC {self._bmc_access.url}"
 
     @property
     def asked(self) -> str:
@@ -111,13 +111,13 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
     def close(self) -> None:
         """Close the session, if there is one. If that fails, it ends by the BMC's own timeout."""
         if self._token is not None and self._session_path is not None:
-            logout = Request(method="DELETE", path=self._session_path, headers={"X-Auth-Token": self._token})
+            logout = BmcRequest(method="DELETE", path=self._session_path, headers={"X-Auth-Token": self._token})
             try:
                 answer = self._transport.send(logout, self._deadline, self._deadline.within(CLOSING_SECONDS))
                 if not answer.ok:
-                    telemetry.warning("a session was left open", bmc=self._door.url, status=answer.status_code)
+                    telemetry.warning("a session was left open", bmc=self._bmc_access.url, status=answer.status_code)
             except ShepherdError as error:
-                telemetry.warning("a session was left open", bmc=self._door.url, error=error)
+                telemetry.warning("a session was left open", bmc=self._bmc_access.url, error=error)
         self._transport.close()
 
     def failure(self, error: exceptions.HTTPError) -> ProviderError:
@@ -134,7 +134,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         data: object = None,
         headers: Mapping[str, str | None] | None = None,
         **_: object,
-    ) -> Answer:
+    ) -> BmcAnswer:
         """
         Send a request and return the answer; reads are tried up to three times, while there is time.
 
@@ -142,11 +142,11 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         """
         given = {name: value for name, value in (headers or {}).items() if value is not None}
         effect = method != "GET"
-        request = Request(
+        request = BmcRequest(
             method=method, path=path, data=data, headers=given, effect=effect, interrupts=effect and self.interrupts
         )
         try:
-            answer = self._tried(request, self._work.within(self._way.seconds))
+            answer = self._tried(request, self._work.within(self._options.seconds))
             exceptions.raise_for_response(method, path, answer)
             if not answer.ok:
                 raise ProviderRefused(f"{self.asked}: {answer.status_code}: redirections are not followed")
@@ -160,11 +160,11 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         except ShepherdError as error:
             self.broken = error
             if isinstance(error, TimeLimitExceeded) and self._work.remaining() > 0:
-                raise ProviderUnavailable(f"{self.asked}: not done within {self._way.seconds:g} s") from error
+                raise ProviderUnavailable(f"{self.asked}: not done within {self._options.seconds:g} s") from error
             raise
         return answer
 
-    def _tried(self, request: Request, limit: Deadline) -> Answer:
+    def _tried(self, request: BmcRequest, limit: Deadline) -> BmcAnswer:
         for tries in itertools.count(1):
             pause = PAUSE_SECONDS * 2 ** (tries - 1)
             last = request.effect or tries == TRIES
@@ -175,12 +175,12 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
             except ProviderUnavailable:
                 if last or limit.remaining() <= pause:
                     raise
-            self._way.clock.sleep(pause)
+            self._options.clock.sleep(pause)
         raise AssertionError  # count never ends
 
-    def _authorized(self, request: Request, limit: Deadline) -> Answer:
+    def _authorized(self, request: BmcRequest, limit: Deadline) -> BmcAnswer:
         """Send with the credential; if it is refused, once more with its replacement, if there is one."""
-        logins, url, secret = self._way.logins, self._door.url, self._door.secret
+        logins, url, secret = self._options.logins, self._bmc_access.url, self._bmc_access.secret
         credential = self._credential = self._credential or logins.get(url, secret, limit)
         self._secrets += credential.secrets
         answer = self._as(credential, request, limit)
@@ -197,8 +197,8 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
                     self._credential = None
         return answer
 
-    def _as(self, credential: Credential, request: Request, limit: Deadline) -> Answer:
-        if not self._way.sessions:
+    def _as(self, credential: Credential, request: BmcRequest, limit: Deadline) -> BmcAnswer:
+        if not self._options.sessions:
             return self._transport.send(request.carrying("Authorization", credential.basic), self._deadline, limit)
         if self._token is None:
             answer = self._log_in(credential, limit)
@@ -206,15 +206,15 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
                 return answer
         return self._transport.send(request.carrying("X-Auth-Token", self._token), self._deadline, limit)
 
-    def _log_in(self, credential: Credential, limit: Deadline) -> Answer:
+    def _log_in(self, credential: Credential, limit: Deadline) -> BmcAnswer:
         """Open a session; afterwards there is a token, or the answer has the reason why not."""
-        root = _decoded(self._transport.send(Request(method="GET", path=ROOT, headers={}), self._deadline, limit))
+        root = _decoded(self._transport.send(BmcRequest(method="GET", path=ROOT, headers={}), self._deadline, limit))
         try:
             path = str(root["Links"]["Sessions"]["@odata.id"])
         except (LookupError, TypeError):
             path = f"{ROOT}SessionService/Sessions"  # the path of the specification
         login = {"UserName": credential.user, "Password": credential.password}
-        request = Request(method="POST", path=path, data=login, headers={})
+        request = BmcRequest(method="POST", path=path, data=login, headers={})
         answer = self._transport.send(request, self._deadline, limit)
         if answer.ok:
             self._token = answer.headers.get("X-Auth-Token")
@@ -230,7 +230,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         return text
 
 
-def _decoded(answer: Answer) -> Any:
+def _decoded(answer: BmcAnswer) -> Any:
     """Return the answer's JSON; an empty object if there is no content, None if it is not JSON."""
     try:
         return answer.json() if answer.content else {}

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from shepherd_core.providers.kit.machine_list import FIELDS, Field, MachineList, shown
+from shepherd_core.providers.kit.machine_list import FIELDS, ListField, MachineList, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,12 +56,12 @@ def _matching(pattern: str, value: object) -> str | None:
     return value if isinstance(value, str) and re.fullmatch(pattern, value) else None
 
 
-_FIELDS: Mapping[str, Field] = {
+_FIELDS: Mapping[str, ListField] = {
     **FIELDS,
-    "Bmc": Field(_bmc, "the https URL of a BMC, without user, path or query,"),
-    "System": Field(_system, "the path of the machine's ComputerSystem, as /redfish/v1/Systems/1,", required=False),
-    "Credential": Field(_credential, "the name of the SSM parameter that holds user:password"),
-    "Fingerprint": Field(
+    "Bmc": ListField(_bmc, "the https URL of a BMC, without user, path or query,"),
+    "System": ListField(_system, "the path of the machine's ComputerSystem, as /redfish/v1/Systems/1,", required=False),
+    "Credential": ListField(_credential, "the name of the SSM parameter that holds user:password"),
+    "Fingerprint": ListField(
         _fingerprint, "the SHA-256 fingerprint of the BMC's certificate, 64 hexadecimal digits,", required=False
     ),
 }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shepherd_core.domain.clock import Deadline
-    from shepherd_core.providers.redfish.bmc import Bmc, Way
+    from shepherd_core.providers.redfish.bmc import Bmc, BmcOptions
 
 POLL_SECONDS = 1.0
 """The pause between two reads of the power state of a machine that is being switched off."""
@@ -65,11 +65,11 @@ def status(bmc: Bmc, path: str) -> ProviderStatus:
 class ComputerSystem:
     """The system at *path* of *bmc*, in its state when this object was created."""
 
-    def __init__(self, bmc: Bmc, path: str, way: Way, boot_source: str | None, deadline: Deadline) -> None:
+    def __init__(self, bmc: Bmc, path: str, options: BmcOptions, boot_source: str | None, deadline: Deadline) -> None:
         """*boot_source*: ``pxe``, or the URL of an image for the virtual drive."""
         self._bmc = bmc
         self._path = path
-        self._way = way
+        self._options = options
         self._boot_source = boot_source
         self._deadline = deadline
         self._system = System(bmc, path)
@@ -177,7 +177,7 @@ class ComputerSystem:
             self._wait_until_off()
 
     def _wait_until_off(self) -> None:
-        limit = self._deadline.within(self._way.seconds)
+        limit = self._deadline.within(self._options.seconds)
         passed: ShepherdError | None = None
         while True:
             try:
@@ -191,7 +191,7 @@ class ComputerSystem:
                 passed = error
             if limit.remaining() <= POLL_SECONDS:
                 break
-            self._way.clock.sleep(POLL_SECONDS)
+            self._options.clock.sleep(POLL_SECONDS)
         message = f"{self._bmc.asked}: ForceOff was accepted, but the machine is not reported to be off"
         raise ProviderUnavailable(message) from passed
 

@@ -13,7 +13,7 @@ from urllib3.exceptions import HTTPError, SSLError
 
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.kit.answer import declines, innermost, never_sent, read
-from shepherd_core.providers.redfish.answer import TEXT_LENGTH, Answer
+from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ _LONGEST = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class BmcAccess:
     """The address of a BMC, and how it and we authenticate."""
 
     url: str
@@ -35,7 +35,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class BmcRequest:
     """A request to a BMC."""
 
     method: str
@@ -49,33 +49,33 @@ class Request:
     interrupts: bool = False
     """Whether it interrupts the machine, so that ``Deadline.confirm`` is called before."""
 
-    def carrying(self, header: str, value: str) -> Request:
+    def carrying(self, header: str, value: str) -> BmcRequest:
         """Return a copy with one more header."""
         return replace(self, headers={**self.headers, header: value})
 
 
 class Transport:
     """
-    The transport to the BMC at *door*, for one operation.
+    The transport to the BMC at *bmc_access*, for one operation.
 
     Each request has a new connection, as in sushy: some BMCs fail with
     connections that stay open. Redirections are not followed; proxy settings
     and ``~/.netrc`` are ignored.
     """
 
-    def __init__(self, door: Door, hidden: Callable[[str], str]) -> None:
+    def __init__(self, bmc_access: BmcAccess, hidden: Callable[[str], str]) -> None:
         """*hidden* removes secrets from a text."""
-        self._url = door.url
+        self._url = bmc_access.url
         self._hidden = hidden
-        self._pool = _pool(door.trust)
-        self.asked = f"the BMC {door.url}"
+        self._pool = _pool(bmc_access.trust)
+        self.asked = f"the BMC {bmc_access.url}"
         """The last request, as errors name it."""
 
     def close(self) -> None:
         """Close all connections."""
         self._pool.clear()
 
-    def send(self, request: Request, deadline: Deadline, limit: Deadline) -> Answer:
+    def send(self, request: BmcRequest, deadline: Deadline, limit: Deadline) -> BmcAnswer:
         """
         Send a request, once, and return the answer, whatever its status, if it is complete by *limit*.
 
@@ -122,7 +122,7 @@ class Transport:
             untrusted = isinstance(reason, ssl.SSLCertVerificationError | SSLError)
             message = f"{self.asked}: no complete answer: {type(reason).__name__}: {reason}"
             raise (ProviderRefused if untrusted else ProviderUnavailable)(message[: 2 * TEXT_LENGTH]) from error
-        return Answer(response.status, response.headers, content, self._hidden)
+        return BmcAnswer(response.status, response.headers, content, self._hidden)
 
 
 def _pool(trust: ssl.SSLContext | str) -> urllib3.PoolManager:
