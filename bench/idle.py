@@ -74,7 +74,7 @@ def _recoverer() -> Recoverer:
         name = PROVIDER
 
     provider: Any = Named()
-    return Recoverer(provider, silence=HealthTimeouts(), settle_seconds=60, backoff=Backoff(60, 60, 1))
+    return Recoverer(provider, silence=HealthTimeouts(), boot_wait_seconds=60, backoff=Backoff(60, 60, 1))
 
 
 class Tick:

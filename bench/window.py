@@ -104,7 +104,7 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
         loop = Recoverer(
             provider,
             silence=HealthTimeouts(),
-            settle_seconds=60,
+            boot_wait_seconds=60,
             backoff=Backoff(60, 60, 1),
             budgets=BreakerLimits(silent=Limit(1000, 1)),
         )

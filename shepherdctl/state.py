@@ -7,12 +7,12 @@ from enum import StrEnum
 from typing import Any
 
 from rich.text import Text
-from shepherd_core.settings.functions import BmdbSettings, GraceSettings, SilenceSettings
+from shepherd_core.settings.functions import BmdbSettings, GraceSettings, HealthSettings
 
 from shepherdctl.times import relative, span
 
 
-class Settings(BmdbSettings, SilenceSettings, GraceSettings):
+class Settings(BmdbSettings, HealthSettings, GraceSettings):
     """What commands need that tell states."""
 
 
@@ -52,7 +52,7 @@ class Observer:
 
     now: datetime
     """At the database."""
-    silence: SilenceSettings
+    silence: HealthSettings
     pauses: Sequence[Mapping[str, Any]]
     """Those in force, as ``queries.pauses`` returns them."""
 
@@ -69,7 +69,7 @@ class Observer:
         if machine["agent_started_at"] is None:
             return State.NEEDS_AGENT
         heartbeat = _heartbeat(machine)
-        limit = self.silence.first_heartbeat_seconds if heartbeat is None else self.silence.silence_seconds
+        limit = self.silence.startup_timeout_seconds if heartbeat is None else self.silence.heartbeat_timeout_seconds
         if (self.now - (heartbeat or machine["agent_started_at"])).total_seconds() >= limit:
             return State.SILENT
         return State.AGENT_STARTED if heartbeat is None else State.AGENT_RUNNING

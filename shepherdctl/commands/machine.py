@@ -50,7 +50,7 @@ def list_machines(
     List the machines of the BMDB and their state, by machine id.
 
     A silent machine is one that the Recoverer cares for: without a heartbeat for
-    SHEPHERD_SILENCE_SECONDS, or none at all for SHEPHERD_FIRST_HEARTBEAT_SECONDS.
+    SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS, or none at all for SHEPHERD_STARTUP_TIMEOUT_SECONDS.
     On a terminal, ids are as short as they can be without two being alike.
 
     Examples:
@@ -269,7 +269,7 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("heartbeat", when("agent_heartbeat_at")),
         ("host key", None if machine["host_key"] is None else fingerprint(machine["host_key"])),
         ("rebooted", when("rebooted_at")),
-        ("settled", when("settled_at")),
+        ("settled", when("boot_wait_until")),
         ("expected back", when("awaited_until") if machine["agent_started_at"] is None else None),
         ("in quarantine", when("quarantined_at")),
         ("because", machine["quarantine_cause"]),

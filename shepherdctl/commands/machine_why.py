@@ -28,7 +28,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
 
     The first thing that blocks it, when that ends, and when it will be tried if
     nothing else happens. Judged as the loops judge, with the settings of the
-    environment: SHEPHERD_SILENCE_SECONDS and SHEPHERD_FIRST_HEARTBEAT_SECONDS.
+    environment: SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS and SHEPHERD_STARTUP_TIMEOUT_SECONDS.
 
     Examples:
       shepherdctl machine why 3f2a
@@ -36,7 +36,8 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
     (settings,) = load(Settings)
     silence = HealthTimeouts(
-        first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
+        startup_timeout_seconds=settings.startup_timeout_seconds,
+        heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
     )
     with bmdb(settings) as connection:
         machine_id = queries.machine_named(connection, machine)

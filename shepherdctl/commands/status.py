@@ -36,7 +36,8 @@ def status(output: Output = Form.TABLE) -> None:
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
         silence = HealthTimeouts(
-            first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
+            startup_timeout_seconds=settings.startup_timeout_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
         )
         counts = queries.count_machines(connection, silence)
         held = suspension.holds(connection)
@@ -92,7 +93,7 @@ def _tell(held: Sequence[Mapping[str, Any]], now: datetime) -> None:
         [Column("RECOVERY"), Column("PROVIDER"), Column("WHERE", prose=True), Column("BECAUSE", prose=True)],
         [
             (
-                Text(f"held back for {span((now - hold['held_at']).total_seconds())}", "red")
+                Text(f"held back for {span((now - hold['suspended_at']).total_seconds())}", "red")
                 if hold["ended_at"] is None
                 else f"was held back until {relative(hold['ended_at'], now)}",
                 hold["provider"],

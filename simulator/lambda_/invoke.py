@@ -76,7 +76,8 @@ def make_work(environment: Environment, function: str) -> None:
         for name in unhealthy:
             environment.inject_fault(name, "stop_agents")
         timeout = (
-            float(environment.configs[function].environment["SHEPHERD_SILENCE_SECONDS"]) * environment.settings.speed
+            float(environment.configs[function].environment["SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS"])
+            * environment.settings.speed
         )
         _until(
             lambda: (

@@ -201,11 +201,11 @@ INVARIANTS = (
         SELECT format('recovery is held back, and %s was %s for it', h.machine_id, h.event)
         FROM work_history h
         JOIN machine_provided p ON p.machine_id = h.machine_id
-        JOIN recovery_holds x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
+        JOIN recovery_suspensions x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
         WHERE h.process = 'ShepherdRecovery'
             AND h.event = 'Started'
             AND x.ended_at IS NULL
-            AND h.timestamp > x.held_at + :margin::float8 * interval '1 second'
+            AND h.timestamp > x.suspended_at + :margin::float8 * interval '1 second'
             AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
         UNION ALL
         SELECT format('%s machines were let through, %s are counted and %s allowed', count(*), o.taken, o.machines)

@@ -100,12 +100,12 @@ class Life:
         self._machines = Machines()
         world = World(fleet, SystemClock(), reservations=_CAPACITY)
         self._fresh = fleet.provided_machine()
-        self._silent = [fleet.silent_machine() for _ in range(3)]
+        self._silent = [fleet.unhealthy_machine() for _ in range(3)]
         self._back = SignedAgent(fleet, self._silent[1])
         fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '3 hours'")
         fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=self._silent[1])
         self._paused = self._silent[2]
-        world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(_HEALTHY)]
+        world.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
         ours = [self._fresh, *self._silent, *world.healthy]
         devices = {machine_id: world.machine_at_provider(machine_id) for machine_id in ours}
         world.may_be_rebooted = {devices[machine_id] for machine_id in self._silent}
@@ -182,7 +182,7 @@ class Life:
             points.clock,
             # The one that vanished counts until it is forgotten.
             ReconcileLimits(
-                max_machines=world.limit + 1, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR
+                max_machines=world.limit + 1, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
             ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
@@ -201,7 +201,10 @@ class Life:
 
     def _recover(self, world: World, points: Points) -> object:
         loop = Recoverer(
-            self._provider(world, points), silence=HealthTimeouts(), settle_seconds=120, backoff=Backoff(60, 3600, 1.2)
+            self._provider(world, points),
+            silence=HealthTimeouts(),
+            boot_wait_seconds=120,
+            backoff=Backoff(60, 3600, 1.2),
         )
         return self._run(loop, world, points)
 

@@ -114,7 +114,7 @@ _NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\
 _UNLOCKED_RESUME = Edit(
     "bmdb/machines/queries.py",
     "        return due.change(connection, rows[0][0], unit)\n",
-    "        unit()\n        connection.run('rearm', machine_ids=[rows[0][0]])\n        return True\n",
+    "        unit()\n        connection.run('reschedule', machine_ids=[rows[0][0]])\n        return True\n",
 )
 
 PLANTS: tuple[Plant, ...] = (
@@ -211,8 +211,8 @@ PLANTS: tuple[Plant, ...] = (
             ),
             Edit(
                 "bmdb/work/work.py",
-                "    silence = silence or Silence()\n",
-                "    silence = silence or Silence()\n"
+                "    silence = silence or HealthTimeouts()\n",
+                "    silence = silence or HealthTimeouts()\n"
                 "    for pause in session.connection.records('paused'):\n"
                 "        if pause['machine_id'] is None and pause['process'] in (None, process):\n"
                 "            return Claim((), 0)\n",
@@ -345,7 +345,7 @@ PLANTS: tuple[Plant, ...] = (
                 "bmdb/recovery/suspension.sql",
                 "CROSS JOIN session WHERE g.ended_at = statement_timestamp()",
                 "CROSS JOIN session WHERE false",
-                "look_at_silence",
+                "take_health_snapshot",
             ),
         ),
         MODEL,

@@ -122,7 +122,7 @@ class Provisioning:
             EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock),
             world.connect(),
             clock,
-            ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
+            ReconcileLimits(max_machines=world.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
@@ -257,14 +257,14 @@ class Recoveries:
         """See ``Scenario``."""
         fleet = self._fleet
         world = World(fleet, SystemClock())
-        back = fleet.silent_machine()
+        back = fleet.unhealthy_machine()
         self._back = back, world.machine_at_provider(back)
-        self._silent = [fleet.silent_machine() for _ in range(2)]
+        self._silent = [fleet.unhealthy_machine() for _ in range(2)]
         world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
-        gone = fleet.silent_machine()
+        gone = fleet.unhealthy_machine()
         world.api.forget(world.machine_at_provider(gone))
-        world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(16)]
-        paused = fleet.silent_machine()
+        world.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(16)]
+        paused = fleet.unhealthy_machine()
         for machine_id in (*world.healthy, paused):
             world.machine_at_provider(machine_id)
         queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
@@ -278,7 +278,7 @@ class Recoveries:
         loop = Recoverer(
             provider,
             silence=HealthTimeouts(),
-            settle_seconds=120,
+            boot_wait_seconds=120,
             backoff=Backoff(60, 3600, 1.2),
             ladder=parse_policy(self.ladder),
         )
@@ -376,7 +376,7 @@ class Overridden(Recoveries):
         """See ``Scenario``."""
         world = World(self._fleet, SystemClock())
         self._back = None
-        self._silent = [self._fleet.silent_machine() for _ in range(4)]
+        self._silent = [self._fleet.unhealthy_machine() for _ in range(4)]
         world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
         made = overrides.override(
             self._fleet.connection,

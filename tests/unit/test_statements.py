@@ -176,7 +176,7 @@ UNFENCED = {
     "end_listing": "says what is so, whenever it comes",
     "take_overridden": "lets a machine through once, however often and late it comes",
     "note_waiting": "tells people a figure that the next pass replaces",
-    "look_at_silence": "moves due rows, and says that somebody looked: both are so whenever it comes",
+    "take_health_snapshot": "moves due rows, and says that somebody looked: both are so whenever it comes",
 }
 
 

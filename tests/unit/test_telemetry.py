@@ -171,16 +171,16 @@ def test_counts_are_one_metric_record_with_two_dimensions(
     """Alarms name their dimensions: with one more or one fewer they would see nothing."""
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "other")
     monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "Other")
-    telemetry.emit("initializer", "static", {Metric.CLAIMED: 3, Metric.OLDEST_WAIT: 12.5})
+    telemetry.emit("initializer", "static", {Metric.CLAIMED: 3, Metric.OLDEST_DUE_AGE: 12.5})
     (record,) = _lines(capsys)
     (definition,) = record["_aws"]["CloudWatchMetrics"]
     assert definition == {
         "Namespace": "Shepherd",
         "Dimensions": [["loop", "provider"]],
-        "Metrics": [{"Name": "claimed", "Unit": "Count"}, {"Name": "oldest_wait_seconds", "Unit": "Seconds"}],
+        "Metrics": [{"Name": "claimed", "Unit": "Count"}, {"Name": "oldest_due_age_seconds", "Unit": "Seconds"}],
     }
     del record["_aws"]
-    assert record == {"loop": "initializer", "provider": "static", "claimed": [3], "oldest_wait_seconds": [12.5]}
+    assert record == {"loop": "initializer", "provider": "static", "claimed": [3], "oldest_due_age_seconds": [12.5]}
 
 
 def test_a_record_holds_only_its_own_counts(capsys: pytest.CaptureFixture[str]) -> None:

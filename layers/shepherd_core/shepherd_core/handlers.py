@@ -218,7 +218,7 @@ def _provisioner() -> Function:
     limits = PlanLimits(
         max_machines=settings.max_machines,
         chunk=settings.chunk,
-        max_disputed=settings.max_disputed,
+        drift_limit=settings.drift_limit,
         assimilate=settings.assimilate,
         forget_seconds=settings.penalty_seconds,
     )
@@ -286,16 +286,17 @@ def _recoverer() -> Function:
     if not possible(settings.rungs, provider.capabilities):
         _require(provider, NEEDS[settings.rungs[0].step])
     silence = HealthTimeouts(
-        first_heartbeat_seconds=settings.first_heartbeat_seconds, silence_seconds=settings.silence_seconds
+        startup_timeout_seconds=settings.startup_timeout_seconds,
+        heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
     )
     loop = Recoverer(
         provider,
         silence=silence,
-        settle_seconds=settings.settle_seconds,
+        boot_wait_seconds=settings.boot_wait_seconds,
         backoff=settings.backoff,
         budgets=settings.budgets,
         ladder=settings.rungs,
-        healthy_seconds=settings.healthy_seconds,
+        reset_after_seconds=settings.reset_after_seconds,
     )
     return _machine_loop(loop, provider, settings)
 

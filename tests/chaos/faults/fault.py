@@ -154,7 +154,7 @@ class Provisions(scenarios.Provisioning):
             self.way.equinix(world, points.clock),
             self.way.connect(world),
             points.clock,
-            ReconcileLimits(max_machines=world.limit, chunk=2, max_disputed=3, assimilate=False, forget_seconds=HOUR),
+            ReconcileLimits(max_machines=world.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, scenarios.INVOCATION_SECONDS), "chaos")
 
@@ -171,10 +171,10 @@ class Recoveries(scenarios.Recoveries):
         """See ``Scenario``."""
         fleet = self._fleet
         world = World(fleet, SystemClock())
-        self._silent = [fleet.silent_machine() for _ in range(2)]
+        self._silent = [fleet.unhealthy_machine() for _ in range(2)]
         world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
-        world.healthy = [fleet.silent_machine(silent_for=60)]
-        paused = fleet.silent_machine()
+        world.healthy = [fleet.unhealthy_machine(silent_for=60)]
+        paused = fleet.unhealthy_machine()
         for machine_id in (*world.healthy, paused):
             world.machine_at_provider(machine_id)
         queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
@@ -185,7 +185,7 @@ class Recoveries(scenarios.Recoveries):
         loop = Recoverer(
             self.way.equinix(world, points.clock),
             silence=HealthTimeouts(),
-            settle_seconds=SETTLE_SECONDS,
+            boot_wait_seconds=SETTLE_SECONDS,
             backoff=Backoff(60, 3600, 1.2),
             budgets=BreakerLimits(silent=Limit(50, 1)),
         )

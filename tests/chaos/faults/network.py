@@ -108,7 +108,7 @@ def slowly(scenario: Bendable, link: Link, *, trickling: bool) -> list[str]:
         with _between(scenario, link, world, patient=True) as proxy:
             proxy.trickling, proxy.delay_seconds = slow and trickling, DELAY_SECONDS * (slow and not trickling)
             counts = scenario.tick(world, Tick())
-            told.append({metric: count for metric, count in counts.items() if metric is not Metric.OLDEST_WAIT})
+            told.append({metric: count for metric, count in counts.items() if metric is not Metric.OLDEST_DUE_AGE})
             world.fleet.disconnect()
             if broken := violations(world):
                 return broken

@@ -46,7 +46,7 @@ class Operators:
     def arrange(self, world: World) -> None:
         """Plant the machines. The vanished one's agent never reported, and may do so any moment."""
         fleet = self._fleet
-        machine_id = self._given_up = fleet.silent_machine()
+        machine_id = self._given_up = fleet.unhealthy_machine()
         device = world.machine_at_provider(machine_id)
         world.may_be_rebooted.add(device)
         fleet.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), 'planted', '')")

@@ -270,8 +270,8 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
 
 def _arrange_load(fleet: Fleet) -> tuple[World, list[UUID], list[SignedAgent]]:
     world = World(fleet, SystemClock(), reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
-    silent = [fleet.silent_machine() for _ in range(_SILENT)]
-    world.healthy = [fleet.silent_machine(silent_for=60) for _ in range(_HEALTHY)]
+    silent = [fleet.unhealthy_machine() for _ in range(_SILENT)]
+    world.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
     world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in silent}
     for machine_id in world.healthy:
         world.machine_at_provider(machine_id)

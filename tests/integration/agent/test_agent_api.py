@@ -545,7 +545,7 @@ def test_an_installation_report_waits_for_whoever_changes_the_machine(
         answer = pool.submit(api.handle, agent.outcome(1))
         fleet.wait_until_blocked()
         admin.script("UPDATE machine_os_installation_request SET generation = 2")
-        admin.run("rearm", machine_ids=[agent.machine_id])
+        admin.run("reschedule", machine_ids=[agent.machine_id])
         admin.script("COMMIT")
         admin._in_transaction = False
         assert answer.result(timeout=20).status == OK

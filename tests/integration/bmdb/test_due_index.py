@@ -126,9 +126,9 @@ class History:
         else:
             work.finish(session, [held])
 
-    def poke(self, session: int) -> None:
+    def renew(self, session: int) -> None:
         """Give a sign of life."""
-        self._in_session(session, self.sessions[session].poke)
+        self._in_session(session, self.sessions[session].renew)
 
     def close(self, session: int) -> None:
         """Close a session, which gives back what it holds, and open another."""
@@ -299,7 +299,7 @@ steps = st.one_of(
     ends,
     ends,
     step("access", session, machine),
-    step("poke", session),
+    step("renew", session),
     step("close", session),
     step("heartbeat", machine),
     step("heartbeat", machine),

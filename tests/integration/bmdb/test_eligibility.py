@@ -61,7 +61,7 @@ def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUI
     """Return how to plant a silent or a merely provided machine whose work failed so many seconds ago."""
 
     def plant(fleet: Fleet) -> UUID:
-        machine_id = fleet.silent_machine() if process is Process.RECOVERY else fleet.provided_machine()
+        machine_id = fleet.unhealthy_machine() if process is Process.RECOVERY else fleet.provided_machine()
         session = fleet.open_session()
         (found,) = claimed(session, process)
         work.fail(session, {found: Failure("no luck", interval)})
@@ -76,7 +76,7 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
     """Return how to plant a machine that was recovered so many seconds ago."""
 
     def plant(fleet: Fleet) -> UUID:
-        machine_id = fleet.silent_machine()
+        machine_id = fleet.unhealthy_machine()
         session = fleet.open_session()
         work.finish_recovery(session, claimed(session, Process.RECOVERY), settle)
         session.close()
@@ -99,7 +99,7 @@ def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
 
 def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
     """Return how to plant a machine that holds a heartbeat from before its agent was started."""
-    return lambda fleet: fleet.silent_machine(silent_for=started_ago + 60, started_ago=started_ago)
+    return lambda fleet: fleet.unhealthy_machine(silent_for=started_ago + 60, started_ago=started_ago)
 
 
 def provided(fleet: Fleet) -> UUID:
@@ -109,7 +109,7 @@ def provided(fleet: Fleet) -> UUID:
 
 def silent(fleet: Fleet) -> UUID:
     """Plant a machine that has been silent for long."""
-    return fleet.silent_machine()
+    return fleet.unhealthy_machine()
 
 
 START, RECOVER, NOTHING = Process.AGENT_START, Process.RECOVERY, None
@@ -135,9 +135,9 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
     "agent start failed, long enough ago": (failed(START, 300, 300), START),
     "no first heartbeat, not quite for 30 minutes": (lambda fleet: fleet.started_machine(1795), NOTHING),
     "no first heartbeat for 30 minutes": (lambda fleet: fleet.started_machine(1800), RECOVER),
-    "silent, not quite for 10 minutes": (lambda fleet: fleet.silent_machine(595), NOTHING),
-    "silent for 10 minutes": (lambda fleet: fleet.silent_machine(600), RECOVER),
-    "silent for 10 minutes, started 15 minutes ago": (lambda fleet: fleet.silent_machine(600, 900), RECOVER),
+    "silent, not quite for 10 minutes": (lambda fleet: fleet.unhealthy_machine(595), NOTHING),
+    "silent for 10 minutes": (lambda fleet: fleet.unhealthy_machine(600), RECOVER),
+    "silent for 10 minutes, started 15 minutes ago": (lambda fleet: fleet.unhealthy_machine(600, 900), RECOVER),
     "heartbeat older than the agent, not quite 30 minutes": (restarted(1795), NOTHING),
     "heartbeat older than the agent, 30 minutes": (restarted(1800), RECOVER),
     "silent, installation wanted": (installed(silent, 2, None), RECOVER),
@@ -213,7 +213,7 @@ def test_a_machine_that_was_looked_at_too_early_is_handed_out_in_time(fleet: Fle
 
 def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
     """A heartbeat touches no due row; a claim that finds a newer one must put the machine off, again and again."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     session = fleet.open_session(24 * 3600)
     for _ in range(3):
         assert fleet.connection.run("record_heartbeat", machine_id=machine_id)
@@ -225,17 +225,20 @@ def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
 
 def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
     """Operators tune it; no statement may have the defaults built in."""
-    never, once = fleet.started_machine(30), fleet.silent_machine(20)
+    never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
-    assert claimed(session, RECOVER, silence=HealthTimeouts(first_heartbeat_seconds=100, silence_seconds=50)) == []
+    assert (
+        claimed(session, RECOVER, silence=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        == []
+    )
     fleet.pass_time(50)
-    assert ids(claimed(session, RECOVER, silence=HealthTimeouts(first_heartbeat_seconds=100, silence_seconds=50))) == [
-        once
-    ]
+    assert ids(
+        claimed(session, RECOVER, silence=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+    ) == [once]
     fleet.pass_time(50)
-    assert ids(claimed(session, RECOVER, silence=HealthTimeouts(first_heartbeat_seconds=100, silence_seconds=50))) == [
-        never
-    ]
+    assert ids(
+        claimed(session, RECOVER, silence=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+    ) == [never]
 
 
 def test_who_has_waited_longest_comes_first(fleet: Fleet) -> None:

@@ -98,7 +98,7 @@ def test_only_a_report_of_the_wanted_generation_ends_the_wait(
 
 def test_an_installed_machine_is_cared_for_again_at_once(fleet: Fleet, connection: Connection) -> None:
     """Its due row rests; a request that did not bring it up to date would leave the machine lying."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     assert ask(connection, machine_id) == 1
     fleet.report_installation(machine_id, 1)
     session = fleet.open_session()
@@ -160,7 +160,7 @@ def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_be
             f"INSERT INTO machine_os_installation_request VALUES {values} "
             "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation"
         )
-        first.run("rearm", machine_ids=[machine_id])
+        first.run("reschedule", machine_ids=[machine_id])
 
     first.transact(unit)
     thread.join()

@@ -41,7 +41,15 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from tests.conftest import ManualClock
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
-from tests.support.bmdb.model import FIRST_HEARTBEAT_SECONDS, GRACE_SECONDS, LOOPS, SILENCE_SECONDS, UNIT, Model, Pause
+from tests.support.bmdb.model import (
+    FIRST_HEARTBEAT_SECONDS,
+    GRACE_SECONDS,
+    HEARTBEAT_TIMEOUT_SECONDS,
+    LOOPS,
+    UNIT,
+    Model,
+    Pause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +63,9 @@ MACHINES = 3
 FUNCTIONS = 2
 HERE = "rack 1"
 
-SILENCE = HealthTimeouts(first_heartbeat_seconds=FIRST_HEARTBEAT_SECONDS, silence_seconds=SILENCE_SECONDS)
+SILENCE = HealthTimeouts(
+    startup_timeout_seconds=FIRST_HEARTBEAT_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS
+)
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
@@ -74,7 +84,7 @@ WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
         least(n.paused_until, clock_timestamp() + interval '10 minutes'),
         n.since + CASE
             WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0'
-            WHEN n.reported THEN interval '{SILENCE_SECONDS} seconds'
+            WHEN n.reported THEN interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds'
             ELSE interval '{FIRST_HEARTBEAT_SECONDS} seconds'
         END
     )
@@ -84,14 +94,14 @@ WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
         n.process = 'ShepherdRecovery'
         AND EXISTS (
             SELECT 1
-            FROM recovery_holds x
+            FROM recovery_suspensions x
             WHERE x.provider = n.provider AND x.location IN ('', coalesce(n.location, '')) AND x.ended_at IS NULL
         )
     )
     -- Where somebody looks, a long time in which nobody did may spare a machine; what is claimed then is compared too.
     AND NOT (
         n.process = 'ShepherdRecovery'
-        AND EXISTS (SELECT 1 FROM recovery_looks)
+        AND EXISTS (SELECT 1 FROM recovery_snapshots)
         AND d.not_before <= clock_timestamp() + interval '{FIRST_HEARTBEAT_SECONDS} seconds'
     )
 """
@@ -295,11 +305,11 @@ class Bmdb(RuleBasedStateMachine):
                 function.clock.now += 3600 * (-1) ** len(self.handed_out)
 
     @rule(at=st.integers(0, FUNCTIONS - 1), moment=moments, event=events)
-    def poke(self, at: int, moment: Moment | None, event: Event) -> None:
+    def renew(self, at: int, moment: Moment | None, event: Event) -> None:
         """Give a sign of life."""
         function = self.functions[at]
         seen, wanted = self._both(
-            function, function.session.poke, lambda: self.model.poke(function.number), moment, event
+            function, function.session.renew, lambda: self.model.renew(function.number), moment, event
         )
         assert seen == wanted, "a_dead_session_commits_nothing"
 
@@ -780,7 +790,7 @@ class KnownHistory:
 
     def step(self, name: str, **arguments: Any) -> None:
         """Take a step, and look."""
-        if name in {"claim", "end", "hold", "look", "poke", "strike", "tick"}:
+        if name in {"claim", "end", "hold", "look", "renew", "strike", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
         self.bmdb.nothing_is_lost_doubled_or_stuck()
@@ -821,7 +831,7 @@ class KnownHistory:
     def late_commits(self) -> None:
         """Let the server commit when the function has lost the connection already, and asks."""
         self.end("cancel", moment="late commit", event="heartbeats")
-        self.step("poke", at=0, moment="late commit", event="heartbeats")
+        self.step("renew", at=0, moment="late commit", event="heartbeats")
         self.claim(0, moment="late commit", event="heartbeats")
         assert self.bmdb.model.work
         self.step("invoke", at=0, close=True)
@@ -883,7 +893,7 @@ class KnownHistory:
         self.claim(0)
         self.step("invoke", at=1, close=False)
         self.step("access", at=1, machine=0)
-        self.step("poke", at=0, event="failover", moment="between")
+        self.step("renew", at=0, event="failover", moment="between")
         self.wait(0, 1, "death")
         self.end("fail")
         for moment in ("old transaction", "between"):
@@ -916,7 +926,7 @@ class KnownHistory:
         self.step("invoke", at=0, close=False)
         self.step("access", at=0, machine=0)
         self.wait(0, 10, "failover")
-        self.step("poke", at=0)
+        self.step("renew", at=0)
         self.wait(0, 15)
         self.step("invoke", at=1, close=True)
         self.claim(1)

@@ -48,7 +48,7 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
     machines = {
         "start": fleet.provided_machine(),
         "other start": fleet.provided_machine(),
-        "recovery": fleet.silent_machine(),
+        "recovery": fleet.unhealthy_machine(),
         "elsewhere": fleet.provided_machine("equinix"),
     }
     chosen, held_up = SCOPES[scope]
@@ -74,7 +74,7 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
 
 def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
     """Return which machines each of those says to be paused that tell people of it; of the counts, as many names."""
-    silence = HealthTimeouts(first_heartbeat_seconds=1800, silence_seconds=600)
+    silence = HealthTimeouts(startup_timeout_seconds=1800, heartbeat_timeout_seconds=600)
     names = {machine_id: name for name, machine_id in machines.items()}
     listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
     shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}
@@ -96,7 +96,7 @@ def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
     machines = {
         "start": fleet.provided_machine(),
         "other start": fleet.provided_machine(),
-        "recovery": fleet.silent_machine(),
+        "recovery": fleet.unhealthy_machine(),
         "elsewhere": fleet.provided_machine("equinix"),
     }
     chosen, held_up = SCOPES[scope]
@@ -123,7 +123,7 @@ def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
 ) -> None:
     """A pause of everything covers them too; one of a process does not cover a machine that needs nothing of it."""
     machines = {
-        "quarantined": fleet.silent_machine(),
+        "quarantined": fleet.unhealthy_machine(),
         "intended": fleet.bare_machine(),
         "awaited": fleet.provided_machine(),
     }

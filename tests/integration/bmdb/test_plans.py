@@ -70,9 +70,9 @@ INSERT INTO work
 INSERT INTO provisioner_lock SELECT 'static', session_id FROM sessions;
 UPDATE machine_rebooted SET rebooted_at = now() - interval '10 minutes'
     WHERE machine_id IN (SELECT machine_id FROM machine_rebooted LIMIT {BATCH});
-INSERT INTO recovery_holds SELECT 'static', 'fra', now(), NULL, '?';
-INSERT INTO recovery_holds SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
-INSERT INTO recovery_looks SELECT 'static', now();
+INSERT INTO recovery_suspensions SELECT 'static', 'fra', now(), NULL, '?';
+INSERT INTO recovery_suspensions SELECT 'static', '', now() - interval '1 day', now() - interval '23 hours', '?';
+INSERT INTO recovery_snapshots SELECT 'static', now();
 INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at)
     SELECT 'static', place, 20, 'me', '?', now() + interval '1 hour' FROM unnest(ARRAY['', 'fra']) AS place;
 INSERT INTO recovery_override_machines (override_id, machine_id)
@@ -113,8 +113,8 @@ SMALL = {
     "recovery_gaps",
     "recovery_override_machines",
     "recovery_overrides",
-    "recovery_holds",
-    "recovery_looks",
+    "recovery_suspensions",
+    "recovery_snapshots",
     "schema_migrations",
     "sessions",
     "ssh_outages",
@@ -130,7 +130,7 @@ LIMITS = {
     "claim": 250,
     "list_machines": 2_400,
     "close_session": 1_500,
-    "look_at_silence": 35_000,
+    "take_health_snapshot": 35_000,
     "take_overridden": 35_000,
     "quarantine": 300,
     "find_disagreements": 40_000,
@@ -141,7 +141,7 @@ LIMIT = 150
 RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
 
 # What a statement counts, and nobody else may scan.
-COUNTED = {"look_at_silence": {"machine_quarantine"}}
+COUNTED = {"take_health_snapshot": {"machine_quarantine"}}
 
 MODES = ("force_custom_plan", "force_generic_plan")
 
@@ -209,13 +209,13 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "provider": "static",
         "limit": BATCH,
         "machines": 20,
-        "first_heartbeat_seconds": 1800,
-        "silence_seconds": 600,
+        "startup_timeout_seconds": 1800,
+        "heartbeat_timeout_seconds": 600,
         "again_seconds": None,
         "recover_never_seconds": 1800,
         "recover_silent_seconds": 600,
         "recover_awaited_seconds": 0,
-        "settle_seconds": 120,
+        "boot_wait_seconds": 120,
         "grace_seconds": 1800,
         "cooldown_seconds": 600,
         "boot_seconds": 600,
@@ -289,7 +289,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
 # Where the general values would find nothing to do.
 SPECIAL: dict[str, dict[str, Any]] = {
     "fence_session": {"fence": 1},
-    "hold_recovery": {"locations": ["fra", "rack"]},
+    "suspend_recovery": {"locations": ["fra", "rack"]},
     "record_ssh_outages": {"locations": ["fra", "rack"]},
     "no_longer_due": {"process": "ShepherdRecovery"},
     "spare": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},

@@ -36,7 +36,7 @@ def test_a_heartbeat_is_recorded_for_a_started_agent_alone(fleet: Fleet, connect
 
 def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Connection) -> None:
     """It is the one write that the whole fleet causes all the time; it must not wait for a claim either."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     before = fleet.sql("SELECT * FROM machine_due")
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     assert queries.record_heartbeat(fleet.connect(), machine_id)
@@ -64,7 +64,7 @@ def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, 
     work.fail(session, {held: Failure("no luck", 600)})
     machines = {
         "bare": fleet.bare_machine(),
-        "silent": fleet.silent_machine(),
+        "silent": fleet.unhealthy_machine(),
         "failed": failed,
         "paused": fleet.provided_machine(),
         "in work": fleet.provided_machine(),

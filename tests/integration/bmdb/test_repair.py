@@ -92,19 +92,19 @@ def planted(fleet: Fleet, kind: str) -> UUID:
     """Return a machine of a kind, among others."""
     make: dict[str, Callable[[], UUID]] = {
         "provided": fleet.provided_machine,
-        "silent": fleet.silent_machine,
+        "silent": fleet.unhealthy_machine,
         "not back": lambda: not_back(fleet),
     }
     machine_id = make[kind]()
     for _ in range(3):
         fleet.provided_machine()
-        fleet.silent_machine()
+        fleet.unhealthy_machine()
     return machine_id
 
 
 def not_back(fleet: Fleet) -> UUID:
     """Return a machine that did not come back after a recovery, at which an agent start was tried in vain."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     session = fleet.open_session(DAY)
     work.finish_recovery(session, claimed(session, RECOVER), 60, grace_seconds=HOUR)
     fleet.pass_time(61)
@@ -197,7 +197,7 @@ def test_what_somebody_is_just_changing_is_not_taken_for_wrong(fleet: Fleet, whe
             late = pool.submit(due.repair, fleet.connection, PROVIDER)
             fleet.wait_until_blocked()
             if when == "while it is judged":
-                twin.run("rearm", machine_ids=[machine_id])
+                twin.run("reschedule", machine_ids=[machine_id])
             else:
                 twin.script(f"DELETE FROM machine_due WHERE machine_id = '{machine_id}'")
                 twin.script(f"DELETE FROM machine_provided WHERE machine_id = '{machine_id}'")
@@ -214,7 +214,7 @@ def _worked_on(fleet: Fleet) -> None:
     fleet.provided_machine()
     session = fleet.open_session(3 * DAY)
     assert claimed(session, START)
-    session.poke()
+    session.renew()
 
 
 def _in_backoff(fleet: Fleet) -> None:
@@ -235,28 +235,28 @@ def _paused_no_more(fleet: Fleet) -> None:
 
 
 def _settles(fleet: Fleet) -> None:
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     session = fleet.open_session()
     work.finish_recovery(session, claimed(session, RECOVER), 3 * DAY, grace_seconds=6 * DAY, rebooted=False)
     assert claimed(session, RECOVER) == []  # which finds no agent start that failed, and so waits for ever
 
 
 def _reports(fleet: Fleet) -> None:
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     assert queries.record_heartbeat(fleet.connection, machine_id)
-    silence = work.HealthTimeouts(silence_seconds=DAY - 1)
+    silence = work.HealthTimeouts(heartbeat_timeout_seconds=DAY - 1)
     assert claimed(fleet.open_session(), RECOVER, silence=silence) == []
 
 
 def _taken_back_end_of_a_hold(fleet: Fleet) -> None:
-    fleet.silent_machine()
-    fleet.sql("INSERT INTO recovery_holds VALUES ('static', '', now() - interval '2 hours', now(), '?')")
+    fleet.unhealthy_machine()
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', '', now() - interval '2 hours', now(), '?')")
     assert claimed(fleet.open_session(), RECOVER) == []
-    fleet.sql("UPDATE recovery_holds SET ended_at = NULL")
+    fleet.sql("UPDATE recovery_suspensions SET ended_at = NULL")
 
 
 def _installed(fleet: Fleet) -> None:
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.request_installation(machine_id, 1)
     fleet.report_installation(machine_id, 1)
     spoil(fleet, machine_id, "process = 'ShepherdRecovery', not_before = 'infinity'")

@@ -47,7 +47,7 @@ INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM ses
 VACUUM ANALYZE machine_provided;
 VACUUM ANALYZE machines;
 """
-UNSETTLED = 20
+NOT_READY = 20
 HANDFUL = 12
 """Blocks: the indexes' pages from root to leaf, and one page of each small table."""
 
@@ -287,12 +287,12 @@ def test_the_unsettled_are_found_without_reading_the_others(large: pg8000.native
     try:
         large.run(
             "UPDATE machine_provided SET provider_status = 'Provisioning' "
-            f"WHERE machine_id IN (SELECT machine_id FROM machine_provided LIMIT {UNSETTLED})"
+            f"WHERE machine_id IN (SELECT machine_id FROM machine_provided LIMIT {NOT_READY})"
         )
         plan = explain(large, "facts_of_unsettled", mode)
-        assert plan["Actual Rows"] == UNSETTLED
-        assert blocks(plan) <= HANDFUL + 6 * UNSETTLED
-        assert blocks(explain(large, "look_for_updates", mode)) <= HANDFUL + 2 * UNSETTLED
+        assert plan["Actual Rows"] == NOT_READY
+        assert blocks(plan) <= HANDFUL + 6 * NOT_READY
+        assert blocks(explain(large, "look_for_updates", mode)) <= HANDFUL + 2 * NOT_READY
     finally:
         large.run("ROLLBACK")
 

@@ -96,7 +96,7 @@ def test_a_failed_first_contact_pins_the_host_key(fleet: Fleet, session: Session
 
 def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:
     """The agent is gone with the reboot; the next start waits until the machine should be up, without billed sleep."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     assert work.finish_recovery(session, claimed(session, RECOVER), 120) == {machine_id}
     assert fleet.tags(machine_id) == {"host_key", "rebooted"}
@@ -139,7 +139,7 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, session: Session) -> N
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
     """The next failure is a first one again."""
-    machine_id = fleet.provided_machine() if process is START else fleet.silent_machine()
+    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     (held,) = claimed(session, process)
     work.fail(session, {held: Failure("no luck", 60)})
     fleet.pass_time(60)
@@ -160,7 +160,7 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
 
 def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
     """A machine that cannot be recovered may still be given an agent."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     work.fail(session, {held: Failure("no luck", 3600)})
     fleet.change(machine_id, "DELETE FROM machine_agent_started")

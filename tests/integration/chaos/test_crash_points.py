@@ -177,7 +177,7 @@ def test_an_invocation_that_nobody_disturbs_is_watched_at_every_effect(real_time
          "(SELECT machine_id FROM machine_agent_heartbeat ORDER BY agent_heartbeat_at DESC LIMIT 1) m; "
          "INSERT INTO work_history (machine_id, process, event) SELECT machine_id, process, 'Started' FROM work"),
          "no_healthy_machine_is_rebooted"),
-        ("INSERT INTO recovery_holds SELECT provider, '', 'epoch', NULL, '?' FROM machine_provided LIMIT 1",
+        ("INSERT INTO recovery_suspensions SELECT provider, '', 'epoch', NULL, '?' FROM machine_provided LIMIT 1",
          "recovery_is_held_back_as_was_said"),
         (("INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at) "
          "VALUES ('equinix', '', 1, 'me', '?', now()); "

@@ -139,9 +139,15 @@ def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
 
 def test_every_fault_of_the_settings_is_told_at_once() -> None:
     """Nobody wants to find them one by one."""
-    result = CommandLine(None, {"SHEPHERD_SILENCE_SECONDS": "long", "SHEPHERD_BMDB_PORT": "0"})("machine", "list")
+    result = CommandLine(None, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "long", "SHEPHERD_BMDB_PORT": "0"})(
+        "machine", "list"
+    )
     assert result.exit_code == 1
-    for variable in ("SHEPHERD_SILENCE_SECONDS is 'long'", "SHEPHERD_BMDB_PORT is '0'", "SHEPHERD_BMDB_HOST is not"):
+    for variable in (
+        "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS is 'long'",
+        "SHEPHERD_BMDB_PORT is '0'",
+        "SHEPHERD_BMDB_HOST is not",
+    ):
         assert variable in result.stderr
 
 

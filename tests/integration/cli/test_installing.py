@@ -236,7 +236,7 @@ def test_what_came_while_the_operator_thought_is_told(fleet: Fleet) -> None:
         thread.start()
         fleet.wait_until_blocked()
         twin.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
-        twin.run("rearm", machine_ids=[machine_id])
+        twin.run("reschedule", machine_ids=[machine_id])
 
     twin.transact(unit)
     thread.join()
@@ -300,7 +300,7 @@ def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> Non
     ("plant", "words"),
     [
         ("provided_machine", "no agent reports from the machine now"),
-        ("silent_machine", "no agent reports from the machine now"),
+        ("unhealthy_machine", "no agent reports from the machine now"),
         ("started_machine", "in the answer to its next heartbeat"),
     ],
 )

@@ -44,7 +44,7 @@ def worked_on(fleet: Fleet) -> UUID:
 
 def paused(fleet: Fleet) -> UUID:
     """Return a machine that somebody put on hold."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     queries.pause(fleet.connection, owner="alice", reason="because", machine_id=machine_id)
     return machine_id
 
@@ -64,11 +64,11 @@ def installed(fleet: Fleet) -> UUID:
         (Fleet.provided_machine, "needs_agent", "needs agent"),
         (Fleet.started_machine, "agent_started", r"agent started \d s ago, no heartbeat yet"),
         (lambda fleet: fleet.started_machine(1000), "agent_started", "agent started 16 min ago, no heartbeat yet"),
-        (lambda fleet: fleet.silent_machine(61), "agent_running", r"agent running, heartbeat 6\d s ago"),
-        (lambda fleet: fleet.silent_machine(840), "silent", "silent for 14 min"),
+        (lambda fleet: fleet.unhealthy_machine(61), "agent_running", r"agent running, heartbeat 6\d s ago"),
+        (lambda fleet: fleet.unhealthy_machine(840), "silent", "silent for 14 min"),
         (lambda fleet: fleet.started_machine(2000), "silent", "silent for 33 min"),
         (
-            lambda fleet: fleet.silent_machine(50, started_ago=10),
+            lambda fleet: fleet.unhealthy_machine(50, started_ago=10),
             "agent_started",
             r"agent started 1\d s ago, no heartbeat yet",
         ),
@@ -92,8 +92,8 @@ def test_the_state_of_a_machine_is_told_in_words(
 
 def test_silence_is_what_the_recoverer_is_set_to(fleet: Fleet) -> None:
     """Else the list and the loop would speak of different machines."""
-    fleet.silent_machine(120)
-    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_SILENCE_SECONDS": "60"})
+    fleet.unhealthy_machine(120)
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
     assert "silent for 2 min" in shepherdctl.read("machine", "list")
 
 
@@ -111,7 +111,7 @@ def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
     fleet: Fleet, process: Process | None, provider: str | None, expected: bool
 ) -> None:
     """Whoever wonders why nothing happens to a machine looks at the machine."""
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     queries.pause(fleet.connection, owner="bob", reason="because", process=process, provider=provider)
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
     assert machine["paused"] is expected
@@ -120,7 +120,7 @@ def test_a_wide_pause_is_seen_on_the_machines_that_it_covers(
 
 def test_json_has_whole_ids_times_in_utc_and_nothing_for_people(fleet: Fleet) -> None:
     """Programs compare ids and parse times."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     (machine,) = CommandLine(fleet.settings).load("machine", "list")
     assert machine["machine_id"] == str(machine_id)
     assert machine["needs"] == "ShepherdRecovery"
@@ -140,7 +140,7 @@ def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet) -> None
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: int) -> None:
     """Less telling columns give way: an id in two lines cannot be copied."""
-    machine_id, name = fleet.silent_machine(), "b5b9cb59-6f2a-44b1-9e68"
+    machine_id, name = fleet.unhealthy_machine(), "b5b9cb59-6f2a-44b1-9e68"
     fleet.sql(
         "UPDATE machine_provided SET provider_id = :n, provider_ip_address = '2001:db8:1234:5678:9abc:def0:1234:5678', "
         "provider_location = 'Frankfurt am Main'",

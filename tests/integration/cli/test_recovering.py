@@ -26,7 +26,7 @@ REASON = ("--reason", "cable replaced")
 
 def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
     """Plant a machine whose work failed just now."""
-    machine_id = fleet.provided_machine() if process is START else fleet.silent_machine()
+    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, process)
     work.fail(session, {held: work.Failure("SshRefused: nothing listens", interval)})
@@ -36,7 +36,7 @@ def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
 
 def given_up(fleet: Fleet) -> UUID:
     """Plant a machine in quarantine."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     remediation.quarantine(session, dict.fromkeys(claimed(session, RECOVER), "still silent after reboot 3 times"))
     session.close()
@@ -45,7 +45,7 @@ def given_up(fleet: Fleet) -> UUID:
 
 def installed(fleet: Fleet) -> UUID:
     """Plant a machine with the wanted system on it."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.request_installation(machine_id, 1)
     fleet.report_installation(machine_id, 1)
     return machine_id
@@ -67,14 +67,14 @@ def paused(fleet: Fleet) -> UUID:
 
 def held_back(fleet: Fleet) -> UUID:
     """Plant a machine where recovery is held back."""
-    machine_id = fleet.locate(fleet.silent_machine(), "ams")
-    fleet.sql("INSERT INTO recovery_holds VALUES ('static', 'ams', now(), NULL, '8 of 10 machines fell silent')")
+    machine_id = fleet.locate(fleet.unhealthy_machine(), "ams")
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 machines fell silent')")
     return machine_id
 
 
 def awaited(fleet: Fleet) -> UUID:
     """Plant a machine that was rebooted."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     work.finish_recovery(session, claimed(session, RECOVER), 120, grace_seconds=1800)
     session.close()
@@ -101,11 +101,11 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("not_due", "its agent was started lately, and may report yet"),
     ),
     "reporting": (
-        lambda fleet: fleet.silent_machine(60),
+        lambda fleet: fleet.unhealthy_machine(60),
         ("not_needed", "its agent was started"),
         ("not_due", "its agent reports"),
     ),
-    "silent": (Fleet.silent_machine, ("not_needed", "its agent was started"), (None, "due")),
+    "silent": (Fleet.unhealthy_machine, ("not_needed", "its agent was started"), (None, "due")),
     "failed": (
         failed,
         ("backoff", "backing off: SshRefused: nothing listens"),
@@ -210,8 +210,8 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
 
 def test_silence_is_judged_by_the_settings_of_the_recoverer(fleet: Fleet) -> None:
     """Else the answer and the loop would speak of different machines."""
-    machine_id = fleet.silent_machine(120)
-    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_SILENCE_SECONDS": "60"})
+    machine_id = fleet.unhealthy_machine(120)
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
     assert shepherdctl.load("machine", "why", str(machine_id))["processes"][1]["eligible"]
 
 
@@ -288,7 +288,7 @@ def test_nothing_is_done_without_a_reason(fleet: Fleet, command: str) -> None:
 
 def test_the_history_tells_the_steps(fleet: Fleet) -> None:
     """What was tried, and what was not and why."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, rung, failed_cause) "
         "VALUES (:id, 'ShepherdRecovery', 'Skipped', 'power-cycle', 'the provider static cannot')",

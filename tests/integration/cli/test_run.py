@@ -42,7 +42,7 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> Callable[[Listing], CommandLine
             "SHEPHERD_PROVIDER": "static",
             "SHEPHERD_STATIC_LIST": str(path),
             "SHEPHERD_CREATION_SECONDS": "0",
-            "SHEPHERD_MAX_DISPUTED": "0",
+            "SHEPHERD_DRIFT_LIMIT": "0",
         }
         return CommandLine(fleet.settings, environment)
 
@@ -105,7 +105,7 @@ def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
 
 def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) -> None:
     """Who is about to be rebooted is worth knowing before."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     fleet.sql("UPDATE machine_due SET provider = 'equinix'")
     command_line = CommandLine(fleet.settings, EQUINIX)
@@ -125,7 +125,7 @@ def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) 
 
 def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_were_it_not(fleet: Fleet) -> None:
     """An operator looks here before overriding it; that nothing is due would be the wrong answer."""
-    machines = [fleet.silent_machine() for _ in range(12)]
+    machines = [fleet.unhealthy_machine() for _ in range(12)]
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
     fleet.sql("UPDATE machine_due SET provider = 'equinix'")
     command_line = CommandLine(fleet.settings, EQUINIX)
@@ -141,7 +141,7 @@ def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_wer
     assert document["plan_if_not_held_back"][0]["due_at"].endswith("Z")
     assert document["held_back"] == ["the whole provider: no machine reports: 12 fell silent"]
     assert all(fleet.events(machine_id) == [] for machine_id in machines)
-    assert fleet.sql("SELECT count(*) FROM recovery_holds") == [[0]]
+    assert fleet.sql("SELECT count(*) FROM recovery_suspensions") == [[0]]
 
 
 def test_a_discrepancy_fails_and_names_every_machine(
@@ -165,7 +165,7 @@ def test_what_the_provisioner_disputes_is_part_of_its_plan(
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)
     command_line = shepherdctl(RACK[:1])
-    command_line.environment["SHEPHERD_MAX_DISPUTED"] = "3"
+    command_line.environment["SHEPHERD_DRIFT_LIMIT"] = "3"
     rehearsed = command_line.process("run", "provisioner", "--dry-run")
     assert rehearsed.stdout.splitlines()[1].startswith("set aside  rack1-2")
     assert "disputed: rack1-2" in rehearsed.stderr

@@ -23,8 +23,8 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
     for _ in range(2):
         fleet.provided_machine()
         fleet.started_machine(60)
-        fleet.silent_machine(60)
-        fleet.silent_machine(2 * HOUR)
+        fleet.unhealthy_machine(60)
+        fleet.unhealthy_machine(2 * HOUR)
         installed = fleet.started_machine(HOUR)
         fleet.request_installation(installed, 1)
         fleet.report_installation(installed, 1)
@@ -33,7 +33,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
 
 def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Whoever looks from one command to the other must not find two truths."""
-    apart = fleet.silent_machine()
+    apart = fleet.unhealthy_machine()
     fleet.change(apart, f"INSERT INTO machine_quarantine VALUES ('{apart}', now(), '?', '')")
     listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
     counted = {count["state"]: count["machines"] for count in shepherdctl.load("status")["machines"]}
@@ -83,7 +83,7 @@ def test_where_recovery_is_held_back_the_figures_that_decided_it_are_told(
 ) -> None:
     """Nobody must have to ask why silent machines are left alone; a hold that ended counts for silence still."""
     fleet.sql(
-        "INSERT INTO recovery_holds VALUES ('equinix', '', now() - interval '4 minutes', NULL, :reason), "
+        "INSERT INTO recovery_suspensions VALUES ('equinix', '', now() - interval '4 minutes', NULL, :reason), "
         "('static', 'ams', now() - interval '3 hours', now() - interval '2 hours', 'before'), "
         "('static', 'fra', now() - interval '3 days', now() - interval '2 days', 'forgotten')",
         reason=REASON,

@@ -38,10 +38,10 @@ MACHINE_LOOP_COUNTS = {
     Metric.FAILED,
     Metric.CANCELED,
     Metric.BACKLOG,
-    Metric.OLDEST_WAIT,
+    Metric.OLDEST_DUE_AGE,
     Metric.INCOMPLETE,
 }
-UPDATER_COUNTS = {Metric.UPDATED, Metric.UNSETTLED, Metric.MISSING, Metric.INCOMPLETE, Metric.REPAIRED}
+UPDATER_COUNTS = {Metric.UPDATED, Metric.NOT_READY, Metric.MISSING, Metric.INCOMPLETE, Metric.REPAIRED}
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 
 
@@ -215,7 +215,7 @@ def test_the_updater_follows_the_list(
 
 def test_the_recoverer_reboots_silent_machines(fleet: Fleet, equinix: EquinixApi) -> None:
     """With a provider that can."""
-    machine = fleet.silent_machine()
+    machine = fleet.unhealthy_machine()
     device = equinix.add_active_device(f"{PREFIX}x", racked=False)
     fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
     assert invoke("recoverer")["finished"] == 1
@@ -246,7 +246,12 @@ def test_an_invocation_answers_and_measures_the_same_counts(
     if loop != "provisioner":
         expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
         if loop == "recoverer":
-            expected = expected | {Metric.HELD_BACK, Metric.SILENT, Metric.NEVER_REPORTED, Metric.QUARANTINED}
+            expected = expected | {
+                Metric.RECOVERY_SUSPENDED,
+                Metric.SILENT,
+                Metric.STARTUP_TIMEOUTS,
+                Metric.QUARANTINED,
+            }
             expected |= {Metric.SPARED, Metric.NOT_TAKEN, Metric.NO_ACCESS}
         assert set(counts) == {metric.value for metric in expected}
 
@@ -284,7 +289,7 @@ def test_a_dry_run_answers_the_plan_and_changes_nothing(
     fleet: Fleet, equinix: EquinixApi, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
     """Nor does it count anything."""
-    machine = fleet.silent_machine()
+    machine = fleet.unhealthy_machine()
     device = equinix.add_active_device(f"{PREFIX}x", racked=False)
     fleet.change(machine, f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}'")
     answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})

@@ -328,7 +328,7 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
         )
         provider_id = answer["Instances"][0]["InstanceId"]
     if case.function in {"initializer", "updater", "recoverer"}:
-        machine_id = fleet.silent_machine() if case.function == "recoverer" else fleet.provided_machine()
+        machine_id = fleet.unhealthy_machine() if case.function == "recoverer" else fleet.provided_machine()
         fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}'")
     return ProviderId(provider_id)
 

@@ -205,7 +205,7 @@ def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runn
         Metric.FAILED: 0,
         Metric.CANCELED: 0,
         Metric.BACKLOG: 0,
-        Metric.OLDEST_WAIT: 0,
+        Metric.OLDEST_DUE_AGE: 0,
         Metric.INCOMPLETE: 0,
     }
     assert sorted(loop.machines) == sorted(machines)
@@ -322,7 +322,7 @@ def test_the_backlog_tells_how_much_is_still_due_and_for_how_long(
 
     counts = run(Errands(errand), concurrency=1, seconds=100)
     assert (counts[Metric.CLAIMED], counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 2, 1)
-    assert 100 <= counts[Metric.OLDEST_WAIT] < 100 + WAIT_SECONDS
+    assert 100 <= counts[Metric.OLDEST_DUE_AGE] < 100 + WAIT_SECONDS
 
 
 # --- failures ---

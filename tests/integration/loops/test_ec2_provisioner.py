@@ -49,9 +49,9 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
     )
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 
-    def run(max_disputed: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
+    def run(drift_limit: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
         pace = RateLimits(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
-        limits = PlanLimits(max_machines=0, chunk=20, max_disputed=max_disputed, assimilate=False, forget_seconds=HOUR)
+        limits = PlanLimits(max_machines=0, chunk=20, drift_limit=drift_limit, assimilate=False, forget_seconds=HOUR)
         return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
 
     return run
@@ -89,7 +89,7 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted_with_its_host_key(
     api.lost = {"RunInstances"}
     assert run()[Metric.CREATED] == 0
     api.lost = set()
-    counts = run(max_disputed=0)
+    counts = run(drift_limit=0)
     assert (counts[Metric.ADOPTED], counts[Metric.CREATED]) == (1, LIMIT - 1)
     assert set(provided(fleet)) == living(api)
     assert fleet.sql("SELECT count(*) FROM machine_host_key") == [[LIMIT]]

@@ -52,7 +52,7 @@ DEVICES = "/projects/{id}/devices"
 DEFAULTS: dict[str, Any] = {
     "max_machines": 0,
     "chunk": 20,
-    "max_disputed": 3,
+    "drift_limit": 3,
     "assimilate": False,
     "forget_seconds": HOUR,
 }
@@ -139,11 +139,11 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
 ) -> None:
     """This is what it is for; a second pass finds nothing to do."""
     counts = run(edge)
-    assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MANAGED: 3}
+    assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MACHINES_TOTAL: 3}
     assert_settled(fleet, api, 3)
     assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == 3
     again = run(edge)
-    assert {metric: count for metric, count in again.items() if count} == {Metric.MANAGED: 3}
+    assert {metric: count for metric, count in again.items() if count} == {Metric.MACHINES_TOTAL: 3}
     assert posts(api) == 3
 
 
@@ -371,7 +371,7 @@ def test_wherever_a_pass_dies_the_next_one_finishes_its_work(
         run(used)
     with pytest.raises(Killed):
         run(used)
-    assert run(used, max_disputed=0)[Metric.DISPUTED] == 0
+    assert run(used, drift_limit=0)[Metric.DISPUTED] == 0
     if kind == "equinix":
         assert_settled(fleet, api, 3)
     else:
@@ -400,7 +400,7 @@ def test_a_pass_that_was_taken_for_dead_does_nothing_more(
         assert frozen.wait(WAIT_SECONDS)
         assert run(edge) == {}
         fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
-        counts = run(edge, max_disputed=0)
+        counts = run(edge, drift_limit=0)
         assert counts[Metric.CREATED] + counts[Metric.ADOPTED] == 3
         before = dump(fleet, "sessions")  # its own, which it closes at last
         clock.now += seconds
@@ -415,8 +415,8 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, api: Eq
     """The most common way to lose a machine: the request has its effect, and the answer does not come."""
     api.faults.add(Drop(method="POST", path=DEVICES, when="after"))
     first = run(edge)
-    assert (first[Metric.CREATED], first[Metric.PENALIZED], first[Metric.INCOMPLETE]) == (0, 1, 1)
-    second = run(edge, max_disputed=0)
+    assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.INCOMPLETE]) == (0, 1, 1)
+    second = run(edge, drift_limit=0)
     assert (second[Metric.ADOPTED], second[Metric.CREATED], second[Metric.DISPUTED]) == (1, 2, 0)
     assert_settled(fleet, api, 3)
     assert penalties(fleet) == {}
@@ -429,7 +429,7 @@ def test_a_machine_that_appears_after_its_creation_was_denied_is_adopted(
     api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
     assert run(edge)[Metric.CREATED] == 0
     eventually(api.devices)
-    assert run(edge, max_disputed=0)[Metric.ADOPTED] == 1
+    assert run(edge, drift_limit=0)[Metric.ADOPTED] == 1
     assert_settled(fleet, api, 3)
 
 
@@ -458,9 +458,9 @@ def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
     fleet.pass_time(HOUR)
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
     counts = run(edge, chunk=1)
-    assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (1, 0)
+    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.FORGOTTEN]) == (1, 0)
     api.add_active_device(f"{PREFIX}late", [token_tag(begun)], reservation_id=next(iter(penalties(fleet))))
-    assert run(edge, max_disputed=0)[Metric.ADOPTED] == 1
+    assert run(edge, drift_limit=0)[Metric.ADOPTED] == 1
     run(edge)
     assert_settled(fleet, api, 3)
 
@@ -534,7 +534,7 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, api: Equini
     """It would fail again, and keep the rest waiting; a restart must not forget it, and success lifts it."""
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=422, body={"errors": ["it is \0 broken"]}))
     first = run(edge)
-    assert (first[Metric.CREATED], first[Metric.PENALIZED], first[Metric.FORGOTTEN]) == (2, 1, 1)
+    assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.FORGOTTEN]) == (2, 1, 1)
     assert_settled(fleet, api, 2)
     ((capacity, cause),) = penalties(fleet).items()
     assert cause.startswith("ProviderRefused: POST")
@@ -553,7 +553,7 @@ def test_a_provider_that_is_not_well_is_not_asked_for_more(fleet: Fleet, api: Eq
     """What fails in passing fails for all; each try would leave another creation open."""
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=503))
     counts = run(edge)
-    assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 1, 1)
+    assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED], counts[Metric.INCOMPLETE]) == (0, 1, 1)
     assert posts(api) == 1
     assert len(intents(fleet)) == 1
 
@@ -564,7 +564,7 @@ def test_a_provider_that_asks_for_patience_has_nothing_against_the_capacity(
     """Too many requests in one minute must not cost the capacity an hour."""
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=429, retry_after=1))
     counts = run(edge)
-    assert (counts[Metric.CREATED], counts[Metric.PENALIZED], counts[Metric.INCOMPLETE]) == (0, 0, 1)
+    assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED], counts[Metric.INCOMPLETE]) == (0, 0, 1)
     assert run(edge)[Metric.CREATED] == 3
     assert_settled(fleet, api, 3)
 
@@ -576,7 +576,7 @@ def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
         api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=422))
         counts = run(equinix(api, clock))
-    assert (counts[Metric.PENALIZED], counts[Metric.FORGOTTEN]) == (3, 3)
+    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.FORGOTTEN]) == (3, 3)
     assert intents(fleet) == []
 
 
@@ -599,7 +599,7 @@ def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
     fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
     for reservation in api.reservations():
         api.occupy(reservation.id)
-    assert run(edge, max_disputed=10)[Metric.FORGOTTEN] == 1
+    assert run(edge, drift_limit=10)[Metric.FORGOTTEN] == 1
     assert queries.pauses(fleet.connection) == []
 
 
@@ -612,7 +612,7 @@ def test_capacity_that_somebody_else_took_is_forgotten(fleet: Fleet, api: Equini
 
     edge.after["list_machines"] = occupy
     counts = run(edge)
-    assert (counts[Metric.CREATED], counts[Metric.FORGOTTEN], counts[Metric.PENALIZED]) == (2, 1, 1)
+    assert (counts[Metric.CREATED], counts[Metric.FORGOTTEN], counts[Metric.CAPACITY_PENALIZED]) == (2, 1, 1)
     assert set(penalties(fleet)) == {taken}
     assert_settled(fleet, api, 2)
 

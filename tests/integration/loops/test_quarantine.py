@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
-LIMITS = ReconcileLimits(max_machines=50, chunk=20, max_disputed=1, assimilate=False, forget_seconds=HOUR)
+LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, forget_seconds=HOUR)
 GRACE = 1800
 
 
 def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
     """Plant a machine that recovery gave up on."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, RECOVER)
     assert remediation.quarantine(session, {held: cause}) == {machine_id}
@@ -107,10 +107,10 @@ def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine
     """It may be switched off for weeks, and would have the provider asked every minute."""
     machine_id = quarantined(fleet)
     fleet.sql("UPDATE machine_provided SET provider_status = 'Stopped'")
-    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).unsettled == 0
+    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).not_ready == 0
     assert provider_facts.known(fleet.connection, PROVIDER, everything=True) == []
     assert unquarantine(fleet, machine_id)
-    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).unsettled == 1
+    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).not_ready == 1
     assert [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)] == [
         machine_id
     ]
@@ -139,7 +139,7 @@ def test_a_machine_given_back_gets_a_new_agent_first_and_time_for_it(fleet: Flee
 def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
     """One machine is set apart, and the loops go on with the rest."""
     quarantined(fleet)
-    silent, bare = fleet.silent_machine(), fleet.provided_machine()
+    silent, bare = fleet.unhealthy_machine(), fleet.provided_machine()
     session = fleet.open_session()
     assert ids(claimed(session, RECOVER)) == [silent]
     assert ids(claimed(session, START)) == [bare]

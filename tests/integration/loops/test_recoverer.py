@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ACTIONS = "/devices/{id}/actions"
 MINUTE = 60
-SILENCE = HealthTimeouts(first_heartbeat_seconds=15 * MINUTE, silence_seconds=5 * MINUTE)
+SILENCE = HealthTimeouts(startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
 SETTLE = 120
 
 
@@ -52,7 +52,7 @@ class World:
         self.api = api
         self._clock = clock
         provider = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
-        self.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=Backoff(60, 3600, 1.2))
+        self.loop = Recoverer(provider, silence=SILENCE, boot_wait_seconds=SETTLE, backoff=Backoff(60, 3600, 1.2))
 
     def given(self, machine_id: UUID) -> UUID:
         """Let a machine that was planted be a device of the project, and return it."""
@@ -107,7 +107,7 @@ def world(fleet: Fleet, clock: ManualClock) -> Iterator[World]:
 
 def test_a_silent_machine_is_rebooted_once_and_needs_its_agent_again(world: World) -> None:
     """What the agent said is gone with it; the machine is the same, and so is its pinned host key."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     world.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
     assert world.run()[Metric.FINISHED] == 1
     assert world.reboots(machine) == 1
@@ -121,7 +121,7 @@ def test_a_silent_machine_is_rebooted_once_and_needs_its_agent_again(world: Worl
 
 def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> None:
     """Nobody waits for it meanwhile: the time is written down, and the Initializer comes when it is over."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     world.run()
     session = world.fleet.open_session()
     world.fleet.pass_time(SETTLE - WAIT_SECONDS)
@@ -146,7 +146,7 @@ def test_only_a_silent_machine_is_rebooted(
     """There is more patience with a first heartbeat, since much has to start before it."""
     fleet = world.fleet
     machine = world.given(
-        fleet.started_machine(started) if heartbeat is None else fleet.silent_machine(heartbeat, started)
+        fleet.started_machine(started) if heartbeat is None else fleet.unhealthy_machine(heartbeat, started)
     )
     assert world.run()[Metric.CLAIMED] == rebooted
     assert world.reboots(machine) == rebooted
@@ -154,7 +154,7 @@ def test_only_a_silent_machine_is_rebooted(
 
 def test_a_heartbeat_at_the_last_moment_saves_the_machine(world: World) -> None:
     """A machine that was due, and reports before it is claimed, is not rebooted."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     assert queries.record_heartbeat(world.fleet.connection, machine)
     assert world.run()[Metric.CLAIMED] == 0
     assert world.reboots(machine) == 0
@@ -167,7 +167,7 @@ def test_a_heartbeat_at_the_last_moment_saves_the_machine(world: World) -> None:
 @pytest.mark.parametrize(("status", "cause"), [(503, "ProviderUnavailable"), (422, "ProviderRefused")])
 def test_a_reboot_that_fails_is_tried_again_later(world: World, status: int, cause: str) -> None:
     """The agent may still be alive, so what is known of it is kept; a minute, and a fifth more each time."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=2, status=status))
     for interval in (60, 72):
         assert world.run()[Metric.FAILED] == 1
@@ -199,7 +199,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
     world: World, clock: ManualClock
 ) -> None:
     """Ten machines were, up to 64 seconds after they had come back, by a provider that took its time."""
-    machines = [world.given(world.fleet.silent_machine()) for _ in range(10)]
+    machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(10)]
     provider = Slow(equinix_settings(world.api), lambda: API_KEY, lambda: "", clock)
     reporting = world.fleet.connect()
     once = threading.Lock()
@@ -212,7 +212,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
     provider.happening = report
     anybody = BreakerLimits(silent=Limit(1000, 1))
     backoff = Backoff(60, 3600, 1.2)
-    world.loop = Recoverer(provider, silence=SILENCE, settle_seconds=SETTLE, backoff=backoff, budgets=anybody)
+    world.loop = Recoverer(provider, silence=SILENCE, boot_wait_seconds=SETTLE, backoff=backoff, budgets=anybody)
     counts = world.run()
     assert (counts[Metric.CLAIMED], counts[Metric.SPARED], counts[Metric.FINISHED]) == (10, 10, 0)
     assert [world.reboots(machine) for machine in machines] == [0] * 10
@@ -222,8 +222,8 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
 
 def test_a_provider_that_answers_503_for_hours_brings_nobody_up_the_ladder(world: World) -> None:
     """One silent machine climbed from reboot to quarantine without one step having been taken."""
-    world.given(world.fleet.silent_machine(silent_for=0))
-    machine = world.given(world.fleet.silent_machine())
+    world.given(world.fleet.unhealthy_machine(silent_for=0))
+    machine = world.given(world.fleet.unhealthy_machine())
     world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
     world.watch(10 * HOUR)
     shown = queries.show_machine(world.fleet.connection, machine)
@@ -235,8 +235,8 @@ def test_a_provider_that_answers_503_for_hours_brings_nobody_up_the_ladder(world
 
 def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    world.given(world.fleet.silent_machine(silent_for=0))  # a witness, or nobody is believed to be silent
-    gone, sound = (world.given(world.fleet.silent_machine()) for _ in range(2))
+    world.given(world.fleet.unhealthy_machine(silent_for=0))  # a witness, or nobody is believed to be silent
+    gone, sound = (world.given(world.fleet.unhealthy_machine()) for _ in range(2))
     world.api.forget(world.provider_id(gone))
     counts = world.run()
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
@@ -247,8 +247,8 @@ def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World)
 
 def test_twins_reboot_each_machine_once(world: World) -> None:
     """A reboot in the middle of a boot could break what the first one would have mended."""
-    world.given(world.fleet.silent_machine(silent_for=0))
-    machines = [world.given(world.fleet.silent_machine()) for _ in range(8)]
+    world.given(world.fleet.unhealthy_machine(silent_for=0))
+    machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(8)]
     together = threading.Barrier(2)
 
     def twin() -> dict[Metric, float]:
@@ -264,7 +264,7 @@ def test_twins_reboot_each_machine_once(world: World) -> None:
 
 def test_a_session_without_time_left_reboots_nothing(world: World, clock: ManualClock) -> None:
     """Another may be at work on the machine by now, or its new agent may be running already."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     session = world.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
     attempt = world.attempt(session, work, Deadline(clock, 60, session.left))
@@ -277,7 +277,7 @@ def test_a_session_without_time_left_reboots_nothing(world: World, clock: Manual
 
 def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(world: World, clock: ManualClock) -> None:
     """The device is looked at first, which may take long; what counts is the moment of the effect."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     session = world.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
 
@@ -291,7 +291,7 @@ def test_a_session_that_ends_while_the_provider_is_asked_reboots_nothing(world: 
 
 def test_a_dry_run_names_the_machines_and_reboots_none(world: World, clock: ManualClock) -> None:
     """It is how operators look before they switch it on."""
-    machine = world.given(world.fleet.silent_machine())
+    machine = world.given(world.fleet.unhealthy_machine())
     limits = RunLimits(10, 60, 60)
     planned = runner.dry_run(world.loop, "equinix", world.fleet.connection, clock, limits).work
     assert [(work.machine_id, work.provider_id) for work in planned] == [

@@ -103,7 +103,7 @@ def world(fleet: Fleet, clock: ManualClock) -> Schedule:
 def test_a_machine_that_was_silent_for_long_is_recovered_at_the_next_look(world: Schedule, name: str) -> None:
     """However rarely somebody looks: it was silent when somebody looked last."""
     gaps, _ = SCHEDULES[name]
-    lost = world.fleet.silent_machine(2 * HOUR)
+    lost = world.fleet.unhealthy_machine(2 * HOUR)
     assert world.looks_until_rebooted(lost, islice(cycle(gaps), 24)) == 1
 
 
@@ -158,7 +158,7 @@ def test_whatever_the_schedule_the_dead_are_recovered_and_the_living_are_not(
     world.run()
     dead = world.reporting.pop()
     lasted, late = outage
-    end = began + lasted + 2 * max(lasted, *gaps) + 3 * SILENCE.silence_seconds
+    end = began + lasted + 2 * max(lasted, *gaps) + 3 * SILENCE.heartbeat_timeout_seconds
     schedule = accumulate(cycle(gaps))
     count = next(number for number, time in enumerate(schedule, 1) if time > end)
     world.suffer(islice(cycle(gaps), count), began, lasted, late)
@@ -170,8 +170,8 @@ def test_after_an_outage_silence_is_counted_anew_and_the_dead_are_recovered(worl
     """Heartbeats that the BMDB could not take say nothing about machines; those that never come again do."""
     lost = world.reporting.pop()
     world.pass_time(2 * HOUR)
-    assert world.run()[Metric.HELD_BACK] == 0, "it is no reason to suspend recovery, which nobody could end"
-    assert world.looks_until_rebooted(lost, [MINUTE] * 24) == SILENCE.silence_seconds // MINUTE
+    assert world.run()[Metric.RECOVERY_SUSPENDED] == 0, "it is no reason to suspend recovery, which nobody could end"
+    assert world.looks_until_rebooted(lost, [MINUTE] * 24) == SILENCE.heartbeat_timeout_seconds // MINUTE
 
 
 def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world: Schedule) -> None:
@@ -180,7 +180,7 @@ def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world:
     world.pass_time(2 * HOUR)
     world.run()
     looks = world.looks_until_rebooted(fresh, [MINUTE] * 40)
-    assert looks == SILENCE.first_heartbeat_seconds // MINUTE
+    assert looks == SILENCE.startup_timeout_seconds // MINUTE
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Dark(World):
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.down = self.silent(DARK)
-        assert self.run()[Metric.HELD_BACK] == 1
+        assert self.run()[Metric.RECOVERY_SUSPENDED] == 1
 
     def override(
         self, machines: int, location: str = WHOLE_PROVIDER, seconds: float = HOUR, connection: Connection | None = None
@@ -74,7 +74,7 @@ def test_as_many_machines_are_taken_as_an_override_allows_and_then_recovery_is_h
     """The Recoverer goes on to say so, and why."""
     world.override(5)
     counts = world.run()
-    assert (counts[Metric.FINISHED], counts[Metric.HELD_BACK]) == (5, 1)
+    assert (counts[Metric.FINISHED], counts[Metric.RECOVERY_SUSPENDED]) == (5, 1)
     for _ in range(3):
         assert world.tick()[Metric.CLAIMED] == 0
     assert world.rebooted == 5
@@ -262,7 +262,7 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
     session.close()
     (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
-    assert verdict.blocked_by is Block.HELD_BACK
+    assert verdict.blocked_by is Block.RECOVERY_SUSPENDED
 
 
 def test_a_dry_run_tells_what_an_override_would_let_be_done(world: Dark, clock: ManualClock) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 MINUTE = 60
-SILENCE = HealthTimeouts(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE)
+SILENCE = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 REPORTING = 30
 LIMITS = RunLimits(10, 60, 60)
 
@@ -97,17 +97,17 @@ class World:
     def loop(self, budgets: BreakerLimits | None = None) -> Recoverer:
         """Return the loop as the function makes it."""
         return Recoverer(
-            self.provider, silence=SILENCE, settle_seconds=120, backoff=Backoff(60, 3600, 1.2), budgets=budgets
+            self.provider, silence=SILENCE, boot_wait_seconds=120, backoff=Backoff(60, 3600, 1.2), budgets=budgets
         )
 
     def sound(self, count: int, location: str | None = None) -> None:
         """Plant machines that report, and go on with it."""
         for _ in range(count):
-            self.reporting.append(self.fleet.locate(self.fleet.silent_machine(silent_for=0), location))
+            self.reporting.append(self.fleet.locate(self.fleet.unhealthy_machine(silent_for=0), location))
 
     def silent(self, count: int, location: str | None = None) -> list[UUID]:
         """Plant machines that fell silent so long ago that they are due."""
-        return [self.fleet.locate(self.fleet.silent_machine(HOUR), location) for _ in range(count)]
+        return [self.fleet.locate(self.fleet.unhealthy_machine(HOUR), location) for _ in range(count)]
 
     def never(self, count: int) -> list[UUID]:
         """Plant machines whose agents were started long ago and never reported."""
@@ -138,7 +138,7 @@ def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(wor
         world.tick()
     assert world.held() == {}
     assert not world.provider.reboots
-    for _ in range(int(SILENCE.silence_seconds) // MINUTE):
+    for _ in range(int(SILENCE.heartbeat_timeout_seconds) // MINUTE):
         world.tick()
     shown = queries.show_machine(world.fleet.connection, gone)
     assert world.provider.reboots == {shown["provider_id"]: 1}
@@ -147,7 +147,7 @@ def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(wor
 def test_a_fleet_that_never_reports_at_all_is_not_rebooted(world: World) -> None:
     """A wrong endpoint in the settings is the same for all machines."""
     world.never(12)
-    assert world.run()[Metric.HELD_BACK] == 1
+    assert world.run()[Metric.RECOVERY_SUSPENDED] == 1
     assert world.held() == {WHOLE_PROVIDER: "no machine reports: 12 never reported"}
     assert not world.provider.reboots
 
@@ -182,7 +182,7 @@ def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world
     dark = world.silent(12, "fra")
     lost = world.silent(2, "ams")
     counts = world.run()
-    assert (counts[Metric.HELD_BACK], counts[Metric.FINISHED]) == (1, 2)
+    assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.FINISHED]) == (1, 2)
     assert world.held() == {"fra": "12 of 22 machines fell silent, the budget is 20 %"}
     world.reporting += dark
     world.tick()
@@ -226,10 +226,10 @@ def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
     world.reporting.clear()
     world.fleet.pass_time(6 * MINUTE)
     world.run()
-    held_at = before["held_at"] - timedelta(minutes=6)
+    suspended_at = before["suspended_at"] - timedelta(minutes=6)
     (after,) = suspension.holds(world.fleet.connection)
     assert after["reason"] == f"no machine reports: {2 * REPORTING} fell silent"
-    assert (after["ended_at"], after["held_at"]) == (None, held_at)
+    assert (after["ended_at"], after["suspended_at"]) == (None, suspended_at)
 
 
 def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> None:
@@ -241,7 +241,7 @@ def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> N
     assert world.run(generous)[Metric.FAILED] == 3
     world.provider.away = False
     world.silent(2)
-    assert world.tick()[Metric.HELD_BACK] == 0
+    assert world.tick()[Metric.RECOVERY_SUSPENDED] == 0
 
 
 def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
@@ -255,7 +255,7 @@ def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
     assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []
     suspension.record(other, PROVIDER, {})
     assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []  # counted from the end of the hold
-    world.fleet.pass_time(SILENCE.silence_seconds)
+    world.fleet.pass_time(SILENCE.heartbeat_timeout_seconds)
     assert len(claimed(twin, Process.RECOVERY, silence=SILENCE)) == len(machines) + REPORTING
 
 
@@ -266,10 +266,10 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
     world.fleet.expire(dead)
     with pytest.raises(SessionExpired):
         suspension.record(dead, PROVIDER, {"ams": "?"})
-    looked = world.fleet.sql("SELECT looked_at FROM recovery_looks")
+    looked = world.fleet.sql("SELECT taken_at FROM recovery_snapshots")
     with pytest.raises(SessionExpired):
         suspension.take_snapshot(dead, PROVIDER, SILENCE)
-    assert world.fleet.sql("SELECT looked_at FROM recovery_looks") == looked
+    assert world.fleet.sql("SELECT taken_at FROM recovery_snapshots") == looked
     assert world.held() == {"fra": "?"}
 
 
@@ -311,7 +311,7 @@ def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> 
     world.silent(5)
     world.never(3)
     counts = world.run()
-    assert (counts[Metric.HELD_BACK], counts[Metric.SILENT], counts[Metric.NEVER_REPORTED]) == (1, 5, 3)
+    assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.SILENT], counts[Metric.STARTUP_TIMEOUTS]) == (1, 5, 3)
 
 
 def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:

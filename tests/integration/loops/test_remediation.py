@@ -124,8 +124,8 @@ class World:
         self.ladder = DEFAULT
         self.budgets = BreakerLimits()
         self.clock = clock
-        self.witness = fleet.silent_machine(silent_for=0)
-        self.machine = fleet.silent_machine()
+        self.witness = fleet.unhealthy_machine(silent_for=0)
+        self.machine = fleet.unhealthy_machine()
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
         """Run one invocation of the Recoverer."""
@@ -144,8 +144,8 @@ class World:
         """The loop as a cold function makes it."""
         return Recoverer(
             self.rack,
-            silence=HealthTimeouts(first_heartbeat_seconds=30 * MINUTE, silence_seconds=10 * MINUTE),
-            settle_seconds=120,
+            silence=HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE),
+            boot_wait_seconds=120,
             backoff=Backoff(60, 3600, 1.2),
             ladder=parse_policy(self.ladder),
             budgets=self.budgets,
@@ -297,7 +297,7 @@ def test_a_machine_that_did_not_come_back_gets_its_agent_while_recovery_is_held_
     world.watch(3)
     world.start_agent(fails=True)
     world.fleet.pass_time(GRACE)
-    world.fleet.sql("INSERT INTO recovery_holds VALUES (:p, '', now(), NULL, 'an outage')", p=PROVIDER)
+    world.fleet.sql("INSERT INTO recovery_suspensions VALUES (:p, '', now(), NULL, 'an outage')", p=PROVIDER)
     session = world.fleet.open_session()
     assert claimed(session, RECOVER) == []
     assert ids(claimed(session, START)) == [world.machine]
@@ -431,7 +431,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
     world.budgets = BreakerLimits(silent=Limit(100, 1))
-    others = [world.fleet.silent_machine() for _ in range(11)]
+    others = [world.fleet.unhealthy_machine() for _ in range(11)]
     world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
     assert len(world.rack.asked) == 3
@@ -607,7 +607,7 @@ def test_twins_take_each_step_once(world: World) -> None:
         world.start_agent(fails=True)
         world.fleet.pass_time(29 * MINUTE)  # as if the schedule had gone on, and not taken the next step
         queries.record_heartbeat(world.fleet.connection, world.witness)
-        world.fleet.sql("UPDATE recovery_looks SET looked_at = now()")
+        world.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
     assert world.rack.asked == ["reboot", "power-cycle"]
     assert world.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]
 
@@ -634,7 +634,7 @@ def test_a_machine_that_reports_just_before_the_step_is_left_alone(world: World)
     assert world.place == [("reboot", False)]
 
 
-HELD = f"INSERT INTO recovery_holds VALUES ('{PROVIDER}', '', now(), {{}}, 'an outage')"
+HELD = f"INSERT INTO recovery_suspensions VALUES ('{PROVIDER}', '', now(), {{}}, 'an outage')"
 
 
 @pytest.mark.parametrize(
@@ -697,7 +697,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
 def test_machines_that_are_about_to_be_struck_are_looked_at_together(world: World) -> None:
     """One statement for all that wait at that moment, and not one for each."""
     session = world.fleet.open_session()
-    others = [world.fleet.silent_machine() for _ in range(3)]
+    others = [world.fleet.unhealthy_machine() for _ in range(3)]
     works = claimed(session, RECOVER)
     queries.record_heartbeat(world.fleet.connection, others[0])
     found = world.loop.no_longer_due(session, works)
@@ -762,7 +762,7 @@ def test_where_ssh_reaches_nobody_machines_that_did_not_come_back_wait(world: Wo
     few = waiting(world, 2, "fra")
     many = waiting(world, 3)
     counts = world.run()
-    assert counts[Metric.HELD_BACK] == 1
+    assert counts[Metric.RECOVERY_SUSPENDED] == 1
     assert len(world.rack.asked) == 2
     assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
     (held,) = suspension.holds(world.fleet.connection)
@@ -783,7 +783,7 @@ def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: W
     world.watch(1)
     for _ in range(3):
         world.fleet.locate(world.fleet.started_machine(60), "ams")
-    assert world.run()[Metric.HELD_BACK] == 0
+    assert world.run()[Metric.RECOVERY_SUSPENDED] == 0
     assert suspension.holds(world.fleet.connection)[0]["ended_at"] is not None
     world.watch(9)
     assert world.rack.asked == []

@@ -106,7 +106,7 @@ class Operator:
         settings: dict[str, Any] = {
             "max_machines": 0,
             "chunk": 20,
-            "max_disputed": 3,
+            "drift_limit": 3,
             "assimilate": False,
             "forget_seconds": HOUR,
         }
@@ -212,7 +212,7 @@ def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
     assert operator.adopt(made.id)[0] == replace(verdict, words="is in the BMDB")
     assert intents(fleet) == []
-    assert operator.provision(max_disputed=0, max_machines=1)[Metric.DISPUTED] == 0
+    assert operator.provision(drift_limit=0, max_machines=1)[Metric.DISPUTED] == 0
 
 
 def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -295,7 +295,7 @@ def test_copies_that_are_adopted_together_are_machines_of_their_own(
 
 def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: Operator) -> None:
     """It frees its place under the limit; what it was, and its history, can still be looked up."""
-    machine_id = old(fleet, fleet.silent_machine())
+    machine_id = old(fleet, fleet.unhealthy_machine())
     name = known_as(fleet, machine_id)
     session = fleet.open_session()
     claimed(session, Process.RECOVERY, provider="equinix")
@@ -332,7 +332,7 @@ def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator:
 
 def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> None:
     """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
-    machine_id = old(fleet, fleet.silent_machine(silent_for=HOUR - 60))
+    machine_id = old(fleet, fleet.unhealthy_machine(silent_for=HOUR - 60))
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is Result.REFUSED
     assert "its agent reported 35" in verdict.words
@@ -345,7 +345,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     fleet: Fleet, edge: Edge, leave: Callable[..., object]
 ) -> None:
     """Between the second look and the write."""
-    machine_id = old(fleet, fleet.silent_machine())
+    machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     assert provisioning.take_lock(session, edge.name) is not None
     twin = fleet.connect()
@@ -366,7 +366,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
 
 def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
     """Whoever works on it holds its record in hand."""
-    machine_id = old(fleet, fleet.silent_machine())
+    machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY, provider="equinix")
     (verdict,) = operator.forget(machine_id)
@@ -473,14 +473,14 @@ def test_a_released_machine_counts_until_the_provider_has_it_no_more(
     (verdict,) = lister.release(machine_id)
     assert verdict.result is Result.BEGUN
     for _ in range(2):
-        counts = lister.provision(max_disputed=0)
-        assert (counts[Metric.MANAGED], counts[Metric.DISPUTED]) == (1, 0)
+        counts = lister.provision(drift_limit=0)
+        assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DISPUTED]) == (1, 0)
     assert asked(fleet) == [[machine_id, True]]
     assert [pause["owner"] for pause in queries.pauses(fleet.connection)] == ["release"]
 
     del listed.machines[name]
-    counts = lister.provision(max_disputed=0)
-    assert (counts[Metric.MANAGED], counts[Metric.DISPUTED]) == (0, 0)
+    counts = lister.provision(drift_limit=0)
+    assert (counts[Metric.MACHINES_TOTAL], counts[Metric.DISPUTED]) == (0, 0)
     assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
 
     listed.put(name)  # listings lag behind; and a token is not needed to know it again
@@ -517,7 +517,7 @@ def test_the_updater_takes_no_offence_at_machines_that_leave(
     listed.machines.clear()
     fleet.pass_time(HOUR)
     fleet.sql("UPDATE machine_release SET accepted_at = now()")
-    listed.meanwhile = partial(lister.provision, max_disputed=0)
+    listed.meanwhile = partial(lister.provision, drift_limit=0)
     counts = updater.run(Deadline(clock, 60), "a test")
     assert (counts[Metric.UPDATED], counts[Metric.MISSING]) == (0, 0)
     assert len(tombstones(fleet)) == 1
@@ -566,7 +566,7 @@ def test_what_was_released_cannot_be_kept(fleet: Fleet, lister: Operator, listed
 
 def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """The usual slip of the hand is the wrong one of two ids."""
-    machine_id = device(fleet, api, fleet.silent_machine(silent_for=60))
+    machine_id = device(fleet, api, fleet.unhealthy_machine(silent_for=60))
     (verdict,) = operator.release(machine_id)
     assert verdict.result is Result.REFUSED
     assert len(api.devices()) == 1

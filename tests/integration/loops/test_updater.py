@@ -125,7 +125,7 @@ def test_what_the_provider_says_goes_on_record_and_nothing_else_is_written(
 ) -> None:
     """Rows that are right stay as they are, or a fleet would be rewritten every hour; host keys stay pinned."""
     moved, *others = plant(fleet, listed, 3)
-    fleet.silent_machine()  # of which no listing says anything, and which is too young to be missed
+    fleet.unhealthy_machine()  # of which no listing says anything, and which is too young to be missed
     assert run(listed)[Metric.UPDATED] == 3
     assert [facts(fleet, machine_id) for machine_id in (moved, *others)] == [UP] * 3
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'key', now())", id=moved)
@@ -134,7 +134,7 @@ def test_what_the_provider_says_goes_on_record_and_nothing_else_is_written(
     rest = rows(fleet, *OTHER_TABLES)
     before = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
 
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, moved) == ["r", "192.0.2.1", "fra", "Running"]
     after = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
     assert {machine_id for machine_id in before if before[machine_id] != after[machine_id]} == {moved}
@@ -152,7 +152,7 @@ def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed:
         counts = run(listed, connection=connection)
         assert counts == {
             Metric.UPDATED: 0,
-            Metric.UNSETTLED: 0,
+            Metric.NOT_READY: 0,
             Metric.MISSING: 0,
             Metric.INCOMPLETE: 0,
             Metric.REPAIRED: 0,
@@ -174,7 +174,7 @@ def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, 
 
 
 @pytest.mark.parametrize(
-    "unsettled",
+    "not_ready",
     [
         {"status": ProviderStatus.PROVISIONING},
         {"status": ProviderStatus.STOPPED},
@@ -185,18 +185,18 @@ def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, 
     ids=str,
 )
 def test_an_unsettled_machine_is_looked_for_every_minute(
-    fleet: Fleet, listed: Listed, run: Run, unsettled: dict[str, Any]
+    fleet: Fleet, listed: Listed, run: Run, not_ready: dict[str, Any]
 ) -> None:
     """Somebody waits for it to come up."""
     (machine_id,) = plant(fleet, listed, 1)
-    listed.put(name_of(fleet, machine_id), **unsettled)
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    listed.put(name_of(fleet, machine_id), **not_ready)
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     for asked in (2, 3):
         fleet.pass_time(MINUTE)
-        assert counted(run(listed)) == {"unsettled": 1}
+        assert counted(run(listed)) == {"not_ready": 1}
         assert listed.asked == asked
     listed.put(name_of(fleet, machine_id))
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, machine_id) == UP
     assert counted(run(listed)) == {}
 
@@ -205,7 +205,7 @@ def test_a_machine_of_which_nothing_is_on_record_is_looked_for_at_once(fleet: Fl
     """As the Provisioner leaves it when the provider told nothing at its creation."""
     run(listed)
     (machine_id,) = plant(fleet, listed, 1)
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, machine_id) == UP
 
 
@@ -228,13 +228,13 @@ def test_a_machine_that_may_never_come_up_is_not_waited_for(
 
 def test_a_pass_for_the_unsettled_compares_them_alone(fleet: Fleet, listed: Listed, run: Run) -> None:
     """It reads what it is about, whatever the size of the fleet; the others wait for their hour."""
-    settled, unsettled = plant(fleet, listed, 2)
+    settled, not_ready = plant(fleet, listed, 2)
     run(listed)
-    record(fleet, unsettled, status="Provisioning")
+    record(fleet, not_ready, status="Provisioning")
     listed.put(name_of(fleet, settled), location="fra")
     (last,) = fleet.sql("SELECT listed_at FROM provider_listings")
     connection = Watched(fleet)
-    assert counted(run(listed, connection=connection)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(listed, connection=connection)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, settled) == UP
     assert "facts_of_all" not in connection.ran
     assert fleet.sql("SELECT listed_at FROM provider_listings") == [last]
@@ -272,12 +272,12 @@ def test_a_machine_that_vanishes_is_missing_until_it_is_back(fleet: Fleet, liste
 
 
 def test_a_machine_that_was_just_created_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Listings lag; it stays unsettled, and is looked for again in a minute."""
+    """Listings lag; it stays not_ready, and is looked for again in a minute."""
     (machine_id,) = plant(fleet, listed, 1, age_seconds=0)
     listed.machines.clear()
-    assert counted(run(listed)) == {"unsettled": 1}
+    assert counted(run(listed)) == {"not_ready": 1}
     fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1, "missing": 1}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1, "missing": 1}
     assert facts(fleet, machine_id) == [None, None, None, "Missing"]
 
 
@@ -286,7 +286,7 @@ def test_a_machine_that_was_provided_during_the_listing_is_not_missed(fleet: Fle
     plant(fleet, listed, 1)
     other = Listed()
     listed.meanwhile = lambda: plant(fleet, other, 1)
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     assert fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_status IS NULL") == [[1]]
 
 
@@ -295,7 +295,7 @@ def test_machines_of_another_provider_are_not_touched(fleet: Fleet, listed: List
     plant(fleet, listed, 1)
     other = fleet.provided_machine("equinix")
     fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, other) == [None] * 4
     run(listed)
     assert listed.asked == 1
@@ -311,7 +311,7 @@ def test_a_list_that_somebody_edits_is_followed(fleet: Fleet, run: Run) -> None:
     machine_id = fleet.provided_machine()
     fleet.sql("UPDATE machine_provided SET provider_id = 'a'")
     fleet.pass_time(HOUR)
-    assert counted(run(provider)) == {"updated": 1, "unsettled": 1}
+    assert counted(run(provider)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, machine_id) == [None, "192.0.2.97", None, "Running"]
     names.remove("a")
     fleet.pass_time(HOUR)
@@ -334,7 +334,7 @@ def test_devices_are_followed_from_their_creation_to_their_end(
         machines.append(fleet.provided_machine("equinix"))
         fleet.sql("UPDATE machine_provided SET provider_id = :d WHERE machine_id = :id", d=device.id, id=machines[-1])
     fleet.pass_time(HOUR)
-    assert counted(run(provider)) == {"updated": 3, "unsettled": 3}
+    assert counted(run(provider)) == {"updated": 3, "not_ready": 3}
     assert facts(fleet, machines[0]) == [reservation, devices[0].address, "da", "Running"]
     api.fail(devices[1].id)
     api.forget(devices[2].id)
@@ -584,7 +584,7 @@ def killed(fleet: Fleet, when: str, statement: str, nth: int = 1) -> Watched:
 
 
 def test_a_pass_that_dies_between_two_chunks_is_made_again(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """What was written stays; what was not must not wait for an hour, although no machine is unsettled."""
+    """What was written stays; what was not must not wait for an hour, although no machine is not_ready."""
     plant_many(fleet, listed)
     with pytest.raises(Killed):
         run(listed, connection=killed(fleet, "before", "write_facts", 2))
@@ -611,13 +611,13 @@ def test_a_machine_that_is_gone_from_the_bmdb_is_passed_over(fleet: Fleet, liste
     listed.meanwhile = lambda: fleet.sql(
         f"DELETE FROM machine_due WHERE machine_id = '{gone}'; DELETE FROM machine_provided WHERE machine_id = '{gone}'"
     )
-    assert counted(run(listed)) == {"updated": 1, "unsettled": 2}
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 2}
     assert facts(fleet, kept) == UP
 
 
 def test_machines_of_any_kind_are_updated_alike(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Also while somebody works on them: what is on record of them is no tag that decides what they need."""
-    machines: list[UUID] = [fleet.provided_machine(), fleet.started_machine(), fleet.silent_machine()]
+    machines: list[UUID] = [fleet.provided_machine(), fleet.started_machine(), fleet.unhealthy_machine()]
     for machine_id in machines:
         listed.put(name_of(fleet, machine_id))
     assert run(listed)[Metric.UPDATED] == 3

@@ -238,7 +238,7 @@ def test_a_statement_is_planned_once_for_a_connection(fleet: Fleet) -> None:
     """Planning a claim takes five times as long as running one that finds nothing."""
     session = fleet.open_session()
     for _ in range(10):
-        session.poke()
+        session.renew()
     driver = fleet.connection._connected()
     plans = driver.run(
         "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%UPDATE sessions%'"

@@ -102,7 +102,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
     """now() is the start of the transaction, which may lie before a deadline that has long passed."""
     session, held = held_for_a_moment(fleet)
     begins: list[Callable[[], object]] = [
-        session.poke,
+        session.renew,
         lambda: work.claim(session, START, PROVIDER, 1),
         lambda: work.start_work(session, Process.ACCESS, held.machine_id),
     ]
@@ -143,7 +143,7 @@ def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -
     session, held = held_for_a_moment(fleet, 2 * MOMENT)
 
     def unit() -> None:
-        session.poke()
+        session.renew()
         fleet.wait_until_dead(session)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(fleet.open_session).result(timeout=20)

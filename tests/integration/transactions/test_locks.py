@@ -151,7 +151,7 @@ class Case:
 
     def given_up(self) -> None:
         """Let it be in quarantine."""
-        self.machine_id = self.fleet.silent_machine(silent_for=2 * HOUR)
+        self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         self._agent()
         remediation.quarantine(self._session, dict.fromkeys(claimed(self._session, Process.RECOVERY), "?"))
         self._hold_up()
@@ -171,14 +171,14 @@ class Case:
 
     def recovering(self) -> None:
         """Let it be taken for recovery."""
-        self.machine_id = self.fleet.silent_machine(silent_for=2 * HOUR)
+        self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         self._agent()
         (self.held,) = claimed(self._session, Process.RECOVERY)
         self._hold_up()
 
     def awaited(self) -> None:
         """Let it be taken for an agent start, after a recovery from which it did not come back."""
-        self.machine_id = self.fleet.silent_machine(silent_for=2 * HOUR)
+        self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         work.finish_recovery(
             self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, rebooted=False
         )

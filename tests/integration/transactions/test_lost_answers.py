@@ -181,10 +181,10 @@ def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: Breakin
 
 @either
 def test_a_sign_of_life_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
-    """A poke may run twice; giving up at the first passing error was a mistake of the predecessor."""
+    """A renew may run twice; giving up at the first passing error was a mistake of the predecessor."""
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '5 seconds'")
     breaking.lose(lost)
-    session.poke()
+    session.renew()
     assert fleet.sql("SELECT deadline > clock_timestamp() + interval '1 minute' FROM sessions") == [[True]]
 
 

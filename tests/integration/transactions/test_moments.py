@@ -138,7 +138,7 @@ def test_the_lock_of_one_who_is_just_being_kept_alive_is_not_free(fleet: Fleet, 
     with ThreadPoolExecutor(1) as pool:
 
         def unit() -> Any:
-            holder.poke()
+            holder.renew()
             fleet.wait_until_dead(holder)
             taken = pool.submit(provisioning.take_lock, session, PROVIDER)
             fleet.wait_until_blocked()
@@ -241,7 +241,7 @@ def test_a_machine_that_did_not_come_back_and_is_locked_is_passed_over(fleet: Fl
 
 def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session: Session) -> None:
     """The other date may be left from before; who looked at it too would change the row twice in one statement."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_due SET recover_at = now() - interval '1 minute'")
     assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [machine_id]
     (deadline,) = fleet.sql("SELECT deadline FROM sessions WHERE session_id = :id", id=session.session_id)[0]

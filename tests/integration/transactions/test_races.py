@@ -54,7 +54,7 @@ def gated_claim(fleet: Fleet, process: Process, limit: int = 10) -> Iterator[Fut
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Process) -> None:
     """The history is the witness: on each machine, every start is followed by the end of that same work."""
-    machines = [fleet.provided_machine() if process is START else fleet.silent_machine() for _ in range(3)]
+    machines = [fleet.provided_machine() if process is START else fleet.unhealthy_machine() for _ in range(3)]
 
     def worker(number: int) -> int:
         session = fleet.open_session(connection=fleet.connect())
@@ -150,7 +150,7 @@ def test_a_machine_that_was_released_meanwhile_is_not_put_off(own_fleet: Fleet) 
 @pytest.mark.parametrize(("first", "second"), [(Process.ACCESS, START), (Process.ACCESS, RECOVER)])
 def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Process, second: Process) -> None:
     """While the first is still committing the claim passes the machine over, and afterwards it is locked."""
-    machine_id = fleet.provided_machine() if second is START else fleet.silent_machine()
+    machine_id = fleet.provided_machine() if second is START else fleet.unhealthy_machine()
     other = fleet.open_session(connection=fleet.connect())
     session = fleet.open_session()
 

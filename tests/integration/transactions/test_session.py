@@ -31,7 +31,7 @@ def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> 
     clock.now += 50
     fleet.pass_time(50)
     assert session.left() == 10
-    session.poke()
+    session.renew()
     assert session.left() == 60
     left = "SELECT extract(epoch FROM deadline - clock_timestamp()) FROM sessions"
     assert 59 < float(fleet.sql(left)[0][0]) <= 60
@@ -39,17 +39,17 @@ def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> 
 
 def test_a_session_is_poked_well_before_its_deadline(fleet: Fleet) -> None:
     """Two signs of life may be lost before work is."""
-    assert fleet.open_session(seconds=60).poke_interval == 20
+    assert fleet.open_session(seconds=60).renew_interval == 20
 
 
-@pytest.mark.parametrize("call", ["poke", "claim", "start_work"])
+@pytest.mark.parametrize("call", ["renew", "claim", "start_work"])
 def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
     """No later call of it can succeed, also when nobody has swept it up yet."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     fleet.pass_time(3600)
     calls: dict[str, Callable[[], object]] = {
-        "poke": session.poke,
+        "renew": session.renew,
         "claim": lambda: work.claim(session, START, PROVIDER, 1),
         "start_work": lambda: work.start_work(session, Process.ACCESS, machine_id),
     }
@@ -90,7 +90,7 @@ def test_a_dead_session_can_end_nothing(fleet: Fleet, swept: bool) -> None:
 
 def test_a_dead_session_can_end_no_recovery(fleet: Fleet) -> None:
     """The tags that a finished recovery drops may be the new agent's."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY)
     fleet.pass_time(3600)
@@ -208,7 +208,7 @@ def test_a_closing_session_tells_what_is_still_due_and_since_when(fleet: Fleet) 
     fleet.started_machine()
     backlog = fleet.open_session().close(START, PROVIDER)
     assert backlog.count == 3
-    assert 500 <= backlog.oldest_wait_seconds < 510
+    assert 500 <= backlog.oldest_due_age_seconds < 510
     assert fleet.open_session().close() == Backlog(0, 0.0)
     claimed(fleet.open_session(), START)
     assert fleet.open_session().close(START, PROVIDER) == Backlog(0, 0.0)

@@ -106,7 +106,7 @@ def test_one_who_gives_up_waiting_for_an_answer_waits_for_the_commit(fleet: Flee
 
 def test_a_step_that_is_recorded_late_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
     """Else one reboot counts as two, and the machine is in quarantine too early."""
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     way.lose("late")
     assert attempt(session, held) == [held]
@@ -126,7 +126,7 @@ def test_what_does_not_end_is_neither_begun_nor_given_up(
     }
     with pytest.raises(CommitUnknown):
         begins[begin]()
-    calls: list[Callable[[], object]] = [hasty.poke, begins["claim"], hasty.close]
+    calls: list[Callable[[], object]] = [hasty.renew, begins["claim"], hasty.close]
     for call in calls:
         with pytest.raises(CommitUnknown, match="has not come to its end yet"):
             call()
@@ -219,7 +219,7 @@ class Standby:
     def _commit(self) -> None:
         with administrator(self._fleet.settings) as connection:
             while not self._over.is_set():
-                connection.run("INSERT INTO recovery_looks VALUES (gen_random_uuid(), now())")
+                connection.run("INSERT INTO recovery_snapshots VALUES (gen_random_uuid(), now())")
 
     def wait_for_waiting(self, commits: int) -> None:
         """Wait until so many commits wait."""
@@ -237,7 +237,7 @@ class Standby:
 def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postgres: Postgres, what: str) -> None:
     """The real thing: written at the server, seen by nobody, and committed when the standby answers."""
     fleet, left = own_fleet, threading.Event()
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     with BreakingConnection(fleet.settings) as way:
         session = fleet.open_session(connection=fleet.connect(way.settings))
         held = [] if what == "claim" else claimed(session, RECOVER)
@@ -276,7 +276,7 @@ def test_what_still_waits_for_a_machine_is_fenced_off(fleet: Fleet, session: Ses
     way.leave(fleet.wait_until_blocked)
     with pytest.raises(CommitUnknown):
         work.start_work(session, Process.ACCESS, machine_id)
-    session.poke()
+    session.renew()
     fleet.connection.script("COMMIT")
     fleet.wait_until_idle()
     assert fleet.holders(machine_id) == []
@@ -310,7 +310,7 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
 
 def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
     """It holds its session already, so it is waited for."""
-    machine_id = fleet.silent_machine()
+    machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     (held,) = claimed(session, RECOVER)
     left = threading.Event()
@@ -340,7 +340,7 @@ def _claim(fleet: Fleet, session: Session) -> Callable[[], object]:
 
 
 def _claim_recovery(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     return lambda: work.claim(session, RECOVER, PROVIDER, 1).work
 
 
@@ -359,19 +359,19 @@ def _end(end: End) -> Callable[[Fleet, Session], Callable[[], object]]:
 
 
 def _attempt(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     return lambda: attempt(session, held)
 
 
 def _quarantine(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     return lambda: remediation.quarantine(session, {held: "enough"})
 
 
 def _spare(fleet: Fleet, session: Session) -> Callable[[], object]:
-    fleet.silent_machine()
+    fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     return lambda: remediation.spare(session, {held: remediation.Spared("its agent reports again", recovered=True)})
 
@@ -439,7 +439,7 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "quarantine": _quarantine,
     "spare": _spare,
     "record_ssh_outages": lambda _, session: lambda: suspension.record_outages(session, PROVIDER, {"": "none answers"}),
-    "hold_recovery": lambda _, session: lambda: suspension.record(session, PROVIDER, {"": "many are silent"}),
+    "suspend_recovery": lambda _, session: lambda: suspension.record(session, PROVIDER, {"": "many are silent"}),
     "intend": _intend,
     "provide": _provide,
     "forget_intent": _forget_intent,
@@ -447,7 +447,7 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "ask_release": _ask_release,
     "withdraw_release": _withdraw_release,
     "write_facts": _write_facts,
-    "poke_session": lambda _, session: session.poke,
+    "renew_session": lambda _, session: session.renew,
 }
 
 TRANSACTIONS = (_depart, _ask_release, _withdraw_release)

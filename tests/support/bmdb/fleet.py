@@ -116,7 +116,7 @@ class Fleet:
         )
         return machine_id
 
-    def silent_machine(self, silent_for: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
+    def unhealthy_machine(self, silent_for: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
         """Return a machine whose agent sent its last heartbeat so many seconds ago."""
         machine_id = self.started_machine(started_ago)
         self.sql(
@@ -142,7 +142,7 @@ class Fleet:
             self.connection.run("lock_due", machine_ids=[machine_id])
             for statement in statements:
                 self.connection.script(statement)
-            self.connection.run("rearm", machine_ids=[machine_id])
+            self.connection.run("reschedule", machine_ids=[machine_id])
 
         self.connection.transact(unit)
 

@@ -21,7 +21,7 @@ SHEPHERD = (*LOOPS, Process.ACCESS)
 UNIT = 600
 """Seconds. Everything lasts whole units, so that nothing is just about to happen while a step takes its time."""
 FIRST_HEARTBEAT_SECONDS = 30 * UNIT
-SILENCE_SECONDS = 10 * UNIT
+HEARTBEAT_TIMEOUT_SECONDS = 10 * UNIT
 GRACE_SECONDS = 5 * UNIT
 
 
@@ -33,7 +33,7 @@ class Machine:
     started_at: int | None = None
     """When the present agent was started."""
     heartbeat_at: int | None = None
-    settled_at: int = 0
+    boot_wait_until: int = 0
     """When it should be up after its last reboot."""
     awaited_since: int | None = None
     """When it was told to come back, by a recovery or an operator; None: it did, or was not."""
@@ -86,7 +86,7 @@ class Model:
     pauses: list[Pause] = field(default_factory=list)
     holds: dict[str, int | None] = field(default_factory=dict)
     """Where recovery was held back, and when that ended; '' is everywhere."""
-    looked_at: int | None = None
+    taken_at: int | None = None
     """When the Recoverer looked last."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """From when to when it did not look for long."""
@@ -105,7 +105,7 @@ class Model:
         """Return whether the deadline lies ahead."""
         return self.sessions[session].deadline > self.now
 
-    def poke(self, session: int) -> None:
+    def renew(self, session: int) -> None:
         """Move the deadline ahead, unless it has passed."""
         self._require(session)
         self.sessions[session].deadline = self.now + self.sessions[session].seconds
@@ -143,7 +143,7 @@ class Model:
             return "nobody_works_twice_on_a_machine"
         if any(self._in_force(pause, number, process) for pause in self.pauses):
             return "a_paused_machine_is_not_touched"
-        if backoff_until > self.now or (self._given_time(machine) if not_back else machine.settled_at > self.now):
+        if backoff_until > self.now or (self._given_time(machine) if not_back else machine.boot_wait_until > self.now):
             return "a_machine_is_left_alone_as_long_as_was_said"
         if process is machine.needs is Process.RECOVERY and self._heard(machine):
             return "no_healthy_machine_is_rebooted"
@@ -201,11 +201,11 @@ class Model:
             found.started_at, found.heartbeat_at, found.awaited_since = self.now, None, None
         return ended
 
-    def recovered(self, session: int, machine: int, settle_seconds: int) -> bool:
+    def recovered(self, session: int, machine: int, boot_wait_seconds: int) -> bool:
         """End a recovery as done."""
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
-            self.machines[machine].settled_at = self.now + settle_seconds
+            self.machines[machine].boot_wait_until = self.now + boot_wait_seconds
             self._called_back(self.machines[machine])
         return ended
 
@@ -277,9 +277,9 @@ class Model:
     def look(self, session: int) -> None:
         """Look at the machines, which ends a time in which nobody did."""
         self._require(session)
-        if self.looked_at is not None:
-            self.gaps.append((self.looked_at, self.now))
-        self.looked_at = self.now
+        if self.taken_at is not None:
+            self.gaps.append((self.taken_at, self.now))
+        self.taken_at = self.now
 
     def swept(self) -> Model:
         """Return what would be if somebody opened a session now."""
@@ -328,7 +328,7 @@ class Model:
 
     def _heard(self, machine: Machine) -> bool:
         """Return whether the agent was heard, or could not be heard, lately; or is still expected to begin."""
-        patience = SILENCE_SECONDS if machine.reported else FIRST_HEARTBEAT_SECONDS
+        patience = HEARTBEAT_TIMEOUT_SECONDS if machine.reported else FIRST_HEARTBEAT_SECONDS
         last = max(machine.started_at or 0, machine.heartbeat_at or 0)
         for location in {"", machine.location or ""} & self.holds.keys():
             ended_at = self.holds[location]
@@ -337,7 +337,7 @@ class Model:
 
     def _unseen(self, last: int, patience: int) -> bool:
         """Return whether silence since *last* says little, because nobody looked for long after or about then."""
-        gaps = self.gaps if self.looked_at is None else [*self.gaps, (self.looked_at, self.now)]
+        gaps = self.gaps if self.taken_at is None else [*self.gaps, (self.taken_at, self.now)]
         for began, ended in gaps:
             doubt = min(patience, 0.6 * (ended - began) + 0.15 * patience)
             if ended - began + doubt > patience and ended + doubt > self.now and last > began - doubt:

@@ -55,7 +55,7 @@ WHERE p.provider = :provider
 _AGENT_START = """
     AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
     AND NOT EXISTS (SELECT 1 FROM machine_rebooted m WHERE m.machine_id = p.machine_id
-                    AND m.settled_at > clock_timestamp())
+                    AND m.boot_wait_until > clock_timestamp())
 """
 
 
@@ -78,7 +78,7 @@ def _in_doubt(minutes: int, unless: str) -> str:
                         FROM (
                             SELECT provider, began_at, ended_at FROM recovery_gaps
                             UNION ALL
-                            SELECT provider, looked_at, clock_timestamp() FROM recovery_looks
+                            SELECT provider, taken_at, clock_timestamp() FROM recovery_snapshots
                         ) AS y
                     ) AS g
                     WHERE g.provider = p.provider
@@ -89,7 +89,7 @@ def _in_doubt(minutes: int, unless: str) -> str:
 
 
 _HELD_SINCE = """EXISTS (
-    SELECT 1 FROM recovery_holds x
+    SELECT 1 FROM recovery_suspensions x
     WHERE x.provider = p.provider
         AND (x.location = '' OR x.location = p.provider_location)
         AND coalesce(x.ended_at, 'infinity') > g.began_at - g.doubt
@@ -99,7 +99,7 @@ _HEARD_SINCE = """EXISTS (
     WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at > g.began_at - g.doubt
 )"""
 _NOT_YET_OVERDUE = """w.awaited_until > g.began_at OR EXISTS (
-    SELECT 1 FROM recovery_holds x
+    SELECT 1 FROM recovery_suspensions x
     WHERE x.provider = p.provider
         AND (x.location = '' OR x.location = p.provider_location)
         AND x.ended_at > w.asked_at
@@ -127,7 +127,7 @@ _RECOVERY = f"""
                         AND h.agent_heartbeat_at > clock_timestamp() - interval '10 minutes'
                 )
                 AND NOT EXISTS (
-                    SELECT 1 FROM recovery_holds x
+                    SELECT 1 FROM recovery_suspensions x
                     WHERE x.provider = p.provider
                         AND (x.location = '' OR x.location = p.provider_location)
                         AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '10 minutes'
@@ -135,7 +135,7 @@ _RECOVERY = f"""
                 {_in_doubt(10, f"{_HEARD_SINCE} OR {_HELD_SINCE}")}
                 ELSE a.agent_started_at <= clock_timestamp() - interval '30 minutes'
                 AND NOT EXISTS (
-                    SELECT 1 FROM recovery_holds x
+                    SELECT 1 FROM recovery_suspensions x
                     WHERE x.provider = p.provider
                         AND (x.location = '' OR x.location = p.provider_location)
                         AND coalesce(x.ended_at, 'infinity') > clock_timestamp() - interval '30 minutes'
@@ -156,7 +156,7 @@ _RECOVERY = f"""
                     AND b.last_interval_seconds IS NOT NULL
             )
             AND NOT EXISTS (
-                SELECT 1 FROM recovery_holds x
+                SELECT 1 FROM recovery_suspensions x
                 WHERE x.provider = p.provider
                     AND (x.location = '' OR x.location = p.provider_location)
                     AND coalesce(x.ended_at, 'infinity')

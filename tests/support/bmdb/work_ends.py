@@ -31,7 +31,7 @@ class End:
 
     def due_machine(self, fleet: Fleet) -> UUID:
         """Plant a machine that is due for the process."""
-        return fleet.silent_machine() if self.process is Process.RECOVERY else fleet.provided_machine()
+        return fleet.unhealthy_machine() if self.process is Process.RECOVERY else fleet.provided_machine()
 
 
 def _finish_agent_start(session: Session, held: Sequence[work.Work]) -> set[UUID]:

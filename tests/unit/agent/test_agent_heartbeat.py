@@ -43,4 +43,4 @@ def test_a_delivery_ends_the_growth() -> None:
 def test_after_an_outage_the_agent_reports_before_its_machine_is_taken_for_silent() -> None:
     """Else an outage of the endpoint would end with a reboot of the fleet."""
     longest = pause_after(1e9, interval({}), delivered=False)
-    assert longest * 1.5 < RecovererSettings.model_fields["silence_seconds"].default
+    assert longest * 1.5 < RecovererSettings.model_fields["heartbeat_timeout_seconds"].default

@@ -12,11 +12,11 @@ from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions, providers
 from shepherd_core.settings.functions import (
     BmdbSettings,
+    HealthSettings,
     InitializerSettings,
     ProvisionerSettings,
     RecovererSettings,
     Settings,
-    SilenceSettings,
     load,
 )
 from shepherd_core.settings.providers import EquinixSettings, StaticSettings
@@ -125,13 +125,13 @@ def test_what_was_never_filled_in_is_refused(monkeypatch: pytest.MonkeyPatch, na
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "86401", "soon"])
 def test_seconds_are_a_time_of_at_most_a_day(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """What is no time would make a wait that never ends, or a loop that never waits."""
-    given(monkeypatch, SILENCE_SECONDS=value)
-    (fault,) = faults(SilenceSettings)
-    assert fault.startswith(f"SHEPHERD_SILENCE_SECONDS is '{value}': ")
+    given(monkeypatch, HEARTBEAT_TIMEOUT_SECONDS=value)
+    (fault,) = faults(HealthSettings)
+    assert fault.startswith(f"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS is '{value}': ")
 
 
 @pytest.mark.parametrize(
-    "name", ["BACKOFF_EXPONENT", "SETTLE_SECONDS", "BACKOFF_INITIAL_SECONDS", "CONCURRENCY", "SESSION_SECONDS"]
+    "name", ["BACKOFF_EXPONENT", "BOOT_WAIT_SECONDS", "BACKOFF_INITIAL_SECONDS", "CONCURRENCY", "SESSION_SECONDS"]
 )
 def test_no_number_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Comparisons with it are all false, so it would slip through ranges that are checked the other way round."""
@@ -164,7 +164,7 @@ def test_the_defaults_are_those_of_the_domain(monkeypatch: pytest.MonkeyPatch) -
     assert (initializer.agent_path, initializer.ssh_user) == ("/root/agent", "root")
     assert isinstance(recoverer, RecovererSettings)
     assert recoverer.backoff == Backoff(60, 3600, 1.2)
-    assert (recoverer.first_heartbeat_seconds, recoverer.silence_seconds) == (1800, 600)
+    assert (recoverer.startup_timeout_seconds, recoverer.heartbeat_timeout_seconds) == (1800, 600)
 
 
 def test_settings_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:

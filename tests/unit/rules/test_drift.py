@@ -18,7 +18,7 @@ from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 YOUNG, FRESH = 600, 3600
 """Seconds; not those of the code, which must not change unnoticed."""
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
-LIMITS = PlanLimits(max_machines=0, chunk=20, max_disputed=1000, assimilate=False, forget_seconds=3600)
+LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=1000, assimilate=False, forget_seconds=3600)
 
 
 def uuid(number: int) -> UUID:
@@ -412,7 +412,7 @@ def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
     ledger = Ledger(provided=(known(asked_seconds=9, released_seconds=1),))
     there = plan(listed(), CAPACITY, ledger=ledger, max_machines=1)
     assert (there.managed, there.create, there.depart) == (1, (), ())
-    gone = plan(CAPACITY, ledger=ledger, max_machines=1, max_disputed=0)
+    gone = plan(CAPACITY, ledger=ledger, max_machines=1, drift_limit=0)
     assert (gone.managed, len(gone.create), gone.depart) == (0, 1, ledger.provided)
 
 

@@ -15,7 +15,7 @@ from shepherd_core.domain.machine import INVALID, Availability, Machine, Provide
 from shepherd_core.domain.records import Intent, Ledger, Provided
 from shepherd_core.rules.provisioning import Creation, Plan, PlanLimits, make_plan
 
-LIMITS = PlanLimits(max_machines=0, chunk=20, max_disputed=3, assimilate=False, forget_seconds=3600)
+LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=3, assimilate=False, forget_seconds=3600)
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 
@@ -154,12 +154,12 @@ def test_machines_that_the_provider_says_are_gone_are_set_aside_and_stop_nobody(
     """Somebody terminated them. There is no doubt which side is right, so any number of them explains itself."""
     ledger = Ledger(provided=tuple(known(f"gone {number}", number) for number in range(5)))
     listing = [replace(GONE, provider_id=provided.provider_id) for provided in ledger.provided]
-    found = plan(*listing, capacity("r"), ledger=ledger, max_disputed=1)
+    found = plan(*listing, capacity("r"), ledger=ledger, drift_limit=1)
     assert found.set_aside == ledger.provided
     assert len(found.differences) == 5
     assert created(found) == ["r"]
     with pytest.raises(DriftLimitExceeded):
-        plan(*listing, ledger=ledger, max_disputed=0)  # every difference
+        plan(*listing, ledger=ledger, drift_limit=0)  # every difference
 
 
 def test_a_machine_that_the_provider_says_is_gone_stays_set_aside() -> None:
@@ -204,13 +204,13 @@ def test_machines_that_were_set_aside_before_stop_nobody() -> None:
     with pytest.raises(DriftLimitExceeded):
         plan(*listing, capacity_left, ledger=replace(ledger, provided=(*ledger.provided, new[3])))
     with pytest.raises(DriftLimitExceeded):
-        plan(*listing, ledger=Ledger(provided=(known("a", 99), gone[0])), max_disputed=0)
+        plan(*listing, ledger=Ledger(provided=(known("a", 99), gone[0])), drift_limit=0)
 
 
 def test_quarantined_machines_that_are_missing_stop_nobody() -> None:
     """What is broken goes missing more often than the rest, and no loop touches it anyway."""
     gone = tuple(replace(known(f"m{number}", number), quarantined=True) for number in range(5))
-    found = plan(ledger=Ledger(gone), max_disputed=1)
+    found = plan(ledger=Ledger(gone), drift_limit=1)
     assert (len(found.differences), found.set_aside) == (5, ())
 
 
@@ -238,7 +238,7 @@ def test_a_machine_that_is_still_missing_is_not_set_aside_again() -> None:
 def test_a_machine_that_is_back_is_taken_back(machine: Machine) -> None:
     """What the Provisioner set aside, nobody else lets go."""
     aside = known("a", 1, set_aside=True)
-    assert plan(machine, ledger=Ledger(provided=(aside, known("b", 2))), max_disputed=1).take_back == (aside,)
+    assert plan(machine, ledger=Ledger(provided=(aside, known("b", 2))), drift_limit=1).take_back == (aside,)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_machine_that_is_back_is_taken_back(machine: Machine) -> None:
 @pytest.mark.parametrize("assimilate", [False, True])
 def test_a_failed_machine_is_no_difference(listing: tuple[Machine, ...], ledger: Ledger, assimilate: bool) -> None:
     """Providers give machines up and clean them away as they like; that says nothing about the others."""
-    found = plan(*listing, ledger=ledger, max_disputed=0, assimilate=assimilate)
+    found = plan(*listing, ledger=ledger, drift_limit=0, assimilate=assimilate)
     assert found == Plan(managed=len(ledger.provided))
 
 
@@ -266,7 +266,7 @@ def test_failed_capacity_is_not_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fleet", "max_disputed", "tolerated"),
+    ("fleet", "drift_limit", "tolerated"),
     [
         (10, 0, 0),  # any difference stops the pass
         (1000, 0, 0),  # also in a large fleet
@@ -277,15 +277,15 @@ def test_failed_capacity_is_not_used() -> None:
         (1000, 3, 10),
     ],
 )
-def test_more_differences_than_are_tolerated_stop_the_pass(fleet: int, max_disputed: int, tolerated: int) -> None:
+def test_more_differences_than_are_tolerated_stop_the_pass(fleet: int, drift_limit: int, tolerated: int) -> None:
     """A wrong project, prefix or database shows as many differences at once; then nothing may be touched."""
     provided = tuple(known(f"m{number}", number) for number in range(fleet))
     listing = [in_use(each.provider_id) for each in provided]
     strangers = [in_use(f"stranger-{number}") for number in range(tolerated + 1)]
     ledger = Ledger(provided=provided)
-    assert len(plan(*listing, *strangers[1:], ledger=ledger, max_disputed=max_disputed).differences) == tolerated
+    assert len(plan(*listing, *strangers[1:], ledger=ledger, drift_limit=drift_limit).differences) == tolerated
     with pytest.raises(DriftLimitExceeded) as caught:
-        plan(*listing, *strangers, ledger=ledger, max_disputed=max_disputed)
+        plan(*listing, *strangers, ledger=ledger, drift_limit=drift_limit)
     assert len(caught.value.differences) == tolerated + 1
 
 
@@ -309,15 +309,13 @@ def test_an_empty_listing_of_a_fleet_stops_the_pass() -> None:
 def test_a_machine_that_carries_a_known_token_is_adopted() -> None:
     """The pass that created it died before it could say so."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7)
-    assert plan(machine, ledger=Ledger(intents=(intent,)), max_disputed=0) == Plan(
-        adopt=((intent, machine),), managed=1
-    )
+    assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0) == Plan(adopt=((intent, machine),), managed=1)
 
 
 def test_a_machine_that_failed_is_adopted_too() -> None:
     """Nobody would know of it otherwise, and it occupies capacity."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7, failed=True)
-    assert plan(machine, ledger=Ledger(intents=(intent,)), max_disputed=0).adopt == ((intent, machine),)
+    assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0).adopt == ((intent, machine),)
 
 
 def test_a_token_of_nobody_makes_no_adoption() -> None:
@@ -480,7 +478,7 @@ def test_unknown_machines_are_assimilated_only_when_that_is_switched_on() -> Non
     """It makes every machine of the project ours."""
     stranger = in_use("a")
     assert plan(stranger).assimilate == ()
-    assert plan(stranger, assimilate=True, max_disputed=0) == Plan(assimilate=(stranger,), managed=1)
+    assert plan(stranger, assimilate=True, drift_limit=0) == Plan(assimilate=(stranger,), managed=1)
 
 
 def test_assimilation_keeps_to_the_limit_and_counts_towards_it() -> None:
@@ -529,7 +527,7 @@ _limits = st.builds(
     PlanLimits,
     max_machines=st.integers(0, 8),
     chunk=st.integers(1, 5),
-    max_disputed=st.just(1000),
+    drift_limit=st.just(1000),
     assimilate=st.booleans(),
     forget_seconds=st.just(3600.0),
 )

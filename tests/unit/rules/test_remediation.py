@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
 EVERYTHING = frozenset(Capability)
-LADDER = parse_policy("reboot:3,power-cycle:2,quarantine")
+REMEDIATION_POLICY = parse_policy("reboot:3,power-cycle:2,quarantine")
 
 
 def at(seconds: float) -> datetime:
@@ -34,7 +34,9 @@ def taken(*steps: str, failed: str | None = None, every: float = HOUR) -> list[P
 
 
 def move(
-    attempts: Sequence[PastAttempt], ladder: Sequence[Step] = LADDER, can: frozenset[Capability] = EVERYTHING
+    attempts: Sequence[PastAttempt],
+    ladder: Sequence[Step] = REMEDIATION_POLICY,
+    can: frozenset[Capability] = EVERYTHING,
 ) -> NextStep:
     """Return what is next long after these attempts."""
     return next_step(ladder, can, "closet", attempts, at(1000 * HOUR))
@@ -87,13 +89,13 @@ def test_what_is_no_ladder_is_refused_in_words(text: str, wanted: str) -> None:
 
 def test_the_ladder_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told with its fault beside all the others; the waits that it does not name are settings too."""
-    for name, value in {"BMDB_HOST": "db", "PROVIDER": "redfish", "LADDER": "reboot:2,quarantine"}.items():
+    for name, value in {"BMDB_HOST": "db", "PROVIDER": "redfish", "REMEDIATION_POLICY": "reboot:2,quarantine"}.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
     monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "60")
     (settings,) = load(RecovererSettings)
     assert settings.rungs[0] == Step(StepName.REBOOT, 2, Timeouts(settle=120, grace=60, cooldown=600))
-    monkeypatch.setenv("SHEPHERD_LADDER", "kick")
-    with pytest.raises(ConfigError, match="SHEPHERD_LADDER is 'kick': Value error, 'kick' is no step"):
+    monkeypatch.setenv("SHEPHERD_REMEDIATION_POLICY", "kick")
+    with pytest.raises(ConfigError, match="SHEPHERD_REMEDIATION_POLICY is 'kick': Value error, 'kick' is no step"):
         load(RecovererSettings)
 
 
@@ -148,16 +150,16 @@ def test_attempts_that_failed_count_once_in_the_time_that_each_is_given() -> Non
 def test_an_attempt_that_died_counts_and_is_waited_for_but_not_repeated() -> None:
     """Perhaps the machine is booting, or being installed: a second time would break it."""
     died = [PastAttempt("reboot", at(0))]
-    found = next_step(LADDER, EVERYTHING, "closet", died, at(1799))
+    found = next_step(REMEDIATION_POLICY, EVERYTHING, "closet", died, at(1799))
     assert (found.rung.step, found.concludes) == (StepName.REBOOT, True)
-    later = next_step(LADDER, EVERYTHING, "closet", died, at(1800))
+    later = next_step(REMEDIATION_POLICY, EVERYTHING, "closet", died, at(1800))
     assert (later.rung.step, later.number, later.concludes) == (StepName.REBOOT, 2, False)
 
 
 def test_a_quarantine_that_died_is_repeated() -> None:
     """It has no effect outside."""
     attempts = [*taken(*["reboot"] * 3, *["power-cycle"] * 2), PastAttempt("quarantine", at(999 * HOUR))]
-    found = next_step(LADDER, EVERYTHING, "closet", attempts, at(999 * HOUR + 1))
+    found = next_step(REMEDIATION_POLICY, EVERYTHING, "closet", attempts, at(999 * HOUR + 1))
     assert (found.rung.step, found.concludes) == (StepName.QUARANTINE, False)
     assert found.told == "still silent after reboot 3 times, power-cycle 2 times"
 

@@ -2,7 +2,7 @@
 Sessions: what makes a worker alive to the others.
 
 Whatever a function does to machines it does in a session. A session is alive
-until its deadline, which ``poke`` moves ahead; when it dies, its work is free
+until its deadline, which ``renew`` moves ahead; when it dies, its work is free
 for others, and nothing that it began can be committed any more.
 
 If the answer to a statement of the session is lost, that statement may still be
@@ -42,7 +42,7 @@ class Backlog:
 
     count: int = 0
     """Machines, counted to 1,000 at most; some may turn out to need nothing when they are looked at."""
-    oldest_wait_seconds: float = 0.0
+    oldest_due_age_seconds: float = 0.0
 
 
 class Session:
@@ -97,15 +97,15 @@ class Session:
         raise AssertionError  # the second round returns or raises
 
     @property
-    def poke_interval(self) -> float:
+    def renew_interval(self) -> float:
         """Return the seconds after which the session should be poked: a third of its life."""
         return self._seconds / 3
 
     def left(self) -> float:
-        """Return the seconds of life that are left without a poke, never too many. Safe from any thread."""
+        """Return the seconds of life that are left without a renew, never too many. Safe from any thread."""
         return self._end - self._clock.monotonic()
 
-    def poke(self) -> None:
+    def renew(self) -> None:
         """
         Give a sign of life. May run twice.
 
@@ -113,7 +113,7 @@ class Session:
             SessionExpired: too late.
         """
         began = self._clock.monotonic()
-        if not self.run("poke_session"):
+        if not self.run("renew_session"):
             raise SessionExpired
         self._end = began + self._seconds
 
@@ -212,9 +212,9 @@ class Session:
         def wait() -> T:
             while True:
                 try:
-                    result, error = outcome.get(timeout=self.poke_interval)
+                    result, error = outcome.get(timeout=self.renew_interval)
                 except Empty:
-                    self.poke()
+                    self.renew()
                     continue
                 if error is not None:
                     raise error

@@ -43,7 +43,7 @@ WITH held AS (
 )
 UPDATE sessions SET fence = :fence WHERE session_id IN (SELECT session_id FROM held);
 
--- name: poke_session
+-- name: renew_session
 -- Move the deadline ahead. No row: the session is dead and stays dead.
 UPDATE sessions
 SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
@@ -109,4 +109,4 @@ SELECT
         WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
         ORDER BY not_before
         LIMIT 1
-    ) AS oldest_wait_seconds;
+    ) AS oldest_due_age_seconds;

@@ -26,7 +26,7 @@ Every error that Shepherd raises on purpose.
     │   ├── CapacityTaken            somebody else used the capacity first
     │   ├── NotSupported             this provider cannot do that
     │   └── ListingInvalid           the listing cannot be trusted
-    ├── Discrepancy                  provider and BMDB disagree in bulk
+    ├── DriftLimitExceeded           provider and BMDB disagree in bulk
     ├── MachineError                 one machine could not be worked on
     │   ├── NoAddress                the provider names no address for it
     │   ├── SshError

@@ -116,8 +116,8 @@ class Provisioner:
         finally:
             session.close()
         counted = (
-            Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED, Metric.PENALIZED,
-            Metric.MANAGED, Metric.WAITING, Metric.DISCREPANCY, Metric.INCOMPLETE,
+            Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED,
+            Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING, Metric.DISCREPANCY, Metric.INCOMPLETE,
         )  # fmt: skip
         return {metric: self._counts[metric] for metric in counted}
 
@@ -133,11 +133,11 @@ class Provisioner:
             raise
 
     def _settle_differences(self, plan: Plan, session: Session) -> None:
-        self._counts[Metric.MANAGED] = plan.managed
+        self._counts[Metric.MACHINES_TOTAL] = plan.managed
         self._counts[Metric.DISPUTED] = len(plan.differences)
         for difference in plan.differences:
             telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
-        session.poke()  # what follows needs a live session, and not every statement looks for itself
+        session.renew()  # what follows needs a live session, and not every statement looks for itself
         for provided in plan.depart:
             if departures.remove(session, self._provider.name, provided.machine_id):
                 released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
@@ -181,7 +181,7 @@ class Provisioner:
     def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
         """Create one machine; False: the provider is not well, or put on hold, so leave it at that for this pass."""
         capacity, intent = creation.capacity, creation.intent
-        session.poke()
+        session.renew()
         if intent is None:
             machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)
             if machine_id is None:
@@ -225,7 +225,7 @@ class Provisioner:
 
     def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:
         self._counts[metric] += 1
-        self._counts[Metric.MANAGED] += metric is Metric.CREATED  # the others were counted before
+        self._counts[Metric.MACHINES_TOTAL] += metric is Metric.CREATED  # the others were counted before
         telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
 
     def _forget(self, session: Session, intent: Intent) -> None:
@@ -238,4 +238,4 @@ class Provisioner:
         if intent.capacity_id is not None:
             seconds = self._pace.penalty_seconds
             provisioning.penalize(session, self._provider.name, intent.capacity_id, seconds, cause)
-            self._counts[Metric.PENALIZED] += 1
+            self._counts[Metric.CAPACITY_PENALIZED] += 1

@@ -77,17 +77,17 @@ class Recoverer:
         provider: Provider,
         *,
         silence: HealthTimeouts,
-        settle_seconds: float,
+        boot_wait_seconds: float,
         backoff: Backoff,
         budgets: BreakerLimits | None = None,
         ladder: Sequence[Step] | None = None,
-        healthy_seconds: float = 3600,
+        reset_after_seconds: float = 3600,
     ) -> None:
         """
         Take these settings.
 
-        *settle_seconds*: how long a machine takes to come up, where there is no
-        *ladder*; *budgets*: how many may be silent at once; *healthy_seconds*:
+        *boot_wait_seconds*: how long a machine takes to come up, where there is no
+        *ladder*; *budgets*: how many may be silent at once; *reset_after_seconds*:
         how long an agent must report for its machine's ladder to begin anew.
         """
         self.silence = silence
@@ -95,8 +95,8 @@ class Recoverer:
         self.backoff = backoff
         self._outage = _Outage()
         self._provider = provider
-        self._ladder = ladder or parse_policy(DEFAULT, Timeouts(settle=settle_seconds))
-        self._healthy_seconds = healthy_seconds
+        self._ladder = ladder or parse_policy(DEFAULT, Timeouts(settle=boot_wait_seconds))
+        self._healthy_seconds = reset_after_seconds
         self._budgets = budgets or BreakerLimits()
 
     @property
@@ -109,7 +109,7 @@ class Recoverer:
         provider = self._provider.name
         held, look = self._judge(session, suspension.take_snapshot(session, provider, self.silence))
         self._judged_by = look.silence
-        if (patience := look.silence.recover_silent_seconds) > self.silence.silence_seconds:
+        if (patience := look.silence.recover_silent_seconds) > self.silence.heartbeat_timeout_seconds:
             # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
             telemetry.info(
                 "recovery waits longer: nobody looked for a time in which machines may not have been heard",
@@ -124,9 +124,9 @@ class Recoverer:
         outages = self._ssh_outages(session, look)
         quiet = total(look.cells.values()).quiet
         counts = {
-            Metric.HELD_BACK: len(held) + len(outages),
+            Metric.RECOVERY_SUSPENDED: len(held) + len(outages),
             Metric.SILENT: quiet[Unhealthy.SILENT],
-            Metric.NEVER_REPORTED: quiet[Unhealthy.NEVER],
+            Metric.STARTUP_TIMEOUTS: quiet[Unhealthy.NEVER],
             Metric.QUARANTINED: look.quarantined,
             Metric.NO_ACCESS: look.no_access,
         }

@@ -104,7 +104,7 @@ class _Run(Generic[F]):
     messages: SimpleQueue[_Result[F] | _Question] = field(default_factory=SimpleQueue)
     over: bool = False
     """Nobody answers questions any more."""
-    next_poke: float = 0.0
+    next_renewal: float = 0.0
     admission: Admission | None = None
     admitted_until: float = 0.0
     allowed: int = 0
@@ -192,9 +192,9 @@ class _Run(Generic[F]):
 
     def settle(self) -> bool:
         """Wait a second at most for results, commit all that have come, and return whether any had."""
-        if self.clock.monotonic() >= self.next_poke:
-            self.session.poke()
-            self.next_poke = self.clock.monotonic() + self.session.poke_interval
+        if self.clock.monotonic() >= self.next_renewal:
+            self.session.renew()
+            self.next_renewal = self.clock.monotonic() + self.session.renew_interval
         done: dict[Work, F] = {}
         failed: dict[Work, Exception] = {}
         collected = self._collected()
@@ -224,7 +224,7 @@ class _Run(Generic[F]):
 
     def _collected(self) -> list[_Result[F]]:
         """Wait for messages, answer the questions among them, and return the results."""
-        wait = max(0.01, min(1.0, self.next_poke - self.clock.monotonic()))
+        wait = max(0.01, min(1.0, self.next_renewal - self.clock.monotonic()))
         try:
             messages = [self.messages.get(timeout=wait), *self._waiting()]
         except Empty:
@@ -268,7 +268,7 @@ class _Run(Generic[F]):
             else:
                 telemetry.warning("work lost: it was no longer ours to end", machine_id=work.machine_id)
         if len(ended) < len(works):
-            self.session.poke()  # raises if it is the session that was lost
+            self.session.renew()  # raises if it is the session that was lost
 
     def cancel(self, works: Sequence[Work]) -> None:
         """Give back what was not begun, or is still running; its deadline keeps it from having further effects."""
@@ -301,7 +301,7 @@ def run(
             [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
         )
     session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
-    state = _Run(loop, session, clock, limits, deadline, next_poke=clock.monotonic() + session.poke_interval)
+    state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
     prepared, calm, backlog = False, False, None
     try:
         while state.more or state.running:
@@ -337,7 +337,7 @@ def run(
         },
         **({metric: state.counts[metric] for metric in (Metric.SPARED, Metric.NOT_TAKEN)} if loop.guard else {}),
         Metric.BACKLOG: backlog.count,
-        Metric.OLDEST_WAIT: round(backlog.oldest_wait_seconds, 3),
+        Metric.OLDEST_DUE_AGE: round(backlog.oldest_due_age_seconds, 3),
         Metric.INCOMPLETE: int(state.more or state.counts[Metric.CANCELED] > 0),
         **(state.admission.counts if state.admission else {}),
     }

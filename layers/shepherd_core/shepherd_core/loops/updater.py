@@ -88,7 +88,7 @@ class Updater:
             repaired = {Metric.REPAIRED: self._repair()}
             outlook = provider_facts.look(self.connection, name, self.update_seconds)
             counts: dict[Metric, float] = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
-            counts |= {**repaired, Metric.UNSETTLED: outlook.unsettled}
+            counts |= {**repaired, Metric.NOT_READY: outlook.not_ready}
             if not outlook.wanted:
                 return counts
             if outlook.paused or outlook.held or not provider_facts.begin(session, name, outlook.holder):

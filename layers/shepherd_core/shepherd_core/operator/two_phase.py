@@ -90,7 +90,7 @@ class TwoPhase:
     ) -> Outcome:
         if verdict.result is not Result.READY:
             return verdict
-        session.poke()
+        session.renew()
         try:
             done = remedy.do(session, self.provider, verdict, look, deadline)
         except (ProviderError, WorkConflict, TimeLimitExceeded) as error:
@@ -116,7 +116,7 @@ class TwoPhase:
                 if patience.remaining() <= 0:
                     message = f"a Provisioner of {name}, or another operator, is still at work: nothing was done"
                     raise WorkConflict(message)
-                session.poke()
+                session.renew()
                 session.keep_alive(partial(self.clock.sleep, LOOK_SECONDS))
             yield session
         finally:

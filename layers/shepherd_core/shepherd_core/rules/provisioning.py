@@ -25,7 +25,7 @@ class PlanLimits:
     """Machines to manage at most; 0: no limit."""
     chunk: int
     """Machines to create in one pass at most."""
-    max_disputed: int
+    drift_limit: int
     """New unexplained differences that are set aside one by one; more than that, and than a hundredth of the fleet,
     stop the pass. 0: every difference does, new or old."""
     assimilate: bool
@@ -111,7 +111,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     differences = [
         each.words for each in found if each.kind is not DriftKind.STRANDED and each.provider_id not in settling
     ]
-    tolerated = limits.max_disputed and max(limits.max_disputed, len(known) // 100)
+    tolerated = limits.drift_limit and max(limits.drift_limit, len(known) // 100)
     # What was set aside before stops nobody again: a fleet loses machines one by one, over the years. Nor does what is
     # missing although it is listed, as gone: then there is no doubt which side is right.
     explained = [

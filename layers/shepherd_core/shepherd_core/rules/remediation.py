@@ -128,7 +128,7 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
 
 
 def healthy_until(
-    taken: Sequence[PastAttempt], started_at: datetime | None, heard_at: datetime | None, healthy_seconds: float
+    taken: Sequence[PastAttempt], started_at: datetime | None, heard_at: datetime | None, reset_after_seconds: float
 ) -> datetime | None:
     """
     Return until when the machine was healthy for so long that its ladder begins at the bottom again; None: not so.
@@ -139,7 +139,7 @@ def healthy_until(
     if not taken or started_at is None or heard_at is None:
         return None
     since = max(started_at, taken[-1].at)
-    return heard_at if (heard_at - since).total_seconds() >= healthy_seconds else None
+    return heard_at if (heard_at - since).total_seconds() >= reset_after_seconds else None
 
 
 def next_step(

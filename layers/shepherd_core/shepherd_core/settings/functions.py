@@ -139,7 +139,7 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
         description="Seconds after its creation in which no agent start is tried at a machine that has yet to boot; "
         "unset: what is usual at the provider.",
     )
-    max_disputed: int = Field(
+    drift_limit: int = Field(
         3, ge=0, description="Unexplained differences that are set aside one by one; more stop the pass."
     )
     assimilate: bool = Field(
@@ -185,43 +185,45 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
 
 
-class SilenceSettings(Settings):
+class HealthSettings(Settings):
     """When an agent counts as silent."""
 
-    first_heartbeat_seconds: Seconds = Field(
+    startup_timeout_seconds: Seconds = Field(
         1_800, description="Seconds that a started agent has for its first heartbeat."
     )
-    silence_seconds: Seconds = Field(600, description="Seconds without a heartbeat after which a machine is recovered.")
+    heartbeat_timeout_seconds: Seconds = Field(
+        600, description="Seconds without a heartbeat after which a machine is recovered."
+    )
 
 
 class BreakerSettings(Settings):
     """When so many machines are silent at once that the fault is hardly theirs, and the Recoverer holds back."""
 
-    breaker_silent_machines: int = Field(
+    breaker_max_unhealthy: int = Field(
         20,
         ge=0,
         le=1_000,
         description="Machines of a provider or location that may fall silent at once; of more, none is recovered.",
     )
-    breaker_silent_share: float = Field(
+    breaker_max_unhealthy_share: float = Field(
         0.2,
         ge=0,
         le=1,
         description="The same, as a share of the machines that ever reported; 1: no share is too large.",
     )
-    breaker_never_machines: int = Field(
+    breaker_max_never_reported: int = Field(
         20,
         ge=0,
         le=1_000,
         description="Machines of a provider or location that may never report; of more, none is recovered.",
     )
-    breaker_never_share: float = Field(
+    breaker_max_never_reported_share: float = Field(
         0.5,
         ge=0,
         le=1,
         description="The same, as a share of the machines whose agent was started; 1: no share is too large.",
     )
-    breaker_smallest_fleet: int = Field(
+    breaker_share_min_machines: int = Field(
         10, ge=1, le=1_000, description="Machines of which a share is taken at least; of fewer it means nothing."
     )
 
@@ -229,9 +231,9 @@ class BreakerSettings(Settings):
     def budgets(self) -> BreakerLimits:
         """Return how many machines may be silent at once."""
         return BreakerLimits(
-            silent=Limit(self.breaker_silent_machines, self.breaker_silent_share),
-            never=Limit(self.breaker_never_machines, self.breaker_never_share),
-            smallest_fleet=self.breaker_smallest_fleet,
+            silent=Limit(self.breaker_max_unhealthy, self.breaker_max_unhealthy_share),
+            never=Limit(self.breaker_max_never_reported, self.breaker_max_never_reported_share),
+            smallest_fleet=self.breaker_share_min_machines,
         )
 
 
@@ -244,11 +246,11 @@ class GraceSettings(Settings):
 
 
 class RecovererSettings(
-    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, SilenceSettings, BreakerSettings, GraceSettings
+    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, HealthSettings, BreakerSettings, GraceSettings
 ):
     """The Recoverer."""
 
-    ladder: Annotated[str, AfterValidator(_ladder)] = Field(
+    remediation_policy: Annotated[str, AfterValidator(_ladder)] = Field(
         DEFAULT,
         description="Steps of recovery, and how often each is tried: restart-agent, reboot, power-cycle, reinstall "
         "(destroys what is on the machine), and quarantine at the end.",
@@ -259,12 +261,12 @@ class RecovererSettings(
         le=86_400,
         description="Seconds between two steps at the same machine, back or not.",
     )
-    healthy_seconds: Seconds = Field(
+    reset_after_seconds: Seconds = Field(
         3_600,
         description="Seconds that an agent must report for, until its machine's ladder begins anew.",
     )
 
-    settle_seconds: float = Field(
+    boot_wait_seconds: float = Field(
         120, ge=0, le=86_400, description="Seconds after a reboot in which no agent start is tried."
     )
     backoff_initial_seconds: Seconds = Field(60, description="Seconds to leave a machine alone after a first failure.")
@@ -274,8 +276,8 @@ class RecovererSettings(
     @property
     def rungs(self) -> tuple[Step, ...]:
         """Return the ladder."""
-        waits = Timeouts(settle=self.settle_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
-        return parse_policy(self.ladder, waits)
+        waits = Timeouts(settle=self.boot_wait_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
+        return parse_policy(self.remediation_policy, waits)
 
     @property
     def backoff(self) -> Backoff:

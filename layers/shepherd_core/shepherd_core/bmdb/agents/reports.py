@@ -183,7 +183,7 @@ def _take_reports(
     if installation is not None:
         if not connection.run("take_installation_report", machine_id=machine_id, **asdict(installation)):
             raise _GenerationRefused(heard.time)
-        connection.run("rearm", machine_ids=[machine_id])
+        connection.run("reschedule", machine_ids=[machine_id])
         if heard.request is not None and heard.request[0] == installation.generation:
             return Heard(heard.time)
     return heard

@@ -68,7 +68,7 @@ SET
     disk_bytes = excluded.disk_bytes;
 
 -- name: take_installation_report
--- How an installation went. Between lock_due and rearm, because a success ends our care. No row: the generation goes
+-- How an installation went. Between lock_due and reschedule, because a success ends our care. No row: the generation goes
 -- backwards, or was never asked for. A report that comes again is taken again; a success stays one.
 WITH taken AS (
     SELECT q.machine_id

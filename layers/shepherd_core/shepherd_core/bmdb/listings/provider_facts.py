@@ -81,7 +81,7 @@ class Change:
 class Outlook:
     """What there is to do."""
 
-    unsettled: int
+    not_ready: int
     """Machines about which the next listing may well say something new."""
     due: bool
     """All machines are to be compared."""
@@ -95,7 +95,7 @@ class Outlook:
     @property
     def wanted(self) -> bool:
         """Return whether the provider is to be asked for a listing."""
-        return self.due or self.unsettled > 0
+        return self.due or self.not_ready > 0
 
 
 def look(connection: Connection, provider: str, update_seconds: float) -> Outlook:
@@ -114,7 +114,7 @@ def begin(session: Session, provider: str, holder: UUID | None) -> bool:
 
 
 def known(connection: Connection, provider: str, *, everything: bool) -> list[Known]:
-    """Return all machines of *provider*, or the unsettled ones, in no particular order."""
+    """Return all machines of *provider*, or the not_ready ones, in no particular order."""
     rows = connection.run("facts_of_all" if everything else "facts_of_unsettled", provider=provider)
     return [
         Known(

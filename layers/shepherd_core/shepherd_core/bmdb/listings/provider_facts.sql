@@ -3,11 +3,11 @@
 -- listing ever overwrites a newer one.
 
 -- name: look_for_updates
--- How many machines are unsettled, whether all are due to be compared, and which session updated the provider's
--- machines last, or does so now. Reads the unsettled ones alone, so that a minute with nothing to do costs next to
+-- How many machines are not_ready, whether all are due to be compared, and which session updated the provider's
+-- machines last, or does so now. Reads the not_ready ones alone, so that a minute with nothing to do costs next to
 -- nothing in any fleet.
 SELECT
-    (SELECT count(*) FROM machine_facts f WHERE f.provider = :provider AND f.unsettled) AS unsettled,
+    (SELECT count(*) FROM machine_facts f WHERE f.provider = :provider AND f.not_ready) AS not_ready,
     l.listed_at IS NULL OR l.listed_at <= clock_timestamp() - :seconds::float8 * interval '1 second' AS due,
     l.session_id AS holder,
     s.session_id IS NOT NULL AS held
@@ -40,7 +40,7 @@ FROM machine_facts
 WHERE provider = :provider;
 
 -- name: facts_of_unsettled
--- The same of the unsettled ones.
+-- The same of the not_ready ones.
 SELECT
     machine_id,
     provider_id,
@@ -50,7 +50,7 @@ SELECT
     provider_location,
     provider_status
 FROM machine_facts
-WHERE provider = :provider AND unsettled;
+WHERE provider = :provider AND not_ready;
 
 -- name: write_facts
 -- Record what the provider says now of some machines, which is a sign of life too. What a machine needs does not depend

@@ -32,7 +32,7 @@ def change(connection: Connection, machine_id: UUID, step: Callable[[], T]) -> T
     connection.run("lock_due", machine_ids=[machine_id])
     result = step()
     if result:
-        connection.run("rearm", machine_ids=[machine_id])
+        connection.run("reschedule", machine_ids=[machine_id])
     return result
 
 
@@ -59,7 +59,7 @@ def repair(connection: Connection, provider: str, start: UUID | None = None) -> 
         connection.run("lock_due", machine_ids=suspects)
         wrong.update(_found(connection, provider, start=None, machine_ids=suspects))
         connection.run("drop_due", machine_ids=list(wrong))
-        connection.run("rearm", machine_ids=list(wrong))
+        connection.run("reschedule", machine_ids=list(wrong))
 
     if suspects:
         try:

@@ -2,7 +2,7 @@
 --
 -- A machine's due row is the lock on the facts that decide what the machine needs. In READ COMMITTED a statement that
 -- waits for a row lock judges everything else by how it was before it waited. So whoever changes such a fact runs three
--- statements in one transaction: lock_due, then the change, then rearm, which judges by what is there now (due.change does
+-- statements in one transaction: lock_due, then the change, then reschedule, which judges by what is there now (due.change does
 -- that). Locks are taken in this order: due rows by machine id, the provider's row, the session, then all other rows.
 --
 --   what is written                                           by                                     lock on the due row
@@ -19,9 +19,9 @@
 --   pause that begins                                         pause, set_aside, ask_release          none (3)
 --   everything that goes with a machine                       depart                                 due.change
 --   work, due row                                             claim, start_work                      that row, and its revision (4)
---   due row alone                                             look_at_silence                        that row, and its revision (4)
+--   due row alone                                             take_health_snapshot                        that row, and its revision (4)
 --   work of dead sessions                                     open_session                           none (3)
---   recovery holds                                            hold_recovery                          none (5)
+--   recovery holds                                            suspend_recovery                          none (5)
 --   backoff of a step that was begun                          attempt_recovery                       none (3)
 --   heartbeat                                                 take_heartbeat, record_heartbeat       none (6)
 --   due row that disagrees with the facts                     due.repair                             lock_due, judged again
@@ -41,7 +41,7 @@
 -- First statement of every transaction that changes tags which decide what a machine needs.
 SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE;
 
--- name: rearm
+-- name: reschedule
 -- Bring due rows up to date after the tags of these machines changed. Run it in the transaction that changed them,
 -- after lock_due and as a statement of its own, so that it sees the change.
 INSERT INTO machine_due (machine_id, provider, process, not_before, recover_at)

@@ -42,7 +42,7 @@ class Block(StrEnum):
     NOT_NEEDED = "not_needed"
     LOCKED = "locked"
     PAUSED = "paused"
-    HELD_BACK = "held_back"
+    RECOVERY_SUSPENDED = "held_back"
     BACKOFF = "backoff"
     NOT_DUE = "not_due"
 
@@ -96,8 +96,8 @@ def judge(known: Mapping[str, Any], silence: HealthTimeouts) -> Verdict:
     if known["pause_id"] is not None:
         who = f"paused by {known['pause_owner']}: {known['pause_reason']}"
         blocks.append((Block.PAUSED, who, known["pause_expires_at"]))
-    if known["hold_reason"] is not None:
-        blocks.append((Block.HELD_BACK, f"recovery is held back: {known['hold_reason']}", None))
+    if known["suspension_reason"] is not None:
+        blocks.append((Block.RECOVERY_SUSPENDED, f"recovery is held back: {known['suspension_reason']}", None))
     if known["backoff_until"] is not None and known["backoff_until"] > now:
         kind = "left alone" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))

@@ -75,8 +75,8 @@ WITH seen AS (
             WHEN process IS NULL THEN 'installed'
             WHEN process = 'ShepherdAgentStart' THEN 'needs_agent'
             WHEN heard_at <= statement_timestamp() - CASE
-                WHEN reported THEN :silence_seconds::float8
-                ELSE :first_heartbeat_seconds::float8
+                WHEN reported THEN :heartbeat_timeout_seconds::float8
+                ELSE :startup_timeout_seconds::float8
             END * interval '1 second' THEN 'silent'
             WHEN reported THEN 'agent_running'
             ELSE 'agent_started'
@@ -115,7 +115,7 @@ SELECT
     h.agent_heartbeat_at,
     k.host_key,
     b.rebooted_at,
-    b.settled_at,
+    b.boot_wait_until,
     i.intended_at,
     r.asked_at AS release_asked_at,
     r.asked_by AS release_asked_by,

@@ -59,8 +59,8 @@ def count_machines(connection: Connection, silence: HealthTimeouts) -> list[dict
     """
     return connection.records(
         "count_machines",
-        first_heartbeat_seconds=silence.first_heartbeat_seconds,
-        silence_seconds=silence.silence_seconds,
+        startup_timeout_seconds=silence.startup_timeout_seconds,
+        heartbeat_timeout_seconds=silence.heartbeat_timeout_seconds,
     )
 
 

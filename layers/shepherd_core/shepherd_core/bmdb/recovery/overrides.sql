@@ -56,7 +56,7 @@ open AS (
     FOR UPDATE
 ),
 held AS (
-    SELECT location FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL
+    SELECT location FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 ),
 waiting AS (
     (

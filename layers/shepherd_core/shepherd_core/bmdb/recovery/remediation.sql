@@ -146,7 +146,7 @@ SELECT
             THEN 'it is paused'
         WHEN EXISTS (
             SELECT 1
-            FROM recovery_holds x
+            FROM recovery_suspensions x
             WHERE x.provider = j.provider AND x.location IN ('', j.provider_location) AND x.ended_at IS NULL
         )
             AND NOT EXISTS (SELECT 1 FROM recovery_spared x WHERE x.machine_id = j.machine_id)
@@ -289,7 +289,7 @@ SELECT machine_id FROM ended;
 
 -- name: unquarantine
 -- Give a machine back to the loops, which start a new agent first, and give it time for that. Between lock_due and
--- rearm. No row: it is not in quarantine.
+-- reschedule. No row: it is not in quarantine.
 WITH given_back AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
 ),
@@ -316,7 +316,7 @@ SELECT quarantined_at, cause FROM given_back;
 
 -- name: retry
 -- End the backoffs of a machine that are in force (of one process, or of all), and say so in its history. Between
--- lock_due and rearm. A row for each that was ended.
+-- lock_due and reschedule. A row for each that was ended.
 WITH ended AS (
     DELETE FROM work_backoff
     WHERE machine_id = :machine_id
@@ -358,8 +358,8 @@ SELECT
     y.owner AS pause_owner,
     y.reason AS pause_reason,
     y.expires_at AS pause_expires_at,
-    h.location AS hold_location,
-    h.reason AS hold_reason,
+    h.location AS suspension_location,
+    h.reason AS suspension_reason,
     f.fault AS start_fault,
     f.cause AS start_cause,
     o.reason AS outage_reason
@@ -399,7 +399,7 @@ LEFT JOIN LATERAL (
 ) AS y ON true
 LEFT JOIN LATERAL (
     SELECT v.location, v.reason
-    FROM recovery_holds v
+    FROM recovery_suspensions v
     WHERE x.process = 'ShepherdRecovery'
         AND v.provider = p.provider
         AND v.location IN ('', p.provider_location)

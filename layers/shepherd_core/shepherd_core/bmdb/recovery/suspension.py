@@ -76,7 +76,7 @@ def take_snapshot(
     while True:
         parameters = silence.parameters()
         rows = session.run(
-            "look_at_silence",
+            "take_health_snapshot",
             provider=provider,
             sample=0 if before else _SAMPLE,
             start=uuid4(),  # another one each time: what one sample has too few of to judge, the next one may have
@@ -93,8 +93,8 @@ def take_snapshot(
         before = _look(rows, told, silence, before, whole=not passed_over)
         if silence.parameters() == parameters and (told["window"] < _WINDOW or not told["moved"]):
             return before  # else what is due was judged without the gaps, or there may be more
-        if session.left() < 2 * session.poke_interval:
-            session.poke()
+        if session.left() < 2 * session.renew_interval:
+            session.renew()
 
 
 def gaps(connection: Connection, provider: str) -> tuple[Gap, ...]:
@@ -160,7 +160,7 @@ def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str
     """
     locations = sorted(held)
     reasons = [held[location] for location in locations]
-    rows = session.run("hold_recovery", provider=provider, locations=locations, reasons=reasons)
+    rows = session.run("suspend_recovery", provider=provider, locations=locations, reasons=reasons)
     if not rows[0][0]:
         raise SessionExpired
     return [location for _, location in rows if location is not None]
@@ -193,4 +193,4 @@ def disregard(session: Session, provider: str) -> None:
 
 def holds(connection: Connection) -> list[dict[str, Any]]:
     """Return the holds and outages of SSH in force (``ended_at`` is None), and those that ended within a day."""
-    return connection.records("recovery_holds")
+    return connection.records("recovery_suspensions")

@@ -1,6 +1,6 @@
 -- Holding recovery back: what the verdict is made from, and what comes of it. The claim honours a hold by itself.
 
--- name: look_at_silence
+-- name: take_health_snapshot
 -- All that the verdict is made from, in rows of a figure, the location, whether the machines had reported, whether it is
 -- news, and a number.
 -- reporting, quiet: machines with an agent, of a sample: :sample machines (1,000 at most) in the order of their ids, which
@@ -27,17 +27,17 @@ gap AS (
     FROM recovery_unwatched
     WHERE provider = :provider
         AND ended_at > statement_timestamp()
-            - greatest(:silence_seconds::float8, :first_heartbeat_seconds::float8) * interval '1 second'
-        AND ended_at > began_at + :silence_seconds::float8 * interval '1 second' / 2
+            - greatest(:heartbeat_timeout_seconds::float8, :startup_timeout_seconds::float8) * interval '1 second'
+        AND ended_at > began_at + :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
 ),
 ended AS (
     INSERT INTO recovery_gaps (provider, began_at, ended_at)
     SELECT :provider, g.began_at, g.ended_at FROM gap g CROSS JOIN session WHERE g.ended_at = statement_timestamp()
 ),
 seen AS (
-    INSERT INTO recovery_looks (provider, looked_at)
+    INSERT INTO recovery_snapshots (provider, taken_at)
     SELECT :provider, clock_timestamp() FROM session
-    ON CONFLICT (provider) DO UPDATE SET looked_at = excluded.looked_at
+    ON CONFLICT (provider) DO UPDATE SET taken_at = excluded.taken_at
 ),
 sample AS (
     SELECT machine_id
@@ -66,13 +66,13 @@ told AS (
         n.reported,
         CASE
             WHEN n.reported
-                AND n.heard_at > statement_timestamp() - :silence_seconds::float8 * interval '1 second' / 2
+                AND n.heard_at > statement_timestamp() - :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
                 THEN 'reporting'
             WHEN NOT n.failed
                 AND n.paused_until IS NULL
                 AND n.since <= statement_timestamp() - CASE
-                    WHEN n.reported THEN :silence_seconds::float8 * interval '1 second'
-                    ELSE :first_heartbeat_seconds::float8 * interval '1 second'
+                    WHEN n.reported THEN :heartbeat_timeout_seconds::float8 * interval '1 second'
+                    ELSE :startup_timeout_seconds::float8 * interval '1 second'
                 END / 2
                 THEN 'quiet'
         END AS figure
@@ -196,7 +196,7 @@ early AS (
         least(
             j.silent_at,
             statement_timestamp() + :again_seconds::float8 * interval '1 second',
-            CASE WHEN NOT j.reported THEN statement_timestamp() + :silence_seconds::float8 * interval '1 second' END
+            CASE WHEN NOT j.reported THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second' END
         ) AS not_before
     FROM machine_due d
     JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
@@ -229,7 +229,7 @@ SELECT
     extract(epoch FROM statement_timestamp() - ended_at)::float8
 FROM gap
 UNION ALL
-SELECT 'held', location, NULL, NULL, 1, NULL FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL
+SELECT 'held', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
 SELECT figure, location, reported, NULL, count(*), NULL FROM told WHERE figure IS NOT NULL GROUP BY figure, location, reported
 UNION ALL
@@ -271,7 +271,7 @@ FROM (
 ) AS j
 GROUP BY location, reported, news;
 
--- name: hold_recovery
+-- name: suspend_recovery
 -- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
 -- else any more. The reason is the last one: while a hold is in force, it may become
 -- another. One row for each location where it ended, and one in any case.
@@ -282,21 +282,21 @@ WITH session AS (
     FOR UPDATE
 ),
 wanted AS (
-    SELECT :provider AS provider, g.location, clock_timestamp() AS held_at, NULL::timestamptz AS ended_at, g.reason
+    SELECT :provider AS provider, g.location, clock_timestamp() AS suspended_at, NULL::timestamptz AS ended_at, g.reason
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
     UNION ALL
-    SELECT provider, location, held_at, clock_timestamp(), reason
-    FROM recovery_holds
+    SELECT provider, location, suspended_at, clock_timestamp(), reason
+    FROM recovery_suspensions
     WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
 ),
 changed AS (
-    INSERT INTO recovery_holds AS h (provider, location, held_at, ended_at, reason)
-    SELECT w.provider, w.location, w.held_at, w.ended_at, w.reason
+    INSERT INTO recovery_suspensions AS h (provider, location, suspended_at, ended_at, reason)
+    SELECT w.provider, w.location, w.suspended_at, w.ended_at, w.reason
     FROM wanted w CROSS JOIN session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
     SET
-        held_at = CASE WHEN h.ended_at IS NULL THEN h.held_at ELSE excluded.held_at END,
+        suspended_at = CASE WHEN h.ended_at IS NULL THEN h.suspended_at ELSE excluded.suspended_at END,
         ended_at = excluded.ended_at,
         reason = excluded.reason
     WHERE h.ended_at IS NOT NULL OR excluded.ended_at IS NOT NULL OR h.reason <> excluded.reason
@@ -338,7 +338,7 @@ SELECT count(*) FROM session;
 
 -- name: disregard_holds
 -- For a rehearsal, which is rolled back: what would be claimed if nothing were held back?
-DELETE FROM recovery_holds WHERE provider = :provider AND ended_at IS NULL;
+DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL;
 
 -- name: recovery_gaps
 -- For how long nobody looked, in seconds, and how many seconds ago that ended, as a look would find it now.
@@ -352,14 +352,14 @@ WHERE provider = :provider;
 -- Drop what nobody asks for any more: gaps that ended long ago.
 DELETE FROM recovery_gaps WHERE provider = :provider AND ended_at < statement_timestamp() - interval '1 day';
 
--- name: recovery_holds
+-- name: recovery_suspensions
 -- The holds in force, and those that ended within a day, after which silence is counted from their end; and the outages of
 -- SSH likewise.
-SELECT provider, location, held_at, ended_at, reason
+SELECT provider, location, suspended_at, ended_at, reason
 FROM (
-    SELECT provider, location, held_at, ended_at, reason FROM recovery_holds
+    SELECT provider, location, suspended_at, ended_at, reason FROM recovery_suspensions
     UNION ALL
     SELECT provider, location, began_at, ended_at, reason FROM ssh_outages
 ) AS either
 WHERE ended_at IS NULL OR ended_at > clock_timestamp() - interval '1 day'
-ORDER BY provider, location, held_at;
+ORDER BY provider, location, suspended_at;

@@ -66,30 +66,32 @@ class Claim:
 class HealthTimeouts:
     """When a started agent counts as silent, in seconds; and when its machine is recovered for it."""
 
-    first_heartbeat_seconds: float = 1800
-    silence_seconds: float = 600
+    startup_timeout_seconds: float = 1800
+    heartbeat_timeout_seconds: float = 600
     gaps: tuple[Gap, ...] = ()
     """Times in which nobody looked, and so nobody knows whether heartbeats could arrive."""
 
     @property
     def recover_never_seconds(self) -> float:
         """Return how long ago the agent must have been started that never reported."""
-        return gaps.patience(self.first_heartbeat_seconds, self.gaps)
+        return gaps.patience(self.startup_timeout_seconds, self.gaps)
 
     @property
     def recover_silent_seconds(self) -> float:
         """Return how long ago the last heartbeat must have been."""
-        return gaps.patience(self.silence_seconds, self.gaps)
+        return gaps.patience(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
     def recover_awaited_seconds(self) -> float:
         """Return for how long a machine must have been overdue that was told to come back."""
-        return gaps.overdue(self.silence_seconds, self.gaps)
+        return gaps.overdue(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
     def again_seconds(self) -> float | None:
         """Return in how many seconds machines must be looked at again that are spared for a gap; None: none are."""
-        left = (gaps.doubt_left(each, self.gaps) for each in (self.silence_seconds, self.first_heartbeat_seconds))
+        left = (
+            gaps.doubt_left(each, self.gaps) for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
+        )
         soonest = min((each for each in left if each is not None), default=None)
         return soonest and max(_SHORTEST_WAIT_SECONDS, soonest)
 
@@ -97,8 +99,8 @@ class HealthTimeouts:
         """Return what statements are given that judge by it."""
         return {
             "again_seconds": self.again_seconds,
-            "first_heartbeat_seconds": self.first_heartbeat_seconds,
-            "silence_seconds": self.silence_seconds,
+            "startup_timeout_seconds": self.startup_timeout_seconds,
+            "heartbeat_timeout_seconds": self.heartbeat_timeout_seconds,
             "recover_never_seconds": self.recover_never_seconds,
             "recover_silent_seconds": self.recover_silent_seconds,
             "recover_awaited_seconds": self.recover_awaited_seconds,
@@ -198,14 +200,14 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
 def finish_recovery(
     session: Session,
     done: Sequence[Work],
-    settle_seconds: float,
+    boot_wait_seconds: float,
     *,
     grace_seconds: float | None = None,
     cooldown_seconds: float = 0,
     rebooted: bool = True,
 ) -> set[UUID]:
     """
-    Drop the machines' agent and heartbeat tags, hold off the agent start for *settle_seconds*; return the ended.
+    Drop the machines' agent and heartbeat tags, hold off the agent start for *boot_wait_seconds*; return the ended.
 
     A machine whose agent cannot be started within *grace_seconds* is due for
     recovery again; None: it waits for its agent for ever. No recovery is claimed
@@ -217,7 +219,7 @@ def finish_recovery(
         "finish_recovery",
         WorkEvent.FINISHED,
         done,
-        settle_seconds=settle_seconds,
+        boot_wait_seconds=boot_wait_seconds,
         grace_seconds=grace_seconds,
         cooldown_seconds=cooldown_seconds,
         rebooted=rebooted,

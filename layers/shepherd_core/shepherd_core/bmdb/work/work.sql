@@ -19,7 +19,7 @@ WITH session AS (
 ),
 held AS (
     SELECT location
-    FROM recovery_holds
+    FROM recovery_suspensions
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
 ),
 spared AS (
@@ -166,7 +166,7 @@ early AS (
                 statement_timestamp() + :again_seconds::float8 * interval '1 second',
                 CASE
                     WHEN NOT overdue AND NOT reported
-                        THEN statement_timestamp() + :silence_seconds::float8 * interval '1 second'
+                        THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second'
                 END
             )
         END AS ready_at
@@ -408,11 +408,11 @@ silenced AS (
     DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM ended)
 ),
 rebooted AS (
-    INSERT INTO machine_rebooted (machine_id, rebooted_at, settled_at, had_reported)
+    INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until, had_reported)
     SELECT
         e.machine_id,
         clock_timestamp(),
-        clock_timestamp() + :settle_seconds::float8 * interval '1 second',
+        clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
         coalesce(
             (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id AND n.heard_at IS NOT NULL),
             (SELECT r.had_reported FROM machine_rebooted r WHERE r.machine_id = e.machine_id),
@@ -421,7 +421,7 @@ rebooted AS (
     FROM ended e
     WHERE :rebooted::boolean
     ON CONFLICT (machine_id) DO UPDATE
-    SET rebooted_at = excluded.rebooted_at, settled_at = excluded.settled_at, had_reported = excluded.had_reported
+    SET rebooted_at = excluded.rebooted_at, boot_wait_until = excluded.boot_wait_until, had_reported = excluded.had_reported
 ),
 awaited AS (
     INSERT INTO machine_awaited (machine_id, asked_at, awaited_until)
@@ -449,7 +449,7 @@ moved AS (
     UPDATE machine_due
     SET
         process = 'ShepherdAgentStart',
-        not_before = clock_timestamp() + :settle_seconds::float8 * interval '1 second',
+        not_before = clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
         recover_at = clock_timestamp() + :grace_seconds::float8 * interval '1 second',
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)

@@ -58,5 +58,5 @@ CREATE TABLE machine_host_key (
 CREATE TABLE machine_rebooted (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     rebooted_at timestamptz NOT NULL,
-    settled_at timestamptz NOT NULL
+    boot_wait_until timestamptz NOT NULL
 );

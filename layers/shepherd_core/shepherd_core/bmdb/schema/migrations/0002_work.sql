@@ -83,7 +83,7 @@ SELECT
         ELSE 'ShepherdRecovery'
     END AS process,
     CASE
-        WHEN a.machine_id IS NULL THEN coalesce(b.settled_at, m.machine_created_at)
+        WHEN a.machine_id IS NULL THEN coalesce(b.boot_wait_until, m.machine_created_at)
         ELSE coalesce(h.agent_heartbeat_at, a.agent_started_at)
     END AS since,
     h.machine_id IS NOT NULL AS reported

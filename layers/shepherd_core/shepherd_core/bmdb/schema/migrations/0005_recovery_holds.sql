@@ -2,19 +2,19 @@
 
 -- One row for each location of a provider that was ever held back, '' for the provider as a whole. In force while
 -- ended_at is null; afterwards silence there is counted from ended_at.
-CREATE TABLE recovery_holds (
+CREATE TABLE recovery_suspensions (
     provider text NOT NULL,
     location text NOT NULL,
-    held_at timestamptz NOT NULL,
+    suspended_at timestamptz NOT NULL,
     ended_at timestamptz,
     reason text NOT NULL,
     PRIMARY KEY (provider, location)
 );
 
 -- When the machines of a provider were last looked at. What happened in between, nobody knows.
-CREATE TABLE recovery_looks (
+CREATE TABLE recovery_snapshots (
     provider text PRIMARY KEY,
-    looked_at timestamptz NOT NULL
+    taken_at timestamptz NOT NULL
 );
 
 -- Whether the machine had reported before it fell silent, and which machines were rebooted lately.
@@ -37,12 +37,12 @@ SELECT
         ELSE 'ShepherdRecovery'
     END AS process,
     CASE
-        WHEN a.machine_id IS NULL THEN coalesce(b.settled_at, m.machine_created_at)
+        WHEN a.machine_id IS NULL THEN coalesce(b.boot_wait_until, m.machine_created_at)
         ELSE greatest(
             coalesce(h.agent_heartbeat_at, a.agent_started_at),
             (
                 SELECT max(x.ended_at)
-                FROM recovery_holds x
+                FROM recovery_suspensions x
                 WHERE x.provider = p.provider AND x.location IN ('', p.provider_location)
             )
         )

@@ -20,16 +20,16 @@ SELECT
     p.provider_ip_address,
     p.provider_location,
     p.provider_status,
-    -- Not a join, for which the planner, who takes far too many for unsettled, would read all machines.
+    -- Not a join, for which the planner, who takes far too many for not_ready, would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
         p.provider_status IS NULL
         OR p.provider_status IN ('Provisioning', 'Stopped', 'Unknown')
         OR (p.provider_status = 'Running' AND p.provider_ip_address IS NULL)
-    ) AS unsettled
+    ) AS not_ready
 FROM machine_provided p;
 
-CREATE INDEX machine_provided_unsettled ON machine_provided (provider)
+CREATE INDEX machine_provided_not_ready ON machine_provided (provider)
     WHERE provider_status IS NULL
         OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
         OR (provider_status = 'Running' AND provider_ip_address IS NULL);

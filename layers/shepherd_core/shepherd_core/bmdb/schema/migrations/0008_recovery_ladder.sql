@@ -46,12 +46,12 @@ SELECT
         ELSE 'ShepherdRecovery'
     END AS process,
     CASE
-        WHEN a.machine_id IS NULL THEN coalesce(b.settled_at, m.machine_created_at)
+        WHEN a.machine_id IS NULL THEN coalesce(b.boot_wait_until, m.machine_created_at)
         ELSE greatest(
             coalesce(h.agent_heartbeat_at, a.agent_started_at),
             (
                 SELECT max(x.ended_at)
-                FROM recovery_holds x
+                FROM recovery_suspensions x
                 WHERE x.provider = p.provider AND x.location IN ('', p.provider_location)
             )
         )
@@ -93,7 +93,7 @@ SELECT
             w.awaited_until,
             (
                 SELECT max(x.ended_at)
-                FROM recovery_holds x
+                FROM recovery_suspensions x
                 WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.asked_at
             ) + (w.awaited_until - w.asked_at)
         )
@@ -151,12 +151,12 @@ SELECT
     p.provider_ip_address,
     p.provider_location,
     p.provider_status,
-    -- Not a join, for which the planner, who takes far too many for unsettled, would read all machines.
+    -- Not a join, for which the planner, who takes far too many for not_ready, would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
         p.provider_status IS NULL
         OR p.provider_status IN ('Provisioning', 'Stopped', 'Unknown')
         OR (p.provider_status = 'Running' AND p.provider_ip_address IS NULL)
-    ) AS unsettled
+    ) AS not_ready
 FROM machine_provided p
 WHERE (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = p.machine_id) IS NULL; -- as above

@@ -65,7 +65,7 @@ SELECT
             w.awaited_until,
             (
                 SELECT max(x.ended_at)
-                FROM recovery_holds x
+                FROM recovery_suspensions x
                 WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.asked_at
             ) + (w.awaited_until - w.asked_at)
         )

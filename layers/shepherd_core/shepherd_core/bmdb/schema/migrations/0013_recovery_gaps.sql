@@ -1,6 +1,6 @@
 -- How long nobody looked at the machines of a provider, and what operators have done although recovery is suspended.
 
--- Times between two looks that were so long that silence in them says little; see recovery_looks. They are needed for some
+-- Times between two looks that were so long that silence in them says little; see recovery_snapshots. They are needed for some
 -- minutes after their end.
 CREATE TABLE recovery_gaps (
     gap_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -15,7 +15,7 @@ CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
 CREATE VIEW recovery_unwatched AS
 SELECT provider, began_at, ended_at FROM recovery_gaps
 UNION ALL
-SELECT provider, looked_at, statement_timestamp() FROM recovery_looks;
+SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
 
 -- What an operator lets the Recoverer do where it holds back: take so many machines, until then. One for each location that
 -- ever had one, '' for the provider as a whole; taken: how many it has let through.
