@@ -38,7 +38,7 @@ class Show:
     lines: list[str] = field(default_factory=list)
     events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
     explained: set[str] = field(default_factory=set)
-    held_back: bool = False
+    recovery_suspended: bool = False
     """The Recoverer held back, when it was last invoked."""
 
     def say(self, world: Environment, text: str) -> None:
@@ -62,10 +62,10 @@ class Show:
         while not self.events.empty():
             event = self.events.get()
             if event.function == "recoverer" and event.result is not None:
-                held_back = bool(event.result.get("held_back"))
-                if held_back != self.held_back:
-                    self.held_back = held_back
-                    told = "holds back: it is hardly all the machines" if held_back else "holds back no more"
+                recovery_suspended = bool(event.result.get("recovery_suspended"))
+                if recovery_suspended != self.recovery_suspended:
+                    self.recovery_suspended = recovery_suspended
+                    told = "holds back: it is hardly all the machines" if recovery_suspended else "holds back no more"
                     self.say(world, f"{event.function:<11}  {told}")
             did = [f"{count} {what}" for what in _TOLD if (count := (event.result or {}).get(what))]
             did += [event.error.splitlines()[0]] if event.error is not None else []

@@ -96,11 +96,13 @@ def _outage(world: Environment, show: Show, patience: float) -> list[str]:
     world.endpoint.outage = True
     show.say(world, f"{'':<11}  outage: nobody hears the agents")
     end = world.elapsed + world.scaled(900)
-    if not until(world, show, lambda _: show.held_back and world.elapsed > end, patience):
+    if not until(world, show, lambda _: show.recovery_suspended and world.elapsed > end, patience):
         return ["the Recoverer did not hold back"]
     world.endpoint.outage = False
     show.say(world, f"{'':<11}  the outage is over")
-    if not until(world, show, lambda statuses: all(each.running for each in statuses) and not show.held_back, patience):
+    if not until(
+        world, show, lambda statuses: all(each.running for each in statuses) and not show.recovery_suspended, patience
+    ):
         return [f"not all agents were heard again after {patience:.0f} s"]
     show.say(world, f"{'':<11}  all agents are heard again")
     return [

@@ -49,8 +49,9 @@ def list_machines(
     """
     List the machines of the BMDB and their state, by machine id.
 
-    A silent machine is one that the Recoverer cares for: without a heartbeat for
-    SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS, or none at all for SHEPHERD_STARTUP_TIMEOUT_SECONDS.
+    An unhealthy machine has sent no heartbeat for longer than the heartbeat
+    timeout (SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS), or none at all within the
+    startup timeout (SHEPHERD_STARTUP_TIMEOUT_SECONDS).
     On a terminal, ids are as short as they can be without two being alike.
 
     Examples:

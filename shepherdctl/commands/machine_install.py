@@ -11,6 +11,7 @@ from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import load
 
 from shepherdctl.commands.machine import MachineArgument, observed
@@ -18,7 +19,7 @@ from shepherdctl.confirm import Yes, ask, askable
 from shepherdctl.database import bmdb
 from shepherdctl.installations import image_told, public
 from shepherdctl.output import Form, Output, document, facts, note
-from shepherdctl.state import Observer, Settings, State
+from shepherdctl.state import Observer, Settings
 from shepherdctl.times import relative
 
 _LONGEST_PARAMETERS = 1 << 20
@@ -179,6 +180,6 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
 
 
 def _delivery(machine: Mapping[str, Any], observer: Observer) -> str:
-    if observer.state(machine) in {State.AGENT_STARTED, State.AGENT_RUNNING}:
+    if observer.state(machine) in {State.STARTING, State.RUNNING}:
         return "the agent gets it in the answer to its next heartbeat"
     return "no agent reports from the machine now: the next one that does gets it"

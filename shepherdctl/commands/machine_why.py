@@ -27,8 +27,9 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     Tell for each process whether a loop would take the machine on now, and if not, why.
 
     The first thing that blocks it, when that ends, and when it will be tried if
-    nothing else happens. Judged as the loops judge, with the settings of the
-    environment: SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS and SHEPHERD_STARTUP_TIMEOUT_SECONDS.
+    nothing else happens. Judged as the loops judge, with the timeouts
+    that the environment sets (SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS and
+    SHEPHERD_STARTUP_TIMEOUT_SECONDS).
 
     Examples:
       shepherdctl machine why 3f2a

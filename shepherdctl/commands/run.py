@@ -71,8 +71,8 @@ def run(
 def _tell_plan(plan: object, result: Mapping[str, Any]) -> None:
     """Show a plan in the way of the loop that made it."""
     if isinstance(plan, list):
-        _tell_work(plan, result["plan_if_not_held_back"])
-        for reason in result["held_back"]:
+        _tell_work(plan, result["plan_without_suspension"])
+        for reason in result["recovery_suspended"]:
             note(f"recovery is suspended: {reason}")
     elif "changes" in (named := cast("Mapping[str, Any]", plan)):
         _tell_changes(named["changes"])

@@ -9,12 +9,13 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.bmdb.work.work import HealthTimeouts
+from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.functions import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.output import Column, Form, Output, counted, document, note, table
-from shepherdctl.state import Settings, State
+from shepherdctl.state import Settings
 from shepherdctl.times import relative, span
 
 
@@ -77,7 +78,7 @@ def _count(counts: Sequence[Mapping[str, Any]]) -> None:
         of_it = {count["state"]: count for count in counts if count["provider"] == provider}
         machines = [of_it[state]["machines"] if state in of_it else None for state in State]
         styled = [
-            Text(str(number), "red") if state is State.SILENT and number else number
+            Text(str(number), "red") if state is State.UNHEALTHY and number else number
             for state, number in zip(State, machines, strict=True)
         ]
         totals = [sum(count[name] for count in of_it.values()) or None for name in held_up]

@@ -54,8 +54,8 @@ WHERE datname = current_database() AND application_name = 'shepherd' AND state <
 """
 _WAITS = {
     ("session.py", "wait"),
-    ("control_loop.py", "_collected"),
-    ("control_loop.py", "_ask"),
+    ("runner.py", "_collected"),
+    ("runner.py", "_ask"),
     ("thread.py", "_worker"),
 }
 """Files and functions in which a thread waits for another."""

@@ -84,7 +84,7 @@ def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str])
     try:
         int("x")
     except ValueError:
-        telemetry.error("discrepancy")
+        telemetry.error("drift_limit_exceeded")
     (line,) = _lines(capsys)
     assert "exception" not in line
 

@@ -97,7 +97,9 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
     try:
         counts = function.run(deadline, runtime_info)
     except DriftLimitExceeded as error:
-        telemetry.emit(loop, function.provider, {Metric.DISCREPANCY: 1, Metric.DISPUTED: len(error.differences)})
+        telemetry.emit(
+            loop, function.provider, {Metric.DRIFT_LIMIT_EXCEEDED: 1, Metric.DISPUTED: len(error.differences)}
+        )
         raise
     telemetry.emit(loop, function.provider, counts)
     return {**head, **{metric.value: count for metric, count in counts.items()}}
@@ -354,8 +356,8 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
 
         return {
             "plan": told(rehearsal.work),
-            "held_back": rehearsal.held_back,
-            "plan_if_not_held_back": told(rehearsal.suspended),
+            "recovery_suspended": rehearsal.recovery_suspended,
+            "plan_without_suspension": told(rehearsal.suspended),
         }
 
     return Function(

@@ -16,9 +16,9 @@ __all__ = ["ELSEWHERE", "FAULTS", "MACHINES", "NAMED"]
 FAULTS: tuple[Fault, ...] = (*PROVIDER, *AWS, *DATABASE)
 
 ELSEWHERE = {
-    ("401", "initializer"): "test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
-    ("404", "initializer"): "test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
-    ("503", "initializer"): "test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+    ("401", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+    ("404", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+    ("503", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
 }
 """What is shown of whole loops by other tests, in ``tests/integration``."""
 

@@ -197,7 +197,8 @@ def test_an_outage_of_days_leaves_nothing_behind(tmp_path: Path) -> None:
 
     files, threads, blocks = fail(50)
     later_files, later_threads, later_blocks = fail(300)
-    assert (later_files, later_threads) == (files, threads)
+    assert later_files <= files  # what earlier tests left may end meanwhile
+    assert later_threads <= threads
     assert later_blocks - blocks < 300  # not even one object each
 
 

@@ -150,7 +150,7 @@ READS_ALL = {
     "provided": "the Provisioner compares all machines with the provider's listing",
     "departed": "the Provisioner looks for machines among them that the provider still lists",
     "intents": "so many creations are not under way",
-    "penalized": "so much capacity does not fail",
+    "capacity_penalized": "so much capacity does not fail",
     "paused": "people read it",
     "inventory": "people ask what the whole fleet consists of",
     "count_machines": "people ask how the whole fleet is",

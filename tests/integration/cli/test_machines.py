@@ -60,22 +60,22 @@ def installed(fleet: Fleet) -> UUID:
 @pytest.mark.parametrize(
     ("plant", "state", "words"),
     [
-        (Fleet.bare_machine, "not_provided", "not provided yet"),
+        (Fleet.bare_machine, "creating", "being created"),
         (Fleet.provided_machine, "needs_agent", "needs agent"),
-        (Fleet.started_machine, "agent_started", r"agent started \d s ago, no heartbeat yet"),
-        (lambda fleet: fleet.started_machine(1000), "agent_started", "agent started 16 min ago, no heartbeat yet"),
-        (lambda fleet: fleet.unhealthy_machine(61), "agent_running", r"agent running, heartbeat 6\d s ago"),
-        (lambda fleet: fleet.unhealthy_machine(840), "silent", "silent for 14 min"),
-        (lambda fleet: fleet.started_machine(2000), "silent", "silent for 33 min"),
+        (Fleet.started_machine, "starting", r"starting, agent started \d s ago, no heartbeat yet"),
+        (lambda fleet: fleet.started_machine(1000), "starting", "starting, agent started 16 min ago, no heartbeat yet"),
+        (lambda fleet: fleet.unhealthy_machine(61), "running", r"running, heartbeat 6\d s ago"),
+        (lambda fleet: fleet.unhealthy_machine(840), "unhealthy", "unhealthy, no heartbeat for 14 min"),
+        (lambda fleet: fleet.started_machine(2000), "unhealthy", "unhealthy, no heartbeat for 33 min"),
         (
             lambda fleet: fleet.unhealthy_machine(50, started_ago=10),
-            "agent_started",
-            r"agent started 1\d s ago, no heartbeat yet",
+            "starting",
+            r"starting, agent started 1\d s ago, no heartbeat yet",
         ),
         (installed, "installed", "installed"),
         (lambda fleet: failed(fleet, "no luck"), "needs_agent", "needs agent, backing off for 9 min"),
         (worked_on, "needs_agent", "needs agent, being worked on"),
-        (paused, "silent", "silent for 2 h, paused by alice"),
+        (paused, "unhealthy", "unhealthy, no heartbeat for 2 h, paused by alice"),
     ],
 )
 def test_the_state_of_a_machine_is_told_in_words(
@@ -94,7 +94,7 @@ def test_silence_is_what_the_recoverer_is_set_to(fleet: Fleet) -> None:
     """Else the list and the loop would speak of different machines."""
     fleet.unhealthy_machine(120)
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
-    assert "silent for 2 min" in shepherdctl.read("machine", "list")
+    assert "no heartbeat for 2 min" in shepherdctl.read("machine", "list")
 
 
 @pytest.mark.parametrize(

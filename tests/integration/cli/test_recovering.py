@@ -65,7 +65,7 @@ def paused(fleet: Fleet) -> UUID:
     return machine_id
 
 
-def held_back(fleet: Fleet) -> UUID:
+def recovery_suspended(fleet: Fleet) -> UUID:
     """Plant a machine where recovery is held back."""
     machine_id = fleet.locate(fleet.unhealthy_machine(), "ams")
     fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 machines fell silent')")
@@ -132,9 +132,9 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("not_needed", "it has no agent that could be silent"),
     ),
     "held back": (
-        held_back,
+        recovery_suspended,
         ("not_needed", "its agent was started"),
-        ("held_back", "recovery is held back: 8 of 10 machines fell silent"),
+        ("recovery_suspended", "recovery is held back: 8 of 10 machines fell silent"),
     ),
     "rebooted": (
         awaited,
@@ -257,7 +257,7 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet) -> None:
     """Everything that an operator needs to decide is on the screen."""
     machine_id = given_up(fleet)
     shepherdctl = CommandLine(fleet.settings)
-    assert "in quarantine for " in shepherdctl.read("machine", "list")
+    assert "quarantined for " in shepherdctl.read("machine", "list")
     assert [machine["state"] for machine in shepherdctl.load("machine", "list")] == ["quarantined"]
     shown = shepherdctl.read("machine", "show", str(machine_id))
     assert "still silent after reboot 3 times" in shown

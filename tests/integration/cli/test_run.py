@@ -137,9 +137,9 @@ def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_wer
     assert "no machine would be taken" in rehearsed.stderr
     assert "recovery is suspended: the whole provider: no machine reports: 12 fell silent" in rehearsed.stderr
     document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
-    assert (document["plan"], len(document["plan_if_not_held_back"])) == ([], 12)
-    assert document["plan_if_not_held_back"][0]["due_at"].endswith("Z")
-    assert document["held_back"] == ["the whole provider: no machine reports: 12 fell silent"]
+    assert (document["plan"], len(document["plan_without_suspension"])) == ([], 12)
+    assert document["plan_without_suspension"][0]["due_at"].endswith("Z")
+    assert document["recovery_suspended"] == ["the whole provider: no machine reports: 12 fell silent"]
     assert all(fleet.events(machine_id) == [] for machine_id in machines)
     assert fleet.sql("SELECT count(*) FROM recovery_suspensions") == [[0]]
 

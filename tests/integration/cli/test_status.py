@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from shepherd_core.domain.states import State
 
-from shepherdctl.state import State
 from tests.support.bmdb.fleet import HOUR
 from tests.support.command_line import CommandLine
 
@@ -38,7 +38,7 @@ def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fle
     listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
     counted = {count["state"]: count["machines"] for count in shepherdctl.load("status")["machines"]}
     assert counted == listed
-    assert counted.keys() == set(State) - {State.NOT_PROVIDED, State.FORGOTTEN, State.RELEASED}
+    assert counted.keys() == set(State) - {State.CREATING, State.FORGOTTEN, State.RELEASED}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_line_for_each_provider_tells_the_states_and_what_is_held_up(shepherdc
         ["equinix", "2", "1", "1"],
         ["static", "10", "2", "2", "2", "2", "2"],
     ]
-    assert result.stdout.splitlines()[0].split("  ")[:4] == ["PROVIDER", "MACHINES", "NOT PROVIDED", "NEEDS AGENT"]
+    assert result.stdout.splitlines()[0].split("  ")[:4] == ["PROVIDER", "MACHINES", "CREATING", "NEEDS AGENT"]
     assert result.stderr == ""
 
 

@@ -248,7 +248,7 @@ def test_an_invocation_answers_and_measures_the_same_counts(
         if loop == "recoverer":
             expected = expected | {
                 Metric.RECOVERY_SUSPENDED,
-                Metric.SILENT,
+                Metric.UNHEALTHY,
                 Metric.STARTUP_TIMEOUTS,
                 Metric.QUARANTINED,
             }
@@ -399,7 +399,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
         invoke("provisioner")
     (record,), lines = output(capsys)
     metrics, dimensions = measured(record)
-    assert metrics == {"discrepancy": 1, "disputed": 4}
+    assert metrics == {"drift_limit_exceeded": 1, "disputed": 4}
     assert dimensions == [["loop", "provider"]]
     assert lines[-1]["message"] == "the invocation failed"
     assert "machine-3" in lines[-1]["exception"]
@@ -410,4 +410,4 @@ def test_a_pass_without_a_discrepancy_says_so(environment: dict[str, str], capsy
     """An alarm on a metric that is missing most of the time does not know when it is over."""
     invoke("provisioner")
     (record,), _ = output(capsys)
-    assert measured(record)[0]["discrepancy"] == 0
+    assert measured(record)[0]["drift_limit_exceeded"] == 0

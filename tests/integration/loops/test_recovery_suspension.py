@@ -279,7 +279,7 @@ def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World
     for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
         rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
         assert rehearsal.work == []
-        assert rehearsal.held_back == ("the whole provider: no machine reports: 12 never reported",)
+        assert rehearsal.recovery_suspended == ("the whole provider: no machine reports: 12 never reported",)
         assert {work.machine_id for work in rehearsal.suspended} == set(due)
         assert {str(rehearsal.decisions[work]) for work in rehearsal.suspended} == {"reboot, attempt 1 of 3"}
         assert world.held() == held
@@ -311,7 +311,7 @@ def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> 
     world.silent(5)
     world.never(3)
     counts = world.run()
-    assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.SILENT], counts[Metric.STARTUP_TIMEOUTS]) == (1, 5, 3)
+    assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.UNHEALTHY], counts[Metric.STARTUP_TIMEOUTS]) == (1, 5, 3)
 
 
 def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:

@@ -172,9 +172,9 @@ def test_no_process_outlives_a_park_that_is_killed(tmp_path: Path) -> None:
     script = """
 import subprocess, sys, time
 from pathlib import Path
-from simulator.machine_processes import MARK
-from simulator.machines import MachinePark
-pool = MachinePark(Path(sys.argv[1]), 0, boot_seconds=0)
+from simulator.machines.processes import MARK
+from simulator.machines.pool import MachinePool
+pool = MachinePool(Path(sys.argv[1]), 0, boot_seconds=0)
 process = subprocess.Popen(["sleep", "1000"], env={MARK: pool._id + "/crate"}, start_new_session=True)
 print(process.pid, flush=True)
 time.sleep(1000)

@@ -115,7 +115,7 @@ def test_a_rehearsal_returns_its_result_and_undoes_the_rest(fleet: Fleet, connec
 
     def unit() -> list[list[object]]:
         connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
-        return connection.run("penalized", provider="static")
+        return connection.run("capacity_penalized", provider="static")
 
     assert connection.rehearse(unit) == [["rack"]]
     assert fleet.sql("SELECT 1 FROM capacity_penalties") == []
@@ -151,7 +151,7 @@ def test_a_connection_that_the_server_ended_is_replaced(fleet: Fleet, connection
     connection.run("now")
     fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
     fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
-    assert connection.transact(lambda: connection.run("penalized", provider="static")) == []
+    assert connection.transact(lambda: connection.run("capacity_penalized", provider="static")) == []
 
 
 def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:

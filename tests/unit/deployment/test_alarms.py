@@ -168,7 +168,7 @@ def test_an_alarm_watches_the_loop_that_it_is_named_after() -> None:
                 for key, value in dimensions.items()
                 if key in {"loop", "ApiId", "FunctionName"}
             }
-            if (namespace, metric) != (telemetry.NAMESPACE, "managed"):  # there is no fleet without it
+            if (namespace, metric) != (telemetry.NAMESPACE, "machines_total"):  # there is no fleet without it
                 assert seen == ({owner} if owner else set()), name
 
 
@@ -248,7 +248,7 @@ def test_silence_of_the_whole_fleet_is_told_where_there_is_a_fleet(
     machines: float | None, requests: float | None, refused: float | None, failures: float | None, told: bool
 ) -> None:
     """An empty deployment is silent, too, and must wake nobody; a domain name is never without requests."""
-    values = {"managed": machines, "requests": requests, "refused": refused, "failures": failures}
+    values = {"machines_total": machines, "requests": requests, "refused": refused, "failures": failures}
     assert evaluated(ALARMS["agent-api-silent"], **values) is told
     elsewhere = alarms(deployed(**ENDPOINT))["agent-api-silent"]
     assert not evaluated(elsewhere, **values)  # what does not come to us, we cannot miss

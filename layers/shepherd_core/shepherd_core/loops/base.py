@@ -43,7 +43,7 @@ class Admission:
 
     limit: int = sys.maxsize
     """Machines."""
-    held_back: tuple[str, ...] = ()
+    recovery_suspended: tuple[str, ...] = ()
     """Why machines that seem to be due are not to be claimed, in words."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """What the function is to report about that."""

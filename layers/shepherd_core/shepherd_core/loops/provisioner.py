@@ -117,7 +117,8 @@ class Provisioner:
             session.close()
         counted = (
             Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED,
-            Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING, Metric.DISCREPANCY, Metric.INCOMPLETE,
+            Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING, Metric.DRIFT_LIMIT_EXCEEDED,
+            Metric.INCOMPLETE,
         )  # fmt: skip
         return {metric: self._counts[metric] for metric in counted}
 

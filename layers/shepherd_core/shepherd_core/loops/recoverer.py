@@ -125,7 +125,7 @@ class Recoverer:
         quiet = total(look.cells.values()).quiet
         counts = {
             Metric.RECOVERY_SUSPENDED: len(held) + len(outages),
-            Metric.SILENT: quiet[Unhealthy.SILENT],
+            Metric.UNHEALTHY: quiet[Unhealthy.SILENT],
             Metric.STARTUP_TIMEOUTS: quiet[Unhealthy.NEVER],
             Metric.QUARANTINED: look.quarantined,
             Metric.NO_ACCESS: look.no_access,

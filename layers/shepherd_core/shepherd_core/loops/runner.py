@@ -352,7 +352,7 @@ class DryRun:
     """What it would take besides, at most 1,000 machines, if nothing were held back."""
     decisions: Mapping[Work, object]
     """What it would do with each."""
-    held_back: tuple[str, ...]
+    recovery_suspended: tuple[str, ...]
     """As in ``Admission``."""
 
 
@@ -376,11 +376,11 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
         work = list(claimed(min(limits.concurrency, admission.limit)))
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
-        if admission.held_back:
+        if admission.recovery_suspended:
             suspension.disregard(session, provider)
             while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
                 suspended += more
                 decisions |= loop.decide(session, more)
-        return DryRun(work, suspended, decisions, admission.held_back)
+        return DryRun(work, suspended, decisions, admission.recovery_suspended)
 
     return connection.rehearse(unit)

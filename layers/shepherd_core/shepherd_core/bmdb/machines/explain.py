@@ -42,7 +42,7 @@ class Block(StrEnum):
     NOT_NEEDED = "not_needed"
     LOCKED = "locked"
     PAUSED = "paused"
-    RECOVERY_SUSPENDED = "held_back"
+    RECOVERY_SUSPENDED = "recovery_suspended"
     BACKOFF = "backoff"
     NOT_DUE = "not_due"
 

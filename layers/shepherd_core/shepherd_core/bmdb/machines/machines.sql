@@ -65,7 +65,7 @@ ORDER BY g.machine_id;
 
 -- name: count_machines
 -- How many machines are in each state, and how many of them are held up by what; reads them all. The states are those of
--- the command line. A machine that is not provided yet is counted at the provider that is to create it.
+-- domain/states.py. A machine that is not provided yet is counted at the provider that is to create it.
 WITH seen AS (
     SELECT
         machine_id,
@@ -77,16 +77,16 @@ WITH seen AS (
             WHEN heard_at <= statement_timestamp() - CASE
                 WHEN reported THEN :heartbeat_timeout_seconds::float8
                 ELSE :startup_timeout_seconds::float8
-            END * interval '1 second' THEN 'silent'
-            WHEN reported THEN 'agent_running'
-            ELSE 'agent_started'
+            END * interval '1 second' THEN 'unhealthy'
+            WHEN reported THEN 'running'
+            ELSE 'starting'
         END AS state,
         locked_until,
         backoff_until
     FROM machine_next
     WHERE NOT overdue
     UNION ALL
-    SELECT machine_id, provider, 'not_provided', NULL, NULL FROM machine_creation_intent
+    SELECT machine_id, provider, 'creating', NULL, NULL FROM machine_creation_intent
 )
 SELECT
     provider,

@@ -1,0 +1,111 @@
+"""
+The states that a machine can be in, and what moves it from one to the next.
+
+A state is never stored: ``state_of`` computes it from the facts, and the
+statement ``count_machines`` does the same for the whole fleet. The command
+line, the metrics and the docs use these words. ARCHITECTURE.md shows
+``TRANSITIONS`` as a picture; tests hold picture and statement to this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class State(StrEnum):
+    """Where a machine is in its life. A pause, a backoff and work in hand are no states: they are shown beside it."""
+
+    CREATING = "creating"
+    """The Provisioner decided to create it; the provider has not confirmed it yet."""
+    NEEDS_AGENT = "needs_agent"
+    """It has no agent: it was just created, or the Recoverer has just taken a step."""
+    STARTING = "starting"
+    """Its agent was started and has not reported yet."""
+    RUNNING = "running"
+    """Its agent reports."""
+    UNHEALTHY = "unhealthy"
+    """No heartbeat for longer than the heartbeat timeout, or none at all within the startup timeout."""
+    INSTALLED = "installed"
+    """The operating system that an operator asked for is installed. No loop works on it any more."""
+    QUARANTINED = "quarantined"
+    """Recovery gave up. No loop works on it until an operator takes it out of quarantine."""
+    FORGOTTEN = "forgotten"
+    """An operator removed it from the BMDB, because the provider no longer has it."""
+    RELEASED = "released"
+    """It was given back to the provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A step from one state to the next, and who or what takes it."""
+
+    before: State
+    after: State
+    by: str
+
+
+TRANSITIONS = (
+    Transition(State.CREATING, State.NEEDS_AGENT, "Provisioner: the provider has created it"),
+    Transition(State.NEEDS_AGENT, State.STARTING, "Initializer: agent started"),
+    Transition(State.NEEDS_AGENT, State.QUARANTINED, "Recoverer: did not come back, no step left"),
+    Transition(State.STARTING, State.RUNNING, "agent: first heartbeat"),
+    Transition(State.STARTING, State.UNHEALTHY, "startup timeout"),
+    Transition(State.RUNNING, State.UNHEALTHY, "heartbeat timeout"),
+    Transition(State.RUNNING, State.INSTALLED, "agent: installation succeeded"),
+    Transition(State.UNHEALTHY, State.RUNNING, "agent: heartbeat"),
+    Transition(State.UNHEALTHY, State.NEEDS_AGENT, "Recoverer: step taken"),
+    Transition(State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left"),
+    Transition(State.QUARANTINED, State.NEEDS_AGENT, "operator: machine unquarantine"),
+    Transition(State.INSTALLED, State.RUNNING, "operator: machine install"),
+)
+"""The usual life. An operator may also release or forget a machine in any state but the last two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What the BMDB knows of a machine, as far as its state depends on it."""
+
+    decommissioned: State | None = None
+    """FORGOTTEN or RELEASED; None: it is still in the BMDB's care."""
+    provided: bool = True
+    """The provider has confirmed that it exists."""
+    quarantined: bool = False
+    installed: bool = False
+    """The installation that was asked for last succeeded."""
+    agent_started_at: datetime | None = None
+    """None: it has no agent."""
+    last_heartbeat_at: datetime | None = None
+    """Of any agent; a heartbeat from before ``agent_started_at`` says nothing about the present one."""
+
+    @property
+    def agent_heartbeat_at(self) -> datetime | None:
+        """Return the last heartbeat of the present agent."""
+        started, heartbeat = self.agent_started_at, self.last_heartbeat_at
+        return None if started is None or heartbeat is None or heartbeat < started else heartbeat
+
+
+def state_of(
+    facts: MachineFacts, now: datetime, *, heartbeat_timeout_seconds: float, startup_timeout_seconds: float
+) -> State:
+    """Return the state of a machine at *now*, which is the database's time."""
+    if facts.decommissioned is not None:
+        return facts.decommissioned
+    for state, holds in (
+        (State.CREATING, not facts.provided),
+        (State.QUARANTINED, facts.quarantined),
+        (State.INSTALLED, facts.installed),
+    ):
+        if holds:
+            return state
+    if facts.agent_started_at is None:
+        return State.NEEDS_AGENT
+    heartbeat = facts.agent_heartbeat_at
+    timeout = startup_timeout_seconds if heartbeat is None else heartbeat_timeout_seconds
+    if (now - (heartbeat or facts.agent_started_at)).total_seconds() >= timeout:
+        return State.UNHEALTHY
+    return State.STARTING if heartbeat is None else State.RUNNING
