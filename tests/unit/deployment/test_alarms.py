@@ -248,7 +248,7 @@ def test_silence_of_the_whole_fleet_is_told_where_there_is_a_fleet(
     machines: float | None, requests: float | None, refused: float | None, failures: float | None, told: bool
 ) -> None:
     """An empty deployment is silent, too, and must wake nobody; a domain name is never without requests."""
-    values = {"machines_total": machines, "requests": requests, "refused": refused, "failures": failures}
+    values = {"machines": machines, "requests": requests, "refused": refused, "failures": failures}
     assert evaluated(ALARMS["agent-api-silent"], **values) is told
     elsewhere = alarms(deployed(**ENDPOINT))["agent-api-silent"]
     assert not evaluated(elsewhere, **values)  # what does not come to us, we cannot miss
