@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import threading
@@ -22,6 +23,7 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     TimeLimitExceeded,
 )
+from shepherd_core.providers.kit.answer import LONGEST_ANSWER
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
 
 from tests.support.providers.equinix_script import Cut, Drop, Reply, Script, said, serving
@@ -465,3 +467,10 @@ def test_an_error_says_what_the_api_said(
     with pytest.raises(ProviderRefused) as caught:
         api.get("/things", deadline)
     assert str(caught.value) == expected
+
+
+def test_an_answer_is_bounded_by_what_it_decompresses_to(script: Script, api: HttpApi, deadline: Deadline) -> None:
+    """Kilobytes of gzip can be gigabytes, which would end the function and all that it holds."""
+    script.replies = [Reply(200, gzip.compress(b" " * (LONGEST_ANSWER + 1)), {"Content-Encoding": "gzip"})]
+    with pytest.raises(ProviderUnavailable, match=f"longer than {LONGEST_ANSWER} bytes"):
+        api.get("/things", deadline)

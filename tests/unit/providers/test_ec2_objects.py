@@ -61,7 +61,7 @@ def instance(instance_id: str = "i-1", state: str = "running", slot: str | None 
         tags={"shepherd-fleet": "f", **tags},
         zone=None,
         reason=reason,
-        private_address="10.0.0.1",
+        private_address=ip_address("10.0.0.1"),
         public_address=None,
     )
 

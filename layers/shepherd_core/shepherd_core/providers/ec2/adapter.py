@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import (
     CapacityTaken,
+    ListingInvalid,
     MachineNotFound,
     NotSupported,
     ProviderRefused,
@@ -259,7 +260,7 @@ class Ec2Provider(Provider):
             return answer
         try:
             return Instance.of(answer["Instances"][0])
-        except (KeyError, IndexError) as error:
+        except (KeyError, IndexError, ListingInvalid) as error:
             raise ProviderUnavailable(f"the answer to a launch in {subnet} shows no instance") from error
 
     def _started(self, instance: Instance, deadline: Deadline) -> bool:

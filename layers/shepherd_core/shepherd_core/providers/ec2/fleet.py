@@ -91,5 +91,5 @@ def _instances(answer: dict[str, Any], error_type: type[ProviderError]) -> Itera
     try:
         for reservation in answer.get("Reservations", ()):
             yield from map(Instance.of, reservation.get("Instances", ()))
-    except KeyError as error:
-        raise error_type(f"EC2 shows an instance without {error}") from error
+    except ListingInvalid as error:
+        raise error_type(str(error)) from error

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.kit import fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from ipaddress import IPv4Address, IPv6Address
 
     from shepherd_core.settings.providers import Ec2Settings
 
@@ -51,8 +53,8 @@ class Instance:
     zone: str | None
     reason: str
     """The code of the reason for its state; empty if EC2 gives none."""
-    private_address: str | None
-    public_address: str | None
+    private_address: IPv4Address | IPv6Address | None
+    public_address: IPv4Address | IPv6Address | None
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Instance:
@@ -60,11 +62,17 @@ class Instance:
         Return the instance in an answer.
 
         Raises:
-            KeyError: it has no id, or a tag has no key.
+            ListingInvalid: its id, or an address, is none, or a tag has no key.
         """
-        private, ipv6 = raw.get("PrivateIpAddress"), raw.get("Ipv6Address")
+        if (instance_id := fields.identifier(raw.get("InstanceId"))) is None:
+            raise ListingInvalid("EC2 shows an instance without an id of printable characters")
+        if any("Key" not in tag for tag in raw.get("Tags", ())):
+            raise ListingInvalid(f"EC2 shows instance {instance_id} with a tag without a key")
+        private, public, ipv6 = (
+            _address(instance_id, raw.get(name)) for name in ("PrivateIpAddress", "PublicIpAddress", "Ipv6Address")
+        )
         return cls(
-            id=raw["InstanceId"],
+            id=instance_id,
             state=raw.get("State", {}).get("Name", ""),
             type=raw.get("InstanceType", ""),
             tags={tag["Key"]: tag.get("Value", "") for tag in raw.get("Tags", ())},
@@ -72,7 +80,7 @@ class Instance:
             reason=raw.get("StateReason", {}).get("Code", ""),
             private_address=private or ipv6,
             # An instance with IPv6 alone has one address, which is both private and public.
-            public_address=raw.get("PublicIpAddress") or (None if private else ipv6),
+            public_address=public or (None if private else ipv6),
         )
 
     def __str__(self) -> str:
@@ -108,6 +116,14 @@ class Instance:
         return value if _ED25519.fullmatch(value) else None
 
 
+def _address(instance_id: str, value: object) -> IPv4Address | IPv6Address | None:
+    if not value:
+        return None
+    if (address := fields.address(value)) is None:
+        raise ListingInvalid(f"EC2 shows instance {instance_id} with {value!r:.80} as its address")
+    return address
+
+
 def machine(instance: Instance, which_address: str) -> Machine:
     """
     Return *instance* as a machine with its *private* or *public* address (*which_address*).
@@ -118,7 +134,7 @@ def machine(instance: Instance, which_address: str) -> Machine:
     return Machine(
         provider_id=ProviderId(instance.id),
         availability=Availability.KNOWN_USED,
-        address=ip_address(address) if address else None,
+        address=address,
         reservation_id=None if instance.state == TERMINATED else instance.slot,
         location=instance.zone,
         status=_STATUS.get(instance.state, ProviderStatus.UNKNOWN),

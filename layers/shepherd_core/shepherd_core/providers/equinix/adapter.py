@@ -129,7 +129,7 @@ class EquinixProvider(Provider):
             raise ProviderRefused(f"capacity {capacity.capacity_id} is not a free reservation of the listing")
         body = {
             "hostname": self._prefix + capacity.reservation_id[:RESERVATION_ID_LENGTH],
-            "plan": capacity.plan,
+            **({} if capacity.plan is None else {"plan": capacity.plan}),
             # The API requires a metro, although the reservation determines it.
             "metro": capacity.metro or "any",
             "operating_system": self._os,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pydantic import AliasChoices, Field, IPvAnyAddress
+from pydantic import AliasChoices, Field
 
 from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.kit.api_object import ApiObject, parse
+from shepherd_core.providers.kit.api_object import ApiObject, Id, MachineAddress, Text, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ _STATUS = {
 class Link(ApiObject):
     """Another object, or a link to it."""
 
-    id: str | None = None
+    id: Text | None = None
     href: str | None = None
 
     @property
@@ -46,14 +46,14 @@ class Link(ApiObject):
 class Place(ApiObject):
     """A metro, or a facility in one."""
 
-    code: str | None = None
+    code: Text | None = None
     metro: Place | None = None
 
 
 class Address(ApiObject):
     """One address of a device."""
 
-    address: IPvAnyAddress | None = None
+    address: MachineAddress | None = None
     public: bool = False
 
 
@@ -66,7 +66,7 @@ class Plan(ApiObject):
 class Device(ApiObject):
     """A machine."""
 
-    id: str
+    id: Id
     hostname: str = ""
     state: str = ""
     tags: list[str] | None = None
@@ -83,7 +83,7 @@ class Device(ApiObject):
 class Reservation(ApiObject):
     """A hardware reservation."""
 
-    id: str
+    id: Id
     device: Link | None = None
     facility: Place | None = None
     plan: Plan | None = None
@@ -147,7 +147,7 @@ def machine(device: Device, reservation_id: str | None = None) -> Machine:
         provider_id=ProviderId(device.id),
         availability=Availability.KNOWN_USED,
         address=min(public, key=lambda address: address.version, default=None),
-        reservation_id=device.hardware_reservation.key if device.hardware_reservation else reservation_id,
+        reservation_id=(device.hardware_reservation.key if device.hardware_reservation else reservation_id) or None,
         location=_location(device.metro, device.facility),
         status=_STATUS.get(device.state, ProviderStatus.UNKNOWN),
         failed=device.state == "failed",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.kit.api_object import ApiObject, parse
+from shepherd_core.providers.kit import fields
+from shepherd_core.providers.kit.api_object import ApiObject, Text, parse
 from shepherd_core.providers.kit.registered_key import StoredKey
 
 if TYPE_CHECKING:
@@ -23,12 +26,12 @@ _HOST = 2
 class Server(ApiObject):
     """A rented server."""
 
-    server_number: int
+    server_number: Annotated[int, Field(ge=0, lt=10**18)]
     server_name: str | None = None
     server_ip: str | None = None
     server_ipv6_net: str | None = None
     ip: list[str] | None = None
-    dc: str | None = None
+    dc: Text | None = None
     status: str | None = None
     cancelled: bool = False
 
@@ -150,15 +153,8 @@ def fingerprint(line: str) -> str:
 def _address(server: Server) -> IPv4Address | IPv6Address | None:
     """Return the address for SSH: the main one, else any single one, else the host in the IPv6 network."""
     for text in (server.server_ip, *(server.ip or ())):
-        address = _parsed(text)
+        address = fields.address(text)
         if address is not None:
             return address
-    network = _parsed(server.server_ipv6_net)
+    network = fields.address(server.server_ipv6_net)
     return network + _HOST if isinstance(network, IPv6Address) else None
-
-
-def _parsed(text: str | None) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(text or "")
-    except ValueError:
-        return None

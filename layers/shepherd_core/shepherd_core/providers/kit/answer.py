@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import ssl
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from shepherd_core.domain.errors import ProviderUnavailable, ShepherdError, TimeLimitExceeded
+from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from shepherd_core.domain.clock import Deadline
 
 LONGEST_RETRY_AFTER_SECONDS = 86_400
+
+LONGEST_ANSWER = 32 * 1024 * 1024
+"""In bytes, decompressed. A function has 512 MB; a listing of 100,000 Hetzner servers has some 30 MB."""
 
 _PIECE = 65_536
 _MULTIPLE_CHOICES, _SERVER_ERROR, _UNAVAILABLE = 300, 500, 503
@@ -36,16 +38,16 @@ class HttpAnswer:
     """The seconds of the header Retry-After."""
 
     def decoded(self) -> Any:
-        """Return the body as JSON; None if it is not JSON, or null."""
+        """Return the body as JSON; None if it is null, or not JSON that ``from_json`` reads."""
         try:
-            return json.loads(self.body)
+            return from_json(self.body)
         except ValueError:
             return None
 
 
-def read(request: str, response: urllib3.BaseHTTPResponse, deadline: Deadline, longest: float = math.inf) -> bytes:
+def read(request: str, response: urllib3.BaseHTTPResponse, deadline: Deadline, longest: int = LONGEST_ANSWER) -> bytes:
     """
-    Return the whole body; a slow one exceeds the deadline by one part at most.
+    Return the whole body, decompressed; a slow one exceeds the deadline by one part at most.
 
     Raises:
         ProviderUnavailable: the deadline passed, or the body is longer than *longest* bytes. Not TimeLimitExceeded:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PlainValidator, ValidationError
 
 from shepherd_core.domain.errors import ProviderError, ProviderUnavailable
+from shepherd_core.providers.kit import fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _checked(check: Callable[[object], object], wanted: str) -> PlainValidator:
+    def validate(value: Any) -> Any:
+        if (found := check(value)) is None:
+            message = f"{wanted} was wanted"
+            raise ValueError(message)
+        return found
+
+    return PlainValidator(validate)
+
+
+Id = Annotated[str, _checked(fields.identifier, f"a text of 1 to {fields.LONGEST_TEXT} printable characters")]
+"""Names a machine or its capacity."""
+Text = Annotated[str, _checked(fields.text, f"a text of at most {fields.LONGEST_TEXT} printable characters")]
+MachineAddress = Annotated[IPv4Address | IPv6Address, _checked(fields.address, "the IP address of one machine")]
 
 
 class ApiObject(BaseModel, hide_input_in_errors=True):
@@ -22,6 +43,8 @@ def parse(
     """Return *raw*, decoded JSON, as an object, or raise *error_type*; errors call it *what*."""
     try:
         return kind.model_validate(raw)
+    except RecursionError as error:
+        raise error_type(f"{what} was not understood: it is nested too deeply") from error
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
         raise error_type(f"{what} was not understood: {'; '.join(faults[:3])}") from error

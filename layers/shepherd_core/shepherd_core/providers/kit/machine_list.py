@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import (
@@ -16,6 +14,7 @@ from shepherd_core.domain.errors import (
     SourceError,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.providers.kit.fields import LONGEST_TEXT, address, from_json, identifier, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     Entry = Mapping[str, Any]
     """The parsed fields of an entry, by name, without those that are left out."""
-
-_LONGEST = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +118,8 @@ class MachineList:
             ListingInvalid: names every error of every entry.
         """
         try:
-            found = json.loads(document, object_pairs_hook=_Object)
-        except (ValueError, RecursionError) as error:
+            found = from_json(document, _Object)
+        except ValueError as error:
             raise ListingInvalid(f"the list of machines is not JSON: {error}") from error
         if not isinstance(found, list):
             raise ListingInvalid(f"the list of machines is {shown(found)}; a JSON list was wanted")
@@ -193,30 +190,11 @@ class _Object(dict[str, object]):
         self.repeated = [name for name in self if names.count(name) > 1]
 
 
-def _provider_id(value: object) -> str | None:
-    return None if value in ("", INVALID) else _text(value)
-
-
-def _text(value: object) -> str | None:
-    """Return *value* if the BMDB can hold it: PostgreSQL has no NUL, and UTF-8 no lone surrogates."""
-    return value if isinstance(value, str) and len(value) <= _LONGEST and value.isprintable() else None
-
-
-def _address(value: object) -> IPv4Address | IPv6Address | None:
-    try:
-        address = ip_address(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    if address is None or address.is_unspecified or address.is_multicast or getattr(address, "scope_id", None):
-        return None
-    return address
-
-
 _OWN = "one of its own was wanted"
 
 FIELDS: Mapping[str, ListField] = {
-    "ID": ListField(_provider_id, f"a text of 1 to {_LONGEST} printable characters other than {INVALID!r}"),
-    "Addr": ListField(_address, "the IP address of one machine, as text and without a zone,"),
-    "Location": ListField(_text, f"a text of at most {_LONGEST} printable characters", required=False),
+    "ID": ListField(identifier, f"a text of 1 to {LONGEST_TEXT} printable characters other than {INVALID!r}"),
+    "Addr": ListField(address, "the IP address of one machine, as text and without a zone,"),
+    "Location": ListField(text, f"a text of at most {LONGEST_TEXT} printable characters", required=False),
 }
 """The fields of every machine list."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from shepherd_core.providers.kit.fields import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,8 +40,8 @@ class BmcAnswer:
         """
         refused = self.status_code >= _BAD_REQUEST
         try:
-            value = json.loads(self.content)
-        except (ValueError, RecursionError) as error:
+            value = from_json(self.content)
+        except ValueError as error:
             if not refused:
                 raise ValueError(f"no JSON: {error}") from error
             value = None
