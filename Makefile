@@ -43,6 +43,10 @@ help: ## list what there is
 demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
 	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
 
+.PHONY: demo-picture
+demo-picture: .venv/.ready ## draw docs/demo.svg from a run of the demo
+	@$(BIN)/shepherdctl demo --picture docs/demo.svg $(DEMO_FLAGS)
+
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
 # because they share its database; those that take longest come first.
 WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')

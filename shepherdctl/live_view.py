@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import queue
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 from shepherd_core.domain.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from rich.console import Console
     from rich.live import Live
 
     from simulator.environment.environment import Environment
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.25
 _ROWS = 20
 _LINES = 8
+_PICTURE_COLUMNS = 96
 _TOLD = ("created", "adopted", "forgotten", "finished", "failed", "canceled", "disputed")
 _NO_SSH = "(no SSH before a machine has booted: it backs off and is tried again)"
 _STYLES = {"agent running": "green", "agent unhealthy": "red", "backing off": "yellow", "being worked on": "cyan"}
@@ -79,6 +81,12 @@ class Show:
                     self.explain(world, meaning)
         if self.live is not None:
             self.live.update(Group(_table(world, statuses), *map(Text, self.lines[-_LINES:])))
+
+    def draw(self, world: Environment, statuses: list[MachineStatus], picture: Path) -> None:
+        """Write the table of machines and everything that was told to *picture*, as SVG."""
+        console = Console(record=True, file=StringIO(), width=_PICTURE_COLUMNS, force_terminal=True)
+        console.print(Group(_table(world, statuses), *map(Text, self.lines)))
+        picture.write_text(console.export_svg(title="make demo"), encoding="utf-8")
 
 
 def _table(world: Environment, statuses: list[MachineStatus]) -> Table:

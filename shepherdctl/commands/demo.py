@@ -28,6 +28,9 @@ def demo(
     provider: Annotated[ProviderName, _PROVIDER] = "equinix",
     speed: Annotated[float, typer.Option(min=1, max=120, help="Minutes of the fleet that pass in a minute.")] = 60,
     seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
+    picture: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Draw the run into this file, as SVG, if nothing went wrong.")
+    ] = None,
 ) -> None:
     """
     Watch machines go from capacity to running agents, and two of them be faulted and brought back.
@@ -88,6 +91,8 @@ def demo(
         if world.faulted:
             _tell_history(console, world, next(reversed(world.faulted)))
         _conclude(console, found, world.folder / "functions.log", "Everything is as it should be.")
+        if picture is not None:
+            show.draw(world, machine_statuses(world), picture)
 
 
 def _outage(world: Environment, show: Show, patience: float) -> list[str]:

@@ -36,9 +36,10 @@ def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SHEPHERDCTL, *arguments], check=False, capture_output=True, text=True, timeout=120)
 
 
-def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back() -> None:
+def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back(tmp_path: Path) -> None:
     """The whole lifecycle through the real handlers; everybody's first impression, and the last check of all parts."""
-    done = run(["demo", "--machines", "3", "--speed", "120"])
+    picture = tmp_path / "demo.svg"
+    done = run(["demo", "--machines", "3", "--speed", "120", "--picture", str(picture)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Everything is as it should be." in done.stdout
     assert "all 3 machines run their agents" in done.stdout
@@ -50,6 +51,9 @@ def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back() -
         r"ShepherdRecovery +Finished.*ShepherdAgentStart +Finished",
     ):
         assert re.search(line, history, re.DOTALL)
+    drawn = picture.read_text(encoding="utf-8").replace("&#160;", " ")
+    for line in ("provider id", "all 3 machines run their agents"):
+        assert line in drawn
 
 
 def test_the_demo_brings_back_machines_of_ones_own_through_their_bmcs() -> None:
