@@ -46,10 +46,12 @@ PROVIDERS: dict[str, type[functions.Settings]] = {
 
 
 def default(field: FieldInfo) -> str:
-    """Return a default as the page shows it."""
+    """Return a default as the page shows it: as one would write it into the environment."""
     if field.default is PydanticUndefined:
         return "required"
-    return "unset" if field.default is None else f"`{str(field.default).lower()}`"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
+    return "unset" if field.default is None else f"`{field.default}`"
 
 
 def settings_rows() -> list[str]:
