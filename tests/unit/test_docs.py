@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,12 @@ def default(field: FieldInfo) -> str:
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"
     return "unset" if field.default is None else f"`{field.default}`"
+
+
+def block(name: str) -> str:
+    """Return the part of ARCHITECTURE.md between the marks *name*."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    return text.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
 
 
 def settings_rows() -> list[str]:
@@ -122,3 +129,10 @@ def test_what_machines_are_offered_is_documented_in_order() -> None:
     """Whoever hardens an sshd must know what it has to leave."""
     offered = re.findall(r"`((?:aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
     assert offered == [*ssh.CIPHERS, *ssh.MACS]
+
+
+def test_the_layers_drawn_are_those_that_are_enforced() -> None:
+    """A picture of the import direction that differs from the check sends a new module to the wrong place."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    core, deployed = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    assert block("layers") == "\n".join(["```", *deployed[:-1], *core, "```"])
