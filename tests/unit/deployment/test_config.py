@@ -89,9 +89,9 @@ def test_a_fault_tells_the_value_and_what_was_wanted(monkeypatch: pytest.MonkeyP
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     provider, port = faults(InitializerSettings)
     assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'static', 'redfish', ")
-    assert provider.endswith("The provider whose machines this function works on.")
+    assert provider.endswith("Provider whose machines the function works on.")
     assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
-    assert port.endswith("Port where SSH answers on the machines.")
+    assert port.endswith("SSH port of the machines.")
 
 
 def test_a_fault_that_two_types_share_is_told_once() -> None:
@@ -105,7 +105,7 @@ def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatc
     """A template can leave a value out in no other way."""
     given(monkeypatch, BMDB_HOST="", BMDB_PORT="")
     assert faults(BmdbSettings) == [
-        "SHEPHERD_BMDB_HOST is not set. Host name of the database; a path is the folder of its Unix socket."
+        "SHEPHERD_BMDB_HOST is not set. Host name of the database, or the folder of its Unix socket."
     ]
     given(monkeypatch, BMDB_HOST="db.example")
     assert load(BmdbSettings)[0].bmdb_port == 5432

@@ -45,43 +45,46 @@ class Settings(BaseSettings):
 class BmdbSettings(Settings):
     """How to reach the BMDB."""
 
-    bmdb_host: str = Field(description="Host name of the database; a path is the folder of its Unix socket.")
+    bmdb_host: str = Field(description="Host name of the database, or the folder of its Unix socket.")
     bmdb_port: int = Field(5432, ge=1, le=65_535, description="Port of the database.")
     bmdb_name: str = Field("shepherd", description="Name of the database.")
     bmdb_user: str = Field("shepherd", description="User of the database.")
     bmdb_auth: Literal["password", "iam"] = Field(
-        "password", description="How the database knows us: by a password, or by IAM (RDS and Aurora)."
+        "password", description="How functions log in to the database: with a password, or with IAM (RDS and Aurora)."
     )
     bmdb_password_parameter: str | None = Field(
-        None, description="Name of the SSM parameter that holds the database password; unset: none is sent."
+        None, description="Name of the SSM parameter that holds the database password; unset: no password is sent."
     )
     bmdb_ca_source: str | None = Field(
         None,
-        description="PEM certificates of the CAs that may sign the database's: a path, https://…, ssm:NAME or "
-        "s3://BUCKET/KEY; unset: the system's.",
+        description="PEM certificates of the CAs that may sign the database's certificate: a path, https://…, "
+        "ssm:NAME or s3://BUCKET/KEY; unset: the system's CAs.",
     )
     bmdb_connect_timeout_seconds: Seconds = Field(5, description="Seconds to wait for a connection to the database.")
-    bmdb_statement_timeout_seconds: Seconds = Field(30, description="Seconds that one statement may take.")
+    bmdb_statement_timeout_seconds: Seconds = Field(30, description="Maximum seconds for one statement.")
 
 
 class MigratorSettings(BmdbSettings):
     """The migrator."""
 
     bmdb_statement_timeout_seconds: Seconds = Field(
-        240, description="Seconds that one statement of a migration may take."
+        240, description="Maximum seconds for one statement of a migration."
     )
 
 
 class AgentApiSettings(BmdbSettings):
     """The endpoint that agents report to."""
 
-    bmdb_statement_timeout_seconds: Seconds = Field(5, description="Seconds that one statement of a report may take.")
+    bmdb_statement_timeout_seconds: Seconds = Field(
+        5, description="Maximum seconds for one statement of an agent's report."
+    )
     max_body_bytes: int = Field(
-        1_048_576, ge=1_024, le=6_000_000, description="Bytes that the report of an agent may be long."
+        1_048_576, ge=1_024, le=6_000_000, description="Maximum size of an agent's report in bytes."
     )
     stale_seconds: Seconds = Field(
         300,
-        description="Seconds by which an agent's clock may differ from the database's; else it is refused.",
+        description="Maximum difference in seconds between an agent's clock and the database's; beyond it, the "
+        "agent's reports are refused.",
     )
 
 
@@ -89,7 +92,7 @@ class ProviderChoice(Settings):
     """Whose machines."""
 
     provider: Literal["static", "redfish", "equinix", "ec2", "hetzner"] = Field(
-        description="The provider whose machines this function works on."
+        description="Provider whose machines the function works on."
     )
 
 
@@ -97,17 +100,19 @@ class SessionSettings(Settings):
     """How long a function may be silent before its work is given to others."""
 
     session_seconds: Seconds = Field(
-        60, ge=2, description="Seconds after its last sign of life at which a session is dead and its work free."
+        60, ge=2, description="Seconds without a renewal after which a session expires and others may take its work."
     )
 
 
 class ConcurrencySettings(SessionSettings):
     """How much one invocation takes on."""
 
-    concurrency: Count = Field(10, description="Machines that one invocation works on at the same time.")
-    machine_seconds: Seconds = Field(120, description="Seconds that work on one machine may take in all.")
+    concurrency: Count = Field(
+        10, description="Maximum number of machines that one invocation works on at the same time."
+    )
+    machine_seconds: Seconds = Field(120, description="Maximum seconds of work on one machine.")
     history_days: int = Field(
-        0, ge=0, le=36_500, description="Days for which the history of machines is kept; 0: for ever."
+        0, ge=0, le=36_500, description="Days for which the history of machines is kept; 0: without limit."
     )
 
 
@@ -115,36 +120,40 @@ class SshKeySettings(Settings):
     """Our SSH key."""
 
     ssh_key_parameter: str = Field(
-        "/shepherd/ssh-key", description="Name of the SSM parameter that holds the SSH key; made at first use."
+        "/shepherd/ssh-key", description="Name of the SSM parameter that holds the SSH key; created at first use."
     )
 
 
 class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Provisioner."""
 
-    max_machines: int = Field(50, ge=0, description="Machines to manage at most; 0: no limit.")
-    chunk: Count = Field(20, description="Machines that one pass creates at most.")
+    max_machines: int = Field(50, ge=0, description="Maximum number of machines to manage; 0: no limit.")
+    chunk: Count = Field(20, description="Maximum number of machines that one invocation creates.")
     creation_seconds: float = Field(
         5,
         ge=0,
         le=3_600,
-        description="Seconds between two creations at the provider; 0: none. "
-        "Machines that exist already are taken over without.",
+        description="Seconds between two creations at the provider; 0: no wait. Machines that already exist are taken "
+        "over without a wait.",
     )
-    penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity that failed is left alone.")
+    penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity is left alone after a failure.")
     boot_seconds: float | None = Field(
         None,
         ge=0,
         le=86_400,
-        description="Seconds after its creation in which no agent start is tried at a machine that has yet to boot; "
-        "unset: what is usual at the provider.",
+        description="Seconds after a machine's creation before the first agent start is tried, if the machine has yet "
+        "to boot; unset: the provider's usual boot time.",
     )
     drift_limit: int = Field(
-        3, ge=0, description="Unexplained differences that are set aside one by one; more stop the pass."
+        3,
+        ge=0,
+        description="Number of machines with new, unexplained drift that are set aside one by one. If there are more, "
+        "and more than 1 % of the fleet, the invocation changes nothing; 0: any drift stops it.",
     )
     assimilate: bool = Field(
         False,  # noqa: FBT003 - the default of a field
-        description="Take unknown machines of ours at the provider into the BMDB instead of disputing them.",
+        description="Take machines that are ours at the provider and unknown to the BMDB into the BMDB, instead of "
+        "disputing them.",
     )
 
 
@@ -152,32 +161,34 @@ class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySetti
     """The Updater."""
 
     update_seconds: Seconds = Field(
-        3_600, description="Seconds after which settled machines are compared with the provider's listing again."
+        3_600, description="Seconds after which steady machines are compared with the provider's listing again."
     )
 
 
 class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
     """The Initializer."""
 
-    agent_source: str = Field(description="Where the agent executable is: a path or s3://BUCKET/KEY.")
+    agent_source: str = Field(description="Location of the agent executable: a path or s3://BUCKET/KEY.")
     agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
-    agent_endpoint: str = Field(description="Where the agents report to; given to them at takeover.")
+    agent_endpoint: str = Field(description="Endpoint that agents report to; given to them at takeover.")
     agent_ca_source: str | None = Field(
         None,
-        description="PEM certificate that the agents trust for the endpoint, a path or s3://…; unset: the system's.",
+        description="PEM certificate that agents trust for the endpoint: a path or s3://…; unset: the system's CAs.",
     )
     agent_heartbeat_seconds: Seconds | None = Field(
         None,
-        description="Seconds between two heartbeats of an agent, for those that are started from now on; unset: what "
-        "the machine's environment says, else 60.",
+        description="Seconds between two heartbeats of an agent, for agents started from now on; unset: what the "
+        "machine's environment says, else 60.",
     )
-    ssh_user: str = Field("root", description="User that we log in as.")
-    ssh_port: int = Field(22, ge=1, le=65_535, description="Port where SSH answers on the machines.")
+    ssh_user: str = Field("root", description="User to log in as on the machines.")
+    ssh_port: int = Field(22, ge=1, le=65_535, description="SSH port of the machines.")
     ssh_connect_timeout_seconds: Seconds = Field(2, description="Seconds to wait for an SSH connection.")
-    agent_timeout_seconds: Seconds = Field(60, description="Seconds that the agent may take to answer.")
-    backoff_initial_seconds: Seconds = Field(300, description="Seconds to leave a machine alone after a first failure.")
-    backoff_maximum_seconds: Seconds = Field(14_400, description="Seconds to leave a machine alone at most.")
-    backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+    agent_timeout_seconds: Seconds = Field(60, description="Seconds to wait for the agent's answer at takeover.")
+    backoff_initial_seconds: Seconds = Field(300, description="Seconds of backoff after a machine's first failure.")
+    backoff_maximum_seconds: Seconds = Field(14_400, description="Maximum seconds of backoff.")
+    backoff_exponent: float = Field(
+        1.2, ge=1, le=10, description="Factor by which the backoff grows with each failure."
+    )
 
     @property
     def backoff(self) -> Backoff:
@@ -189,10 +200,10 @@ class HealthSettings(Settings):
     """When an agent counts as silent."""
 
     startup_timeout_seconds: Seconds = Field(
-        1_800, description="Seconds that a started agent has for its first heartbeat."
+        1_800, description="Seconds that a started agent has for its first heartbeat before its machine is unhealthy."
     )
     heartbeat_timeout_seconds: Seconds = Field(
-        600, description="Seconds without a heartbeat after which a machine is recovered."
+        600, description="Seconds without a heartbeat after which a machine is unhealthy and is recovered."
     )
 
 
@@ -203,28 +214,30 @@ class BreakerSettings(Settings):
         20,
         ge=0,
         le=1_000,
-        description="Machines of a provider or location that may fall silent at once; of more, none is recovered.",
+        description="Maximum number of machines, per provider or location, that may become unhealthy at once. Above "
+        "it, recovery is suspended there.",
     )
     breaker_max_unhealthy_share: float = Field(
         0.2,
         ge=0,
         le=1,
-        description="The same, as a share of the machines that ever reported; 1: no share is too large.",
+        description="The same limit as a share of the machines that have ever reported; 1: no limit.",
     )
     breaker_max_never_reported: int = Field(
         20,
         ge=0,
         le=1_000,
-        description="Machines of a provider or location that may never report; of more, none is recovered.",
+        description="Maximum number of machines, per provider or location, whose agent may never have reported. Above "
+        "it, recovery is suspended there.",
     )
     breaker_max_never_reported_share: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="The same, as a share of the machines whose agent was started; 1: no share is too large.",
+        description="The same limit as a share of the machines whose agent was started; 1: no limit.",
     )
     breaker_share_min_machines: int = Field(
-        10, ge=1, le=1_000, description="Machines of which a share is taken at least; of fewer it means nothing."
+        10, ge=1, le=1_000, description="Smallest fleet to which the share limits apply."
     )
 
     @property
@@ -241,7 +254,7 @@ class GraceSettings(Settings):
     """How long a machine is waited for."""
 
     grace_seconds: Seconds = Field(
-        1_800, description="Seconds that a machine has to come back after a step; then the next may be taken."
+        1_800, description="Seconds that a machine has to come back after a step, before the next step may be taken."
     )
 
 
@@ -252,26 +265,28 @@ class RecovererSettings(
 
     remediation_policy: Annotated[str, AfterValidator(_ladder)] = Field(
         DEFAULT,
-        description="Steps of recovery, and how often each is tried: restart-agent, reboot, power-cycle, reinstall "
-        "(destroys what is on the machine), and quarantine at the end.",
+        description="Steps taken for an unhealthy machine, and how often each is tried: restart-agent, reboot, "
+        "power-cycle, reinstall (destroys everything on the machine), and quarantine at the end.",
     )
     cooldown_seconds: float = Field(
         600,
         ge=0,
         le=86_400,
-        description="Seconds between two steps at the same machine, back or not.",
+        description="Minimum seconds between two steps for the same machine, whether it came back or not.",
     )
     reset_after_seconds: Seconds = Field(
         3_600,
-        description="Seconds that an agent must report for, until its machine's ladder begins anew.",
+        description="Seconds for which an agent must report before its machine's remediation policy starts over.",
     )
 
     boot_wait_seconds: float = Field(
-        120, ge=0, le=86_400, description="Seconds after a reboot in which no agent start is tried."
+        120, ge=0, le=86_400, description="Seconds after a reboot before an agent start is tried."
     )
-    backoff_initial_seconds: Seconds = Field(60, description="Seconds to leave a machine alone after a first failure.")
-    backoff_maximum_seconds: Seconds = Field(3_600, description="Seconds to leave a machine alone at most.")
-    backoff_exponent: float = Field(1.2, ge=1, le=10, description="Growth of that time with every failure.")
+    backoff_initial_seconds: Seconds = Field(60, description="Seconds of backoff after a machine's first failure.")
+    backoff_maximum_seconds: Seconds = Field(3_600, description="Maximum seconds of backoff.")
+    backoff_exponent: float = Field(
+        1.2, ge=1, le=10, description="Factor by which the backoff grows with each failure."
+    )
 
     @property
     def rungs(self) -> tuple[Step, ...]:

@@ -24,22 +24,22 @@ class StaticSettings(Settings):
     """The static list."""
 
     static_list: str = Field(
-        description="Where the list is: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
+        description="Location of the list: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
     )
 
 
 class EquinixSettings(Settings):
     """Equinix Metal."""
 
-    equinix_project_id: str = Field(description="The project whose reservations and devices are managed.")
+    equinix_project_id: str = Field(description="Project whose reservations and devices are managed.")
     equinix_api_key_parameter: str = Field(description="Name of the SSM parameter that holds the API key.")
     equinix_device_prefix: FilledIn = Field(
-        description="Host names of our devices begin with this; all others are ignored."
+        description="Prefix of our devices' host names; all other devices are ignored."
     )
     equinix_key_label: FilledIn = Field(description="Label of our SSH key in the project.")
-    equinix_os: str = Field("ubuntu_24_04", description="Operating system that new devices get.")
+    equinix_os: str = Field("ubuntu_24_04", description="Operating system of new devices.")
     equinix_api_url: str = Field("https://api.equinix.com/metal/v1", description="Base URL of the API.")
-    equinix_max_calls: Count = Field(3, description="Calls to the API at the same time.")
+    equinix_max_calls: Count = Field(3, description="Maximum number of concurrent calls to the API.")
 
 
 class HetznerSettings(Settings):
@@ -49,12 +49,12 @@ class HetznerSettings(Settings):
         description="Name of the SSM parameter that holds USER:PASSWORD of the Robot web service."
     )
     hetzner_name_prefix: FilledIn = Field(
-        description="Names of our servers in Robot begin with this; all others are ignored."
+        description="Prefix of our servers' names in Robot; all other servers are ignored."
     )
     hetzner_key_name: FilledIn = Field(description="Name of our SSH key in Robot's key store.")
     hetzner_reboot: Literal["software", "hardware"] = Field(
         "software",
-        description="How servers are rebooted: by Ctrl+Alt+Del (software) where that is offered, or by the reset "
+        description="How servers are rebooted: with Ctrl+Alt+Del where Robot offers it (software), or with the reset "
         "button (hardware).",
     )
     hetzner_reinstall: Literal["linux", "rescue"] = Field(
@@ -62,7 +62,7 @@ class HetznerSettings(Settings):
         description="What a reinstall boots: the installation of a distribution (linux), or the rescue system, which "
         "leaves the disks alone (rescue).",
     )
-    hetzner_dist: str = Field("Debian 12 base", description="Distribution that is installed, as Robot calls it.")
+    hetzner_dist: str = Field("Debian 12 base", description="Distribution to install, by Robot's name for it.")
     hetzner_api_url: str = Field("https://robot-ws.your-server.de", description="Base URL of the web service.")
 
 
@@ -83,28 +83,28 @@ class Ec2Settings(Settings):
     ec2_fleet: FilledIn = Field(
         max_length=64,
         pattern=r"^[A-Za-z0-9._:/=+@-]+$",
-        description="Our instances carry the tag shepherd-fleet with this value; all others are ignored.",
+        description="Value of the tag shepherd-fleet on our instances; all other instances are ignored.",
     )
-    ec2_limit: Count = Field(description="Instances to have at most.")
+    ec2_limit: Count = Field(description="Maximum number of instances.")
     ec2_subnets: Ids = Field(
-        description="Subnets that new instances are put into, separated by commas; the next where one has no capacity."
+        description="Subnets of new instances, separated by commas; if one has no capacity, the next is tried."
     )
     ec2_security_groups: Ids | None = Field(
         None,
         description="Security groups of new instances, separated by commas; unset: those of the launch template, or "
-        "the default one.",
+        "the default group.",
     )
     ec2_launch_template: str | None = Field(
-        None, description="Launch template of new instances, its id (lt-…) or name; unset: none."
+        None, description="Launch template of new instances, by id (lt-…) or name; unset: none."
     )
     ec2_launch_template_version: str | None = Field(
-        None, description="Version of that launch template; unset: its default one."
+        None, description="Version of that launch template; unset: its default version."
     )
     ec2_image: str | None = Field(
         None,
         pattern="^ami-[0-9a-f]+$",
         validate_default=True,
-        description="AMI that new instances and reinstalled ones get; unset: that of the launch template.",
+        description="AMI of new and reinstalled instances; unset: that of the launch template.",
     )
     ec2_instance_type: str | None = Field(
         None,
@@ -112,7 +112,7 @@ class Ec2Settings(Settings):
         description="Type of new instances, such as m7i.metal-24xl; unset: that of the launch template.",
     )
     ec2_address: Literal["private", "public"] = Field(
-        "private", description="Which address of an instance SSH is tried at."
+        "private", description="Which address of an instance SSH connects to."
     )
 
     @field_validator("ec2_image", "ec2_instance_type")
@@ -128,31 +128,36 @@ class RedfishSettings(Settings):
     """Machines of one's own, with their BMCs."""
 
     redfish_list: str = Field(
-        description="Where the list of machines and BMCs is: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
+        description="Location of the list of machines and BMCs: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
     )
     redfish_ca_source: str | None = Field(
         None,
-        description="PEM certificates of the CAs that may sign those of the BMCs: a path, https://…, ssm:NAME or "
-        "s3://BUCKET/KEY; unset: the system's.",
+        description="PEM certificates of the CAs that may sign the BMCs' certificates: a path, https://…, ssm:NAME or "
+        "s3://BUCKET/KEY; unset: the system's CAs.",
     )
     redfish_auth: Literal["basic", "session"] = Field(
-        "basic", description="How to log in to the BMCs: with every request, or by sessions, which are closed again."
+        "basic",
+        description="How to log in to the BMCs: with each request (basic), or with sessions, which are closed again "
+        "(session).",
     )
     redfish_graceful: bool = Field(
         False,  # noqa: FBT003 - the default of a field
-        description="Ask the operating system to restart, where the BMC can; it may not hear. Else restart by force.",
+        description="Ask the operating system to restart, if the BMC can; a hung system may not react. Otherwise "
+        "restart by force.",
     )
     redfish_boot_source: str | None = Field(
         None,
         pattern=r"^(pxe|[a-z][a-z0-9+.-]*://[^\s@]+)$",
-        description="What a reinstallation boots once: pxe, or the URL of an image for the BMC's virtual CD drive; "
-        "unset: machines are not reinstalled.",
+        description="What a reinstall boots once: pxe, or the URL of an image for the BMC's virtual CD drive; unset: "
+        "machines are not reinstalled.",
     )
     redfish_list_power: bool = Field(
         True,  # noqa: FBT003 - the default of a field
-        description="Whether a listing asks every BMC for the power state; else it is unknown.",
+        description="Whether a listing asks each BMC for the power state; otherwise it is unknown.",
     )
     redfish_timeout_seconds: Seconds = Field(
-        30, description="Seconds that a BMC may take for a request, all BMCs for a listing, and a machine to go off."
+        30,
+        description="Maximum seconds for one request to a BMC, for all BMCs in a listing, and for a machine to power "
+        "off.",
     )
-    redfish_max_calls: Count = Field(16, description="BMCs that a listing asks at the same time.")
+    redfish_max_calls: Count = Field(16, description="Maximum number of BMCs that a listing asks at the same time.")
