@@ -12,6 +12,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 from shepherd_core.adapters import ssh
 from shepherd_core.domain import errors
+from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import functions, providers
 from shepherd_core.telemetry import Metric
 
@@ -129,6 +130,13 @@ def test_what_machines_are_offered_is_documented_in_order() -> None:
     """Whoever hardens an sshd must know what it has to leave."""
     offered = re.findall(r"`((?:aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
     assert offered == [*ssh.CIPHERS, *ssh.MACS]
+
+
+def test_the_states_drawn_are_those_of_the_code() -> None:
+    """The picture in ARCHITECTURE.md is where a newcomer learns what can become of a machine."""
+    arrows = [f"    {each.before} --> {each.after}: {each.by.replace(': ', ' - ')}" for each in TRANSITIONS]
+    first = f"    [*] --> {TRANSITIONS[0].before}"
+    assert block("states") == "\n".join(["```mermaid", "stateDiagram-v2", first, *arrows, "```"])
 
 
 def test_the_layers_drawn_are_those_that_are_enforced() -> None:
