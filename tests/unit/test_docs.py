@@ -144,3 +144,14 @@ def test_the_layers_drawn_are_those_that_are_enforced() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     core, deployed = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     assert block("layers") == "\n".join(["```", *deployed[:-1], *core, "```"])
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")), ids=lambda page: page.stem)
+def test_every_decision_stands_in_the_index_with_its_status(page: Path) -> None:
+    """The titles are what most readers read; one that differs, or a status that is old, misleads them."""
+    heading, _, status, *_ = page.read_text().splitlines()
+    ((number, title),) = re.findall(r"^# (\d+)\. (.+)$", heading)
+    replaced = re.findall(r"\[(\d+)\]", page.read_text().partition("\n\n")[2].partition("\n\n")[0])
+    shown = f"partly replaced by {' and '.join(replaced)}" if replaced else "accepted"
+    assert status.startswith(f"Status: {shown.partition(' by ')[0]}")
+    assert f"| [{number}]({page.name}) | {title} | {shown} |" in (page.parent / "README.md").read_text().splitlines()
