@@ -36,11 +36,11 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 	--no-emit-index-url --no-emit-find-links $(LOCK_FLAGS)
 
 .PHONY: help
-help: ## list what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: .venv/.ready ## watch machines go from capacity to running agents, harm two, see them recovered
+demo: .venv/.ready ## watch machines being created, started, broken and repaired
 	@$(BIN)/shepherdctl demo $(if $(PROVIDER),--provider $(PROVIDER)) $(DEMO_FLAGS)
 
 .PHONY: demo-picture
@@ -55,11 +55,11 @@ test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 .PHONY: chaos
-chaos: .venv/.ready ## kill and interleave everything at each of its outside effects, and see what becomes of the world
+chaos: .venv/.ready ## kill and interleave invocations at each outside effect, and check the promises
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 .PHONY: mutants
-mutants: .venv/.ready ## make a sample of small changes to the core, one at a time, and see whether the tests notice each
+mutants: .venv/.ready ## change the core in small ways, one at a time, and see whether the tests notice
 	@$(BIN)/python -m tests.mutants $(MUTANTS_FLAGS)
 
 # Everything but the processor is as `sam build` does it; the layer is installed by a Python that is sure to have pip.
@@ -74,14 +74,14 @@ build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 o
 INVOCATION := $(FUNCTION) $(if $(EVENT),--event $(EVENT))
 
 .PHONY: invoke
-invoke: .venv/.ready .venv-sam/.ready ## run the real functions in a world of their own, without Docker
+invoke: .venv/.ready .venv-sam/.ready ## run the real functions in a simulated environment, without Docker
 	@$(BIN)/python -m simulator $(INVOCATION)
 
 # In a folder of its own: what waits there to be deployed may be for another processor.
 LOCAL := build/sam
 
 .PHONY: local-invoke
-local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, as `sam build` and `sam local invoke` run them
+local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, with `sam build` and `sam local invoke`
 	@$(BIN)/python -m simulator.lambda_.sam_local
 	@mkdir -p $(LOCAL)
 	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
@@ -122,7 +122,7 @@ bench: .venv/.ready .venv-bench/.ready ## measure everything, side by side (BENC
 	@$(BIN)/python -m bench $(BENCH)
 
 .PHONY: bench-coldstart
-bench-coldstart: .venv/.ready ## compare each function's cold start with its bare libraries'
+bench-coldstart: .venv/.ready ## compare each function's cold start with that of its libraries alone
 	@$(BIN)/python bench/coldstart.py
 
 .PHONY: cost
@@ -140,7 +140,7 @@ proto: .venv/.ready ## generate the code for the wire contract from proto/
 
 # The layer gets no version that the tests did not run with.
 .PHONY: lock
-lock: ## pin what requirements/*.in ask for (needs uv and npm)
+lock: ## pin the versions for requirements/*.in (needs uv and npm)
 	@$(COMPILE) --output-file requirements/dev.txt requirements/dev.in
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
@@ -150,7 +150,7 @@ lock: ## pin what requirements/*.in ask for (needs uv and npm)
 		--no-audit --no-fund --silent
 
 .PHONY: clean
-clean: ## remove everything that was made: environments, caches, build output
+clean: ## remove environments, caches and build output
 	@rm -rf .venv .venv-sam .venv-bench .aws-sam build *.egg-info .hypothesis .*_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
