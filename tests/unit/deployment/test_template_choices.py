@@ -48,7 +48,7 @@ CAPABILITIES = {name: make()[0].capabilities for name, make in PROVIDERS.items()
         ({**STATIC, "StaticList": ""}, ["The provider static needs StaticList."]),
         (
             {**STATIC, "RecovererScheduleState": "ENABLED"},
-            ["Nobody can reboot the machines of a list, so RecovererScheduleState must not be ENABLED."],
+            ["The provider static cannot reboot machines, so RecovererScheduleState must not be ENABLED."],
         ),
         (REDFISH, []),
         ({**REDFISH, "RedfishList": ""}, ["The provider redfish needs RedfishList."]),
@@ -60,9 +60,9 @@ CAPABILITIES = {name: make()[0].capabilities for name, make in PROVIDERS.items()
         (
             {**EC2_BY_TEMPLATE, "Ec2LaunchTemplate": ""},
             [
-                "The provider ec2 needs Ec2SecurityGroups where there is no Ec2LaunchTemplate.",
-                "The provider ec2 needs Ec2Image where there is no Ec2LaunchTemplate.",
-                "The provider ec2 needs Ec2InstanceType where there is no Ec2LaunchTemplate.",
+                "The provider ec2 needs Ec2SecurityGroups or Ec2LaunchTemplate.",
+                "The provider ec2 needs Ec2Image or Ec2LaunchTemplate.",
+                "The provider ec2 needs Ec2InstanceType or Ec2LaunchTemplate.",
             ],
         ),
         (HETZNER, []),
@@ -78,14 +78,14 @@ CAPABILITIES = {name: make()[0].capabilities for name, make in PROVIDERS.items()
         ({**STATIC, **DOMAIN, "AgentApiCertificateArn": ""}, ["AgentApiDomain needs AgentApiCertificateArn."]),
         (
             {**STATIC, **DOMAIN, "AgentApiDomain": ""},
-            ["AgentApiCertificateArn is of no use without AgentApiDomain."],
+            ["AgentApiCertificateArn has no effect without AgentApiDomain."],
         ),
         ({**STATIC, **VPC, "VpcSecurityGroupIds": ""}, ["VpcSubnetIds need VpcSecurityGroupIds."]),
         (
             {**STATIC, **VPC, "VpcSubnetIds": ""},
-            ["VpcSecurityGroupIds are of no use without VpcSubnetIds."],
+            ["VpcSecurityGroupIds have no effect without VpcSubnetIds."],
         ),
-        ({**STATIC, "VpcIpv6": "true"}, ["VpcIpv6 is of no use without VpcSubnetIds."]),
+        ({**STATIC, "VpcIpv6": "true"}, ["VpcIpv6 has no effect without VpcSubnetIds."]),
     ],
 )
 def test_what_does_not_fit_together_is_refused_before_anything_is_made(
