@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -297,7 +298,7 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
         adapter.reinstall(NAME, site.deadline)
     site.rack.wait_until_idle()
     happened = site.done
-    assert happened in ([], ["power_off"], ["power_off", "reinstall"])
+    assert happened in ([], ["power_off"], ["power_off", "power_on"], ["power_off", "reinstall"])
     if site.rack.power(NAME) == "On":
         assert site.bmc.override == "Disabled"  # nothing waits for a machine that runs
     adapter.reboot(NAME, site.deadline)
@@ -316,6 +317,40 @@ def test_what_cannot_be_reinstalled_is_not_switched_off_for_it(site: Site) -> No
     with pytest.raises(NotSupported, match="offers no On"):
         site.provider(boot_source="pxe").reinstall(NAME, site.deadline)
     assert site.bmc.resets == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "nth"), [("POST", INSERT, 1), ("POST", RESET, 1), ("PATCH", "**", 1), ("POST", RESET, 2)]
+)
+def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
+    site: Site, method: Any, path: str, nth: int
+) -> None:
+    """A BMC that could not fetch the image left its machine off, and every further attempt found it so."""
+    site.bmc.faults.add(FakeAnswer(method=method, path=path, nth=nth, times=1, status=400))
+    with pytest.raises(ProviderRefused, match="400"):
+        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+    site.rack.wait_until_idle()
+    assert site.rack.power(NAME) == "On"
+    assert "reinstall" not in site.done
+    assert not site.inserted
+    assert site.bmc.override == "Disabled"
+
+
+def test_a_machine_that_cannot_be_switched_on_again_is_said_to_be_off(site: Site) -> None:
+    """Somebody has to switch it on."""
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=0, status=400))
+    with pytest.raises(ProviderRefused, match="the machine is off"):
+        site.provider(boot_source="pxe").reinstall(NAME, site.deadline)
+    assert site.rack.power(NAME) == "Off"
+
+
+def test_a_bmc_without_a_reset_is_not_supported(site: Site) -> None:
+    """Recovery then goes on with the next step at once, as for any provider that cannot."""
+    system = json.loads(site.bmc._forwarded("GET", site.bmc.system, None).body)
+    del system["Actions"]
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=system))
+    with pytest.raises(NotSupported, match="cannot reset"):
+        site.provider().reboot(NAME, site.deadline)
 
 
 def test_it_reinstalls_only_if_told_from_what(site: Site) -> None:

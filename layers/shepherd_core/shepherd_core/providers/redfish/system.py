@@ -3,8 +3,9 @@ A computer system of a BMC: its power and its boot source.
 
 A plain restart must never reinstall the machine: before it, a one-time boot
 override that is still set is cleared, and our medium is ejected. A
-reinstallation sets both only while the machine is off: whatever switches it on
-then, nothing has run on it in between that could be lost.
+reinstallation inserts the medium first, because a BMC that refuses it would
+leave the machine off; it sets the override only while the machine is off. If
+it fails on the way, both are taken back and the machine is switched on again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from sushy.resources.manager.constants import VirtualMediaType
 from sushy.resources.system.constants import BootSource, BootSourceOverrideEnabled
 from sushy.resources.system.system import System, SystemCollection
 
+from shepherd_core import telemetry
 from shepherd_core.domain.errors import (
     NotSupported,
+    ProviderError,
     ProviderRefused,
     ProviderUnavailable,
     ShepherdError,
@@ -73,7 +76,10 @@ class ComputerSystem:
         self._boot_source = boot_source
         self._deadline = deadline
         self._system = System(bmc, path)
-        self._allowed = self._system.get_allowed_reset_system_values()
+        try:
+            self._allowed = self._system.get_allowed_reset_system_values()
+        except exceptions.MissingActionError as error:
+            raise NotSupported(f"{bmc.name} cannot reset {path}") from error
         if bmc.broken is not None:
             raise bmc.broken  # sushy ignores a failure to read the boot settings or the offered resets
 
@@ -98,30 +104,70 @@ class ComputerSystem:
 
     def reinstall(self) -> None:
         """
-        Boot it once from the boot source. If the process dies in between, it is off, or boots from the source.
+        Boot it once from the boot source.
+
+        If the process dies in between, the machine is off, or boots from the source, or runs as before with the medium
+        in the drive; the next restart by Shepherd ejects it.
 
         Raises:
             NotSupported: the BMC cannot switch it off and on, or cannot boot it from there; nothing was done.
+            ProviderRefused, ProviderUnavailable: something was refused on the way. The machine runs as before, or the
+                message says that it is off.
         """
         *first, last = self._steps([])
-        drive = None
-        target = BootSource.PXE
+        target, drive = self._target()
+        off = not first
+        try:
+            if drive is not None:
+                if drive.inserted:
+                    drive.eject_media()
+                drive.insert_media(self._boot_source)
+            for kind in first:
+                self._reset(kind)
+                self._system.refresh()
+            off = True
+            self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
+            self._reset(last)
+        except exceptions.MissingActionError as error:
+            raise NotSupported(f"{self._bmc.name} cannot insert an image for {self._path}") from error
+        except (exceptions.HTTPError, ShepherdError) as error:
+            failure = self._bmc.failure(error) if isinstance(error, exceptions.HTTPError) else error
+            left_off = self._take_back(off=off, switch_on=bool(first))
+            if left_off and isinstance(failure, ProviderError):
+                raise type(failure)(f"{failure}; the machine is off") from error
+            raise failure from error
+
+    def _target(self) -> tuple[BootSource, Any]:
+        """Return what to boot from, and the virtual drive for the medium; None: without a medium."""
+        target, drive = BootSource.PXE, None
         if self._boot_source != PXE:
-            target = BootSource.CD
-            drive = next(iter(self._drives()), None)
+            target, drive = BootSource.CD, next(iter(self._drives()), None)
             if drive is None:
                 raise NotSupported(f"{self._bmc.name} has no virtual CD or DVD drive for {self._path}")
         if target not in self._system.get_allowed_system_boot_source_values():
             raise NotSupported(f"{self._bmc.name} does not let {self._path} boot from {target.value}")
-        for kind in first:
-            self._reset(kind)
-            self._system.refresh()
-        if drive is not None:
-            if drive.inserted:
-                drive.eject_media()
-            drive.insert_media(self._boot_source)
-        self._system.set_system_boot_options(target=target, enabled=BootSourceOverrideEnabled.ONCE)
-        self._reset(last)
+        return target, drive
+
+    def _take_back(self, *, off: bool, switch_on: bool) -> bool:
+        """
+        Take back a reinstallation that failed, and switch the machine on again; return whether it may be left off.
+
+        *off*: it had been switched off when the failure came. If it runs all the same, it boots from the source by now
+        and is left alone.
+        """
+        self._bmc.interrupts = False
+        try:
+            stopped = status(self._bmc, self._path) is ProviderStatus.STOPPED
+            if off and not stopped:
+                return False
+            self._system.refresh(force=True)
+            self._boot_as_usual()
+            if stopped and switch_on:
+                self._system.reset_system(self._offered(ResetType.ON, ResetType.FORCE_ON))
+        except (exceptions.SushyError, ShepherdError) as error:
+            telemetry.warning("reinstallation not taken back", system=f"{self._bmc.name} {self._path}", error=error)
+            return switch_on
+        return False
 
     def _restart(self, kinds: list[ResetType]) -> None:
         steps = self._steps(kinds)
