@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,7 +39,7 @@ class Endpoint:
 
     def __init__(self, address: str, ca_certificate: bytes) -> None:
         """
-        Prepare to send to *address*: ``host:port``, which means HTTPS, or an http or https URL.
+        Prepare to send to *address*: ``host:port``, which means HTTPS, or an https URL, or an http URL of loopback.
 
         *ca_certificate*, in DER, is the only CA to trust; empty: those of the system.
 
@@ -58,6 +59,8 @@ class Endpoint:
             raise Refusal("the bmaas_endpoint must not have a user, a query or a fragment")
         if not (address.isascii() and address.isprintable()) or " " in address:
             raise Refusal("the bmaas_endpoint has characters that are not valid in an address")
+        if parts.scheme == "http" and not _loopback(self._host):
+            raise Refusal("the bmaas_endpoint must be https, unless it is on this machine itself")
         self._path = parts.path.rstrip("/")
         self._own_ca = bool(ca_certificate)
         self._tls = _tls(ca_certificate) if parts.scheme == "https" else None
@@ -102,6 +105,13 @@ class Endpoint:
         if len(body) > _LONGEST_ANSWER:
             raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes")
         return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _tls(ca_certificate: bytes) -> ssl.SSLContext:

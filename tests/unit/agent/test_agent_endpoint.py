@@ -17,6 +17,8 @@ from agent.shepherd_agent.refusal import Refusal
         ("[::1]:443", "::1", 443, "", True),
         ("https://api.example.com/agents/", "api.example.com", None, "/agents", True),
         ("http://127.0.0.1:8080", "127.0.0.1", 8080, "", False),
+        ("http://[::1]:8080", "::1", 8080, "", False),
+        ("http://localhost:8080", "localhost", 8080, "", False),
     ],
 )
 def test_an_endpoint_is_an_address_or_a_url(
@@ -43,6 +45,9 @@ def test_an_endpoint_is_an_address_or_a_url(
         f"{'a' * 64}.com",
         "https://example.com/?query",
         "https://example.com/#fragment",
+        "http://example.com",
+        "http://10.0.0.1:8080",
+        "http://127.0.0.1.example.com",
     ],
 )
 def test_an_endpoint_that_can_never_work_is_refused(address: str) -> None:

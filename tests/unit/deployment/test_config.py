@@ -122,6 +122,30 @@ def test_what_was_never_filled_in_is_refused(monkeypatch: pytest.MonkeyPatch, na
     load(EquinixSettings)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "accepted"),
+    [
+        ("agents.example.com:443", True),
+        ("https://agents.example.com/fleet", True),
+        ("http://127.0.0.1:8080", True),
+        ("http://localhost:8080", True),
+        ("http://agents.example.com", False),
+        ("http://10.0.0.1:8080", False),
+    ],
+)
+def test_an_endpoint_without_tls_is_refused_beyond_loopback(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool
+) -> None:
+    """Whoever sits in between could read heartbeats and order installations."""
+    given(monkeypatch, **INITIALIZER | {"AGENT_ENDPOINT": endpoint})
+    found = [] if accepted else faults(InitializerSettings)
+    assert [fault.partition(": ")[0] for fault in found] == [
+        f"SHEPHERD_AGENT_ENDPOINT is '{endpoint}'" for _ in range(not accepted)
+    ]
+    if accepted:
+        load(InitializerSettings)
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "86401", "soon"])
 def test_seconds_are_a_time_of_at_most_a_day(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """What is no time would make a wait that never ends, or a loop that never waits."""

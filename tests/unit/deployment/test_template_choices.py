@@ -132,6 +132,7 @@ def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
         ("AgentEndpoint", "agents.example.com:443", True),
         ("AgentEndpoint", "https://agents.example.com/fleet", True),
         ("AgentEndpoint", "https://user@agents.example.com", False),
+        ("AgentEndpoint", "http://agents.example.com", False),
         ("AgentEndpoint", "https://agents.example.com?fleet", False),
         ("AgentApiDomain", "https://agents.example.com", False),
         ("AgentApiDomain", "*.example.com", False),

@@ -8,7 +8,9 @@ types that it is given and reports every fault at once.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -157,6 +159,21 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
     )
 
 
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _encrypted(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme == "http" and not _loopback(parts.hostname or ""):
+        message = "https was wanted: http carries heartbeats and installation requests in the clear"
+        raise ValueError(message)
+    return endpoint
+
+
 class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Updater."""
 
@@ -170,7 +187,9 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
 
     agent_source: str = Field(description="Location of the agent executable: a path or s3://BUCKET/KEY.")
     agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
-    agent_endpoint: str = Field(description="Endpoint that agents report to; given to them at takeover.")
+    agent_endpoint: Annotated[str, AfterValidator(_encrypted)] = Field(
+        description="Endpoint that agents report to; given to them at takeover."
+    )
     agent_ca_source: str | None = Field(
         None,
         description="PEM certificate that agents trust for the endpoint: a path or s3://…; unset: the system's CAs.",
