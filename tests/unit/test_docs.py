@@ -115,8 +115,17 @@ def test_every_failure_stands_in_the_tree_of_errors() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     """A reader who follows a link to nothing stops trusting the page."""
-    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in target]
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)", page.read_text()) if "://" not in target]
+    assert [target for target in targets if not leads_somewhere(page, *target.partition("#")[::2])] == []
+
+
+def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
+    """Return whether *path*, relative to *page*, exists and, if *anchor* is not empty, has such a heading."""
+    target = page.parent / path if path else page
+    if not anchor:
+        return target.exists()
+    headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE) if target.exists() else []
+    return anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_every_make_target_named_exists() -> None:
