@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+CORE = ROOT / "layers" / "shepherd_core" / "shepherd_core"
+CORE_PARTS = [CORE / "bmdb", CORE / "bmdb" / "work", ROOT / "tests" / "integration" / "transactions"]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 FAILURES = [
@@ -164,3 +166,18 @@ def test_every_decision_stands_in_the_index_with_its_status(page: Path) -> None:
     shown = f"partly replaced by {' and '.join(replaced)}" if replaced else "accepted"
     assert status.startswith(f"Status: {shown.partition(' by ')[0]}")
     assert f"| [{number}]({page.name}) | {title} | {shown} |" in (page.parent / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"])
+def test_every_file_table_and_name_exists(page: str) -> None:
+    """These pages say where things are; after a renaming they would send a newcomer to nothing."""
+    named = set(re.findall(r"`([\w./]+)`", (ROOT / page).read_text()))
+    files = {name for name in named if "/" in name or name.endswith((".py", ".sql", ".yaml", ".toml"))}
+    names = {name for name in named - files if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
+    code = "\n".join(
+        file.read_text()
+        for file in CORE.rglob("*")
+        if file.suffix in {".py", ".sql"} and file.parent.name != "migrations"
+    )
+    assert {name for name in files if not any((root / name).exists() for root in (ROOT, CORE, *CORE_PARTS))} == set()
+    assert {name for name in names if not re.search(rf"\b{name}\b", code)} == set()
