@@ -8,6 +8,7 @@ already, and are ignored. A section that must not be left half done defers it.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 from contextlib import contextmanager
@@ -40,10 +41,12 @@ def ended_in_order() -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP end the block: with one line, and 128 and the signal's number as exit status."""
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
     heard = [number for number, handler in previous.items() if handler != signal.SIG_IGN]  # as nohup wants it
+    turns = itertools.count()
 
     def end(number: int, _frame: object) -> None:
-        for each in heard:
-            signal.signal(each, signal.SIG_IGN)
+        # What came at the same time calls this too. Were it ignored from here on, Python would complain of it.
+        if next(turns):
+            return
         if _Deferred.sections:
             _Deferred.number = number
         else:
@@ -54,8 +57,10 @@ def ended_in_order() -> Iterator[None]:
     try:
         yield
     except Interrupted as interrupted:
+        for each in heard:
+            signal.signal(each, signal.SIG_IGN)  # also while the interpreter ends, which takes its handlers back
         sys.stderr.write(f"{_SIGNALS[signal.Signals(interrupted.number)]}\n")
-        raise SystemExit(128 + interrupted.number) from None  # the signals stay ignored: the process ends
+        raise SystemExit(128 + interrupted.number) from None
     for number in heard:
         signal.signal(number, previous[number])
 
