@@ -1,10 +1,16 @@
-"""The operators' command line, as people and as programs call it."""
+"""
+The operators' command line, as people and as programs call it.
+
+A process of its own is forked from one that has imported everything, which saves
+a second of processor time for each.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import json
+import multiprocessing
 import os
 import pty
 import re
@@ -12,19 +18,25 @@ import struct
 import subprocess
 import sys
 import termios
+import traceback
+from multiprocessing.reduction import DupFd
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
 
-from shepherdctl.main import app
+from shepherdctl.main import app, main
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from multiprocessing.context import ForkServerProcess
 
     from shepherd_core.settings.functions import BmdbSettings
     from typer.testing import Result
 
 _SECONDS = 60
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload([__name__, "shepherd_core.handlers", "boto3"])
 # Whoever runs the tests may have wishes of their own about colours and width.
 _PLAIN = {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": None, "NO_COLOR": None, "TTY_COMPATIBLE": None}
 
@@ -58,27 +70,18 @@ class CommandLine:
 
     def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it as a process of its own, which reads its settings for the first time."""
-        return subprocess.run(
-            [sys.executable, "-c", "from shepherdctl.main import main; main()", *arguments],
-            env=self._environment(_PLAIN),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+            process = self._start(_PLAIN, arguments, output=output.fileno(), errors=errors.fileno())
+            status = _ended(process)
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(arguments, status, output.read(), errors.read())
 
     def on_terminal(self, width: int, *arguments: str, typed: str = "", status: int = 0) -> str:
         """Return what a terminal of *width* columns shows of standard output, and of what is *typed* there."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from shepherdctl.main import main; main()", *arguments],
-            env=self._environment({**_PLAIN, "COLUMNS": None}),
-            stdin=theirs,
-            stdout=theirs,
-            stderr=subprocess.DEVNULL,
-        )
+        process = self._start({**_PLAIN, "COLUMNS": None}, arguments, inputs=theirs, output=theirs)
         os.close(theirs)
         os.write(ours, typed.encode())
         received = b""
@@ -90,12 +93,56 @@ class CommandLine:
                 raise
         finally:
             os.close(ours)
-            assert process.wait(_SECONDS) == status
+            assert _ended(process) == status
         return received.decode()
 
-    def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+    def _start(
+        self,
+        changes: Mapping[str, str | None],
+        arguments: tuple[str, ...],
+        *,
+        output: int,
+        inputs: int | None = None,
+        errors: int | None = None,
+    ) -> ForkServerProcess:
         changed = {**os.environ, **changes, **self.environment}
-        return {name: value for name, value in changed.items() if value is not None}
+        environment = {name: value for name, value in changed.items() if value is not None}
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            streams = [nothing if each is None else each for each in (inputs, output, errors)]
+            process = _FORKING.Process(target=_command, args=(arguments, environment, [*map(DupFd, streams)]))
+            process.start()
+        finally:
+            os.close(nothing)
+        return process
+
+
+def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams: list[Any]) -> None:
+    """Be the process of a command."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream.detach(), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.argv = ["shepherdctl", *arguments]
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        main()
+    except Exception:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def _ended(process: ForkServerProcess) -> int:
+    process.join(_SECONDS)
+    status = process.exitcode
+    if status is None:
+        process.kill()
+        process.join()
+    process.close()
+    assert status is not None, f"it runs for longer than {_SECONDS} s"
+    return status
 
 
 def without_styles(text: str) -> str:
