@@ -42,11 +42,11 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 # For a long search (--hypothesis-profile=long --hypothesis-seed=N), and for bugs that were planted and need no
 # shortest example.
-settings.register_profile("long", settings.get_profile("default"), max_examples=4000)
+settings.register_profile("long", settings.get_profile("default"), max_examples=10_000)
 settings.register_profile(
     "planted",
     settings.get_profile("ci"),
-    max_examples=400,
+    max_examples=1000,
     phases=[Phase.generate],
     report_multiple_bugs=False,
     database=None,

@@ -7,15 +7,18 @@ The long form: ``make chaos``.
 Kills every loop at every effect, and pairs of Provisioners; plays invocations
 beside each other, all schedules with two interruptions at most and as many from
 seeds as there is time for; kills real processes with SIGKILL, and runs them
-beside each other; breaks every link at every place; searches long for a history
-that the model tells otherwise; plants bugs, which must be caught. The second
-form plays one schedule again, and prints it.
+beside each other; breaks every link at every place; runs whole the tests that
+otherwise draw one case of several; searches long for a history that the model
+tells otherwise; plants bugs, which must be caught. The second form plays one
+schedule again, and prints it.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +42,7 @@ from tests.chaos.crash_points import Killed
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.faults import long
 from tests.chaos.life import Beside, Life
+from tests.chaos.planted import ROOT
 from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Overridden, Provisioning, Recoveries
 from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
 from tests.chaos.stage.departures import Departures
@@ -53,7 +57,13 @@ if TYPE_CHECKING:
 
     from tests.chaos.scenarios import Scenario
 
-PARTS = ("crashes", "pairs", "schedules", "processes", "network", "model", "plants")
+PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model", "plants")
+SAMPLED = (
+    "tests/integration/chaos/test_faults_matrix.py",
+    "tests/integration/loops/test_recovery_gaps.py",
+    "tests/integration/transactions/test_locks.py",
+)
+"""The tests that draw."""
 SECONDS = 300.0
 AT_ONCE = 4
 # Every effect and every sample of processes takes what it takes, minutes; what has no end shares these seconds.
@@ -198,6 +208,13 @@ class Chaos:
         """Break every link at every place."""
         self.broken += [] if long.main() == 0 else ["the faulty network: see above"]
 
+    def samples(self) -> None:
+        """Run whole those tests that otherwise draw one case of several."""
+        began = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SAMPLED]
+        ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "CHAOS_WHOLE": "1"}, check=False)
+        self.tell("samples", "run whole", [] if ended.returncode == 0 else ["a test: see above"], began)
+
     def model(self) -> None:
         """Search long for a history that the model tells otherwise."""
         began = time.monotonic()
@@ -206,7 +223,7 @@ class Chaos:
                 "-q",
                 "-p",
                 "no:cacheprovider",
-                f"{Path(__file__).parents[1]}/integration/bmdb/test_bmdb_model.py",
+                f"{ROOT}/tests/integration/bmdb/test_model.py",
                 "--hypothesis-profile=long",
                 f"--hypothesis-seed={self.seed}",
             ]

@@ -52,13 +52,14 @@ def explore(
     scenario: Scenario,
     *,
     stride: int = 1,
+    first: int = 1,
     gap: float = OUTAGE_SECONDS,
     told: Callable[[str], None] = lambda _: None,
 ) -> Explored:
-    """Die at every *stride*-th effect of *scenario*, before it and after it, and return what came of it."""
+    """Die at every *stride*-th effect of *scenario* from the *first*, before and after it; return what came of it."""
     explored = Explored()
     for after in (False, True):
-        for number in itertools.count(1, stride):
+        for number in itertools.count(first, stride):
             died = _explore_one(scenario, explored, gap, Death(number, after=after))
             if not died:
                 break

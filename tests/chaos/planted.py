@@ -97,15 +97,15 @@ class Plant:
     """The test that must fail."""
     promise: str
     """The name by which it must fail: of an invariant, or the test's own."""
-    slow: bool = False
-    """Too slow for `make test`."""
+    quick: bool = False
+    """One of the few that the tests try too: a kind of check each."""
 
     @property
     def row(self) -> str:
         """Return what docs/reliability.md says of it."""
         path, name = self.check.split("::")
         shown = name.partition("[")[0]
-        return f"| {self.bug} | [{shown}](../{path}) | `{self.promise}` | {'chaos' if self.slow else 'test'} |"
+        return f"| {self.bug} | [{shown}](../{path}) | `{self.promise}` | {'test' if self.quick else 'chaos'} |"
 
 
 _WORK, _SESSION = "bmdb/work/work.sql", "bmdb/session.sql"
@@ -142,13 +142,13 @@ PLANTS: tuple[Plant, ...] = (
         (Edit(_WORK, "deadline > clock_timestamp()", "deadline > statement_timestamp()", "finish"),),
         f"{FENCE}::test_an_end_that_waited_beyond_the_deadline_writes_nothing",
         "test_an_end_that_waited_beyond_the_deadline_writes_nothing[finish]",
-        slow=True,
     ),
     Plant(
         "a claim does not move the due row",
         (Edit(_WORK, "t.deadline AS not_before", "t.not_before AS not_before", "claim"),),
         MODEL,
         "a_claimed_machine_falls_due_when_its_session_dies",
+        quick=True,
     ),
     Plant(
         "a live session's work is taken over",
@@ -191,14 +191,12 @@ PLANTS: tuple[Plant, ...] = (
         ),
         f"{NETWORK}[initializer, database]",
         "every_started_work_ends_once",
-        slow=True,
     ),
     Plant(
         "nor is it, when a step of recovery is recorded",
         (_NOT_WAITED,),
         f"{NETWORK}[recoverer, database]",
         "every_step_is_recorded_once",
-        slow=True,
     ),
     Plant(
         "pauses are looked at before the claim, in a statement of their own",
@@ -226,14 +224,12 @@ PLANTS: tuple[Plant, ...] = (
         (Edit(_WORK, "WHEN n.locked_until IS NOT NULL\n", "WHEN false\n", "claim"),),
         MODEL,
         "nobody_works_twice_on_a_machine",
-        slow=True,
     ),
     Plant(
         "a heartbeat does not count while the machine is claimed for recovery",
         (Edit(_WORK, "n.since + CASE\n", "n.since - interval '1 day' + CASE\n", "claim"),),
         MODEL,
         "no_healthy_machine_is_rebooted",
-        slow=True,
     ),
     Plant(
         "a machine that is about to be struck is not looked at again",
@@ -266,7 +262,6 @@ PLANTS: tuple[Plant, ...] = (
         (Edit(_WORK, "        not_before = g.not_before,\n", "", "cancel"),),
         MODEL,
         "nobody_waits_for_ever",
-        slow=True,
     ),
     Plant(
         "the intent is written after the machine was created",
@@ -312,7 +307,6 @@ PLANTS: tuple[Plant, ...] = (
         ),
         PROVISIONER,
         "no_machine_is_doubled",
-        slow=True,
     ),
     Plant(
         "creations that were begun do not count towards the limit",
@@ -325,6 +319,7 @@ PLANTS: tuple[Plant, ...] = (
         ),
         LIMITS,
         "test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit",
+        quick=True,
     ),
     Plant(
         "what was not heard while nobody looked counts as silence",
@@ -374,6 +369,7 @@ PLANTS: tuple[Plant, ...] = (
         ),
         HARM,
         "every_failure_names_its_cause",
+        quick=True,
     ),
     Plant(
         "a resume writes the due row without its lock",
@@ -384,8 +380,9 @@ PLANTS: tuple[Plant, ...] = (
     Plant(
         "a resume beside the end of a recovery writes the due row without its lock",
         (_UNLOCKED_RESUME,),
-        f"{LOCKS}[recovering-finish_recovery-resume]",
-        "test_whoever_comes_second_judges_by_what_the_first_left[recovering-finish_recovery-resume]",
+        f"{LOCKS}[recovering-finish_recovery]",
+        "test_whoever_comes_second_judges_by_what_the_first_left[recovering-finish_recovery]",
+        quick=True,
     ),
     Plant(
         "a heartbeat is taken for an agent that somebody is just ending",
@@ -438,7 +435,7 @@ def run_in_copy(
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder), "CI": "1", **(environment or {})},
+        env={**os.environ, "PYTHONPATH": str(folder), "CI": "1", "CHAOS_WHOLE": "1", **(environment or {})},
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,

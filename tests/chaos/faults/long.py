@@ -15,7 +15,7 @@ from shepherd_core.domain.clock import SystemClock
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
-from tests.chaos.faults.network import explore
+from tests.chaos.faults.network import explore, slowly
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
@@ -50,6 +50,8 @@ def main() -> int:
             for link in links:
                 began = time.monotonic()
                 explored = explore(scenario, link)
+                for trickling in (False, True):
+                    explored.broken += slowly(scenario, link, trickling=trickling)
                 broken += explored.broken
                 sys.stdout.write(
                     f"{scenario.name:<12} {link:<9} {len(explored.names):3} exchanges, "

@@ -9,6 +9,7 @@ had happened would show.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +26,14 @@ from tests.chaos.stage.proxy import HOW, WHERE, Break, Proxy
 from tests.support.bmdb.capacity import provided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from shepherd_core.domain.clock import Clock
 
     from tests.chaos.faults.fault import Bendable
     from tests.chaos.stage.environment import World
+    from tests.chaos.stage.proxy import How
 
 Link = Literal["database", "provider", "ssh"]
 
@@ -41,7 +43,7 @@ PATIENT_SECONDS = 30.0
 MACHINE_SECONDS = 2.0
 """So long work on a machine may take where somebody may be waiting in vain."""
 DELAY_SECONDS = 0.003
-LATE_PER_STRIDE = 8
+LATE_PER_STRIDE = 4
 """Commits are few: so much denser they are sampled."""
 _FAR = "127.43.0.1"
 """Where a machine seems to be whose SSH goes through the proxy."""
@@ -70,17 +72,28 @@ def explore(
     link: Link,
     *,
     stride: int = 1,
+    seed: int = 0,
     stalls: bool = True,
+    commits: bool = True,
     told: Callable[[str], None] = lambda _: None,
 ) -> Broken:
-    """Break *link* at every *stride*-th place, at the first COMMIT in each way, and return what came of it."""
+    """
+    Break *link* at every *stride*-th place, and return what came of it.
+
+    At which of them first, *seed* says. *stalls*: also so that no answer comes
+    and the connection stays. *commits*: at every COMMIT in each way, or of a
+    sample at the first.
+    """
     explored = Broken()
     world = scenario.arrange()
     with _between(scenario, link, world, patient=True) as proxy:
         scenario.tick(world, Tick())
         explored.names = list(proxy.names)
         connections = proxy.connections
-    for place in (*_breaks(explored.names, connections, stride, stalls=stalls), *_late(explored.names, stride)):
+    kinds = HOW if stalls else HOW[:-1]
+    places = [*_breaks(explored.names, connections, stride, seed, kinds), *_late(explored.names, stride, seed)]
+    places += _commits(explored.names, stride, kinds) if commits else []
+    for place in dict.fromkeys(places):
         where = f"{scenario.name}, {link}, {place}"
         told(where)
         world = scenario.arrange()
@@ -151,23 +164,25 @@ def _guessed(world: World, counts: Mapping[Metric, float]) -> list[str]:
     ]
 
 
-def _breaks(names: list[str], connections: int, stride: int, *, stalls: bool) -> Iterator[Break]:
-    """Return where and how to break: every place in one way, and every COMMIT in all; of a sample the first alone."""
-    kinds = HOW if stalls else HOW[:-1]
-    places = [(where, number) for where in WHERE for number in range(1, len(names) + 1)]
-    places = [(where, number) for where, number in places if where != "connect" or number <= connections]
-    for turn, (where, number) in enumerate(places):
-        if (
-            where != "connect"
-            and names[number - 1] == "COMMIT"
-            and (stride == 1 or "COMMIT" not in names[: number - 1])
-        ):
-            yield from (Break(number, where, how) for how in kinds)
-        elif turn % stride == 0:
-            yield Break(number, where, kinds[turn // stride % len(kinds)])
+def _breaks(names: list[str], connections: int, stride: int, seed: int, kinds: Sequence[How]) -> Iterator[Break]:
+    """Return where and how to break: every *stride*-th place of each kind, in one way, all ways in turn."""
+    turns = itertools.count()
+    for where in WHERE:
+        numbers = range(1, (connections if where == "connect" else len(names)) + 1)
+        for number in numbers[seed % min(stride, len(numbers)) :: stride]:
+            yield Break(number, where, kinds[next(turns) % len(kinds)])
 
 
-def _late(names: list[str], stride: int) -> list[Break]:
+def _commits(names: list[str], stride: int, kinds: Sequence[How]) -> Iterator[Break]:
+    """Return all ways of breaking at a COMMIT; of a sample, at the first."""
+    numbers = [number for number, name in enumerate(names, 1) if name == "COMMIT"]
+    for number in numbers if stride == 1 else numbers[:1]:
+        for where in WHERE:
+            if where != "connect":
+                yield from (Break(number, where, how) for how in kinds)
+
+
+def _late(names: list[str], stride: int, seed: int) -> list[Break]:
     """Return the commits that may come late: those of transactions, and of statements that stand alone."""
     found: list[Break] = []
     in_transaction = False
@@ -175,7 +190,8 @@ def _late(names: list[str], stride: int) -> list[Break]:
         if name == "COMMIT" or (name == "statement" and not in_transaction):
             found.append(Break(number, "commit", "cut"))
         in_transaction = name == "BEGIN" or (in_transaction and name not in ("COMMIT", "ROLLBACK"))
-    return found[:: max(1, stride // LATE_PER_STRIDE)]
+    every = max(1, stride // LATE_PER_STRIDE)
+    return found[seed % min(every, max(1, len(found))) :: every]
 
 
 @contextmanager

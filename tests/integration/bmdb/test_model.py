@@ -775,7 +775,7 @@ def test_the_bmdb_does_what_its_model_does(fleet: Fleet, way: BreakingConnection
     run_state_machine_as_test(
         lambda: Bmdb(fleet, way),  # type: ignore[arg-type]  # whatever makes one will do
         settings=settings(
-            max_examples=profile.max_examples // 4,
+            max_examples=profile.max_examples // 10,
             stateful_step_count=30,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from simulator.environment.postgres import Postgres
 
-MACHINES = 100_000
+MACHINES = 50_000
 BATCH = 10
 
 # Three of four have an agent that sends heartbeats, every one has a past; 1 % are due now, the others within a day.

@@ -31,7 +31,7 @@ MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 
 # A database in use for years: all settled, but for those that are missing, or failed for good, and without address.
-MACHINES = 100_000
+MACHINES = 20_000
 PLANT = f"""
 INSERT INTO machines SELECT gen_random_uuid(), now() - interval '1 day' FROM generate_series(1, {MACHINES});
 INSERT INTO machine_provided

@@ -1,7 +1,7 @@
 """
 A network that breaks between the loops and their neighbours, and what becomes of the world.
 
-Places and ways of breaking are sampled here; ``python -m tests.chaos.faults.long`` tries them all.
+A sample of the places is tried here, and all of them by ``make chaos``. ``CHAOS_SEED=N`` repeats the sample of a seed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from shepherd_core.adapters import ssh_keys
 from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
 from tests.chaos.faults.network import explore, slowly
+from tests.chaos.sample import SEED
 from tests.chaos.stage.proxy import HOW, WHERE
 from tests.support.agents.machine_client import Client
 
@@ -57,14 +58,14 @@ def scenario(
 
 
 _LINKS: list[tuple[str, Link, int]] = [
-    ("provisioner", "database", 19),
-    ("recoverer", "database", 13),
-    ("updater", "database", 11),
-    ("initializer", "database", 9),
-    ("provisioner", "provider", 4),
-    ("recoverer", "provider", 3),
-    ("updater", "provider", 2),
-    ("initializer", "ssh", 23),
+    ("provisioner", "database", 31),
+    ("recoverer", "database", 29),
+    ("updater", "database", 23),
+    ("initializer", "database", 23),
+    ("provisioner", "provider", 5),
+    ("recoverer", "provider", 4),
+    ("updater", "provider", 3),
+    ("initializer", "ssh", 31),
 ]
 """Loop, neighbour, and every how manieth place is tried."""
 
@@ -79,11 +80,12 @@ def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(
 ) -> None:
     """What happened when no answer came is asked for, and never guessed: a guess is wrong half of the time."""
     # An adapter waits ten seconds for a provider that falls silent: too long for here.
-    explored = explore(scenario, link, stride=stride, stalls=link != "provider")
-    assert explored.broken == []
+    commits = (scenario.name, link) == ("provisioner", "database")
+    explored = explore(scenario, link, stride=stride, seed=SEED, stalls=link != "provider", commits=commits)
+    assert explored.broken == [], f"seed {SEED}"
     assert {each.where for each in explored.breaks} == {*WHERE, *(["commit"] if link == "database" else [])}
     assert len({each.how for each in explored.breaks}) >= 3
-    if scenario.name == "provisioner" and link == "database":
+    if commits:
         commit = explored.names.index("COMMIT") + 1
         tried = {
             (each.where, each.how) for each in explored.breaks if each.number == commit and each.where != "connect"
@@ -91,8 +93,8 @@ def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(
         assert tried == {(where, how) for where in ("request", "answer", "after") for how in HOW}
 
 
-@pytest.mark.parametrize("trickling", [False, True], ids=["everything late", "byte by byte"])
 @every_link
-def test_a_slow_network_changes_nothing(scenario: Bendable, link: Link, stride: int, trickling: bool) -> None:
-    """Messages come in as many pieces as the network likes."""
-    assert slowly(scenario, link, trickling=trickling) == []
+def test_a_slow_network_changes_nothing(scenario: Bendable, link: Link, stride: int) -> None:
+    """Messages come late, or in as many pieces as the network likes."""
+    trickling = bool((SEED + stride) % 2)
+    assert slowly(scenario, link, trickling=trickling) == [], f"seed {SEED}"

@@ -15,6 +15,7 @@ from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 
+from tests.chaos.sample import SEED, drawn
 from tests.integration.loops.test_recovery_suspension import MINUTE, SILENCE, World
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 
@@ -53,6 +54,14 @@ OUTAGES: dict[float, float] = {4 * MINUTE: 200, 9 * MINUTE: 330, 28 * MINUTE: 33
 
 class Schedule(World):
     """A world in which agents report at every look, unless somebody keeps them from it."""
+
+    def begin_anew(self) -> None:
+        """Let there be machines that report, and somebody have looked."""
+        self.fleet.empty()
+        self.provider.reboots.clear()
+        self.reporting.clear()
+        self.sound(REPORTING)
+        self.run()
 
     def pass_time(self, seconds: float, *, but: Iterable[UUID] = ()) -> None:
         """Let time pass, at the end of which all that report did so, *but* those."""
@@ -94,8 +103,7 @@ class Schedule(World):
 def world(fleet: Fleet, clock: ManualClock) -> Schedule:
     """Return a world in which machines report, and somebody has looked."""
     world = Schedule(fleet, clock)
-    world.sound(REPORTING)
-    world.run()
+    world.begin_anew()
     return world
 
 
@@ -127,18 +135,17 @@ def test_another_schedule_needs_no_time_to_get_used_to(
     assert world.looks_until_rebooted(lost, [after] * 24) == looks
 
 
-@pytest.mark.parametrize("lasted", OUTAGES)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_an_outage_of_the_bmdb_gets_nobody_rebooted_however_late_one_reports(
-    world: Schedule, name: str, lasted: float
-) -> None:
-    """Neither one that lies wholly between two looks, nor one that some looks fell into."""
-    gaps = [*islice(cycle(SCHEDULES[name][0]), 7)]
-    began = sum(gaps[:3]) + 1
-    for _ in range(2):  # as soon as a look is over, and so that it ends just before the next one
-        world.suffer([*gaps, *islice(cycle(SCHEDULES[name][0]), 14)], began, lasted, OUTAGES[lasted])
-        began = next(time for time in accumulate(cycle(gaps)) if time > lasted + 1) - lasted - 1
-    assert not world.provider.reboots
+def test_an_outage_of_the_bmdb_gets_nobody_rebooted_however_late_one_reports(world: Schedule, name: str) -> None:
+    """Neither one that lies wholly between two looks, nor one that some looks fell into; ``make chaos`` has all."""
+    for lasted in drawn(OUTAGES, name):
+        gaps = [*islice(cycle(SCHEDULES[name][0]), 7)]
+        began = sum(gaps[:3]) + 1
+        for _ in range(2):  # as soon as a look is over, and so that it ends just before the next one
+            world.suffer([*gaps, *islice(cycle(SCHEDULES[name][0]), 14)], began, lasted, OUTAGES[lasted])
+            began = next(time for time in accumulate(cycle(gaps)) if time > lasted + 1) - lasted - 1
+        assert not world.provider.reboots, f"outage of {lasted} s, seed {SEED}"
+        world.begin_anew()
 
 
 @settings(max_examples=settings().max_examples // 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -151,11 +158,7 @@ def test_whatever_the_schedule_the_dead_are_recovered_and_the_living_are_not(
     world: Schedule, gaps: list[float], began: float, outage: tuple[float, float]
 ) -> None:
     """Rates of which nobody thought, with an outage somewhere."""
-    world.fleet.empty()
-    world.provider.reboots.clear()
-    world.reporting.clear()
-    world.sound(REPORTING)
-    world.run()
+    world.begin_anew()
     dead = world.reporting.pop()
     lasted, late = outage
     end = began + lasted + 2 * max(lasted, *gaps) + 3 * SILENCE.heartbeat_timeout_seconds
