@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.chaos.sample import WHOLE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -56,6 +60,7 @@ def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back(tmp
         assert line in drawn
 
 
+@pytest.mark.skipif(not WHOLE, reason="a part of make chaos")
 def test_the_demo_brings_back_machines_of_ones_own_through_their_bmcs() -> None:
     """They are there before Shepherd is, and nothing but the power switch helps one that hangs."""
     done = run(["demo", "--machines", "3", "--speed", "120", "--provider", "redfish"])

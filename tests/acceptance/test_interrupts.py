@@ -1,4 +1,8 @@
-"""What is left of a command that somebody interrupts, wherever it is: one line, and nothing else."""
+"""
+What is left of a command that somebody interrupts, wherever it is: one line, and nothing else.
+
+Of the stages of an environment one is drawn; ``make chaos`` tries all.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from simulator.environment.postgres import Postgres
+from tests.chaos.sample import SEED, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,42 +121,39 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("command", "number", "stage"),
-    [
-        (SIMULATE, signal.SIGINT, "PostgreSQL's data are being made"),
-        (SIMULATE, signal.SIGTERM, "PostgreSQL starts"),
-        (SIMULATE, signal.SIGHUP, "machines are being made"),
-        (INVOKE, signal.SIGINT, "the functions run"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, tuple) else str(value),
+INTERRUPTED = (
+    (SIMULATE, signal.SIGINT, "PostgreSQL's data are being made"),
+    (SIMULATE, signal.SIGTERM, "PostgreSQL starts"),
+    (SIMULATE, signal.SIGHUP, "machines are being made"),
+    (INVOKE, signal.SIGINT, "the functions run"),
 )
-def test_a_world_that_is_interrupted_leaves_one_line_and_nothing_else(
-    start: Callable[..., Started], folder: Path, command: Sequence[str], number: signal.Signals, stage: str
+
+
+def test_an_environment_that_is_interrupted_leaves_one_line_and_nothing_else(
+    start: Callable[..., Started], folder: Path
 ) -> None:
     """A database and 55 MB stayed behind on every computer where somebody ended the demo."""
-    started = start(command)
-    started.when(exists(folder, STAGES[stage]))
-    started.interrupt(number)
-    assert started.ended() == 128 + number
-    assert started.errors.splitlines()[-1] in ("interrupted", "terminated", "the terminal is gone")
-    assert "Traceback" not in started.errors
-    assert left(folder) == []
+    for command, number, stage in drawn(INTERRUPTED, "interrupted"):
+        started = start(command)
+        started.when(exists(folder, STAGES[stage]))
+        started.interrupt(number)
+        assert started.ended() == 128 + number, f"{stage}, seed {SEED}"
+        assert started.errors.splitlines()[-1] in ("interrupted", "terminated", "the terminal is gone")
+        assert "Traceback" not in started.errors
+        assert left(folder) == []
 
 
-@pytest.mark.parametrize("stage", ["PostgreSQL's data are being made", "the functions run"])
-def test_even_a_world_that_is_killed_leaves_nothing_behind(
-    start: Callable[..., Started], folder: Path, stage: str
-) -> None:
+def test_even_an_environment_that_is_killed_leaves_nothing_behind(start: Callable[..., Started], folder: Path) -> None:
     """Nobody cleans up then but the processes that were started for that."""
-    started = start(SIMULATE)
-    started.when(exists(folder, STAGES[stage]))
-    started.interrupt(signal.SIGKILL)
-    started.ended()
-    end = time.monotonic() + WAIT_SECONDS
-    while found := left(folder):
-        assert time.monotonic() < end, found
-        time.sleep(0.01)
+    for stage in drawn(("PostgreSQL's data are being made", "the functions run"), "killed"):
+        started = start(SIMULATE)
+        started.when(exists(folder, STAGES[stage]))
+        started.interrupt(signal.SIGKILL)
+        started.ended()
+        end = time.monotonic() + WAIT_SECONDS
+        while found := left(folder):
+            assert time.monotonic() < end, (stage, SEED, found)
+            time.sleep(0.01)
 
 
 def test_a_command_is_interrupted_while_its_modules_are_imported(start: Callable[..., Started]) -> None:

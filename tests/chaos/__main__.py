@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model", "plants")
 SAMPLED = (
+    "tests/acceptance/test_build.py",
+    "tests/acceptance/test_demo.py",
+    "tests/acceptance/test_interrupts.py",
     "tests/integration/chaos/test_faults_matrix.py",
     "tests/integration/loops/test_recovery_gaps.py",
     "tests/integration/transactions/test_locks.py",
