@@ -549,7 +549,7 @@ def test_a_long_listing_keeps_the_session_alive(fleet: Fleet, listed: Listed, ru
         fleet.wait_until("(SELECT deadline FROM sessions) > :deadline", deadline=deadline)
 
     listed.meanwhile = outlive
-    assert run(listed, session_seconds=3)[Metric.UPDATED] == 1
+    assert run(listed, session_seconds=6)[Metric.UPDATED] == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -229,10 +229,10 @@ def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> No
     script.replies = [hold]
     api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="no complete answer") as caught:
-        api.get("/things", Deadline(SystemClock(), 0.3))
+        api.get("/things", Deadline(SystemClock(), 2))
     waited = re.search(r"read timeout=([\d.]+)", str(caught.value.__cause__))
     assert waited is not None
-    assert float(waited[1]) <= 0.3
+    assert float(waited[1]) <= 2
 
 
 def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> None:
@@ -247,7 +247,7 @@ def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> N
     script.replies = [trickle]
     api = HttpApi(script.url, "X-Auth-Token", lambda: KEY, SystemClock(), 1)
     with pytest.raises(ProviderUnavailable, match="POST /things"):
-        api.post("/things", {}, Deadline(SystemClock(), 0.4))
+        api.post("/things", {}, Deadline(SystemClock(), 2))
     script.leave.set()
 
 

@@ -174,9 +174,9 @@ def test_a_machine_that_does_not_go_off_is_not_switched_on(site: Site, state: ob
     """Sent too early, On does nothing, and a machine that goes off late stays off."""
     site.bmc.power = state
     with pytest.raises(ProviderUnavailable, match="not reported to be off"):
-        site.provider(timeout_seconds=5).power_cycle(NAME, site.deadline)
+        site.provider(timeout_seconds=60).power_cycle(NAME, site.deadline)
     assert site.bmc.resets == ["ForceOff"]
-    assert sum(site.clock.slept) <= 5
+    assert sum(site.clock.slept) <= 60
 
 
 def test_a_bmc_may_be_busy_while_the_machine_goes_off(site: Site) -> None:
@@ -387,7 +387,7 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
 ) -> None:
     """A machine whose BMC hangs is not gone, nor off; and the others are told of as if nothing were."""
     site.bmc.faults.add(fault)
-    patience = 3 if isinstance(fault, Delay) else 30
+    patience = 8 if isinstance(fault, Delay) else 30
     listing = site.provider(timeout_seconds=patience).list_machines(deadline)
     assert [(machine.provider_id, machine.status) for machine in listing] == [
         (NAME, ProviderStatus.UNKNOWN),
@@ -399,7 +399,7 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
 def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
     """Whoever asked for it has something to do with it."""
     site.rack.faults.add(Delay(times=0, seconds=3600))
-    short = Deadline(SystemClock(), 1)
+    short = Deadline(SystemClock(), 6)
     listing = site.provider(max_calls=1).list_machines(short)
     assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
     short.check()
