@@ -69,8 +69,8 @@ _READY = {
     "agent_api": _TELEMETRY + "import nacl.signing" + _MESSAGES,
 }
 _BUILD = {
-    "migrator": "from shepherd_core.operator import migrator; handlers.bmdb()",
-    "agent_api": "handlers.build_agent_api()",
+    "migrator": "from shepherd_core.operator import migrator; adapters.bmdb()",
+    "agent_api": "services.agent_api()",
 }
 
 
@@ -82,7 +82,8 @@ import os
 os.environ.update({environment!r})
 import functions.{function}.app
 from shepherd_core import handlers
-{_BUILD.get(function, f"handlers.build({function!r})")}
+from shepherd_core.wiring import adapters, loops, services
+{_BUILD.get(function, f"loops.build({function!r})")}
 """
 
 

@@ -17,8 +17,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from shepherd_core import handlers
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
+from shepherd_core.wiring import adapters, services
 
 from bench.results import Result, Table, in_turn, median
 from functions.agent_api.app import lambda_handler
@@ -77,7 +77,7 @@ class Bench:
     def first(self) -> float:
         """Return the heartbeats per second of a process that has just connected."""
         self._driver().close()
-        handlers.build_agent_api.cache_clear()
+        services.agent_api.cache_clear()
         events = self._events()
         _call(events[0])
         return _rate(_call, events[1:])
@@ -102,7 +102,7 @@ class Bench:
         return self._signed_at
 
     def _driver(self) -> pg8000.native.Connection:
-        return handlers.build_agent_api().connection._connected()  # noqa: SLF001 - the same connection, without Shepherd's code
+        return services.agent_api().connection._connected()  # noqa: SLF001 - the same connection, without Shepherd's code
 
 
 def _call(event: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def measure(*, quick: bool) -> Result:
             SHEPHERD_BMDB_NAME=settings.bmdb_name,
             SHEPHERD_BMDB_USER=settings.bmdb_user,
         )
-        connection = handlers.bmdb(settings)
+        connection = adapters.bmdb(settings)
         driver = connection._connected()  # noqa: SLF001 - writes rows that no statement of Shepherd writes
         plant = f"INSERT INTO machines SELECT FROM generate_series(1, {machines}) RETURNING machine_id"
         fleet = [Machine(str(row[0])) for row in driver.run(plant)]
@@ -141,7 +141,7 @@ def measure(*, quick: bool) -> Result:
         for way in ways.values():
             way()  # creates the rows and warms up
         figures = in_turn(repeats, ways)
-        handlers.build_agent_api().connection.close()
+        services.agent_api().connection.close()
     # The median of the ratios of neighbours, because the speed of a computer changes over minutes.
     ratios = {
         name: median([one / bare for one, bare in zip(rates, figures["bare"], strict=True)])

@@ -9,7 +9,7 @@ from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.loops import runner
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
@@ -74,7 +74,7 @@ def _recoverer() -> Recoverer:
         name = PROVIDER
 
     provider: Any = Named()
-    return Recoverer(provider, silence=HealthTimeouts(), boot_wait_seconds=60, backoff=Backoff(60, 60, 1))
+    return Recoverer(provider, RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 60, 1)))
 
 
 class Tick:

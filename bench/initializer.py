@@ -14,7 +14,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse
 from shepherd_core.loops import runner
-from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, driver
@@ -80,10 +80,12 @@ def _ours(
         provider(machine_pool),
         SshDialer(machine_pool.private_key, "root", machine_pool.port, 10),
         lambda: (agents.fetch(str(machine_pool.agent(AGENT_BYTES))), b""),
-        path="/root/agent",
-        endpoint="agents.example.com:443",
-        answer_seconds=60,
-        backoff=Backoff(60, 60, 1),
+        StartOptions(
+            path="/root/agent",
+            endpoint="agents.example.com:443",
+            answer_seconds=60,
+            backoff=Backoff(60, 60, 1),
+        ),
     )
     limits = runner.RunLimits(concurrency, machine_seconds=120, session_seconds=60)
     connection = Connection(settings, None, clock)

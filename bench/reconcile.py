@@ -85,7 +85,7 @@ def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
 
     def ours() -> None:
         plan = make_plan(listing, replace(ledger), limits)  # a copy, because a ledger caches results
-        if len(plan.differences) != wanted or plan.managed != size:
+        if len(plan.drift) != wanted or plan.managed != size:
             raise RuntimeError(plan)
 
     def bare() -> None:

@@ -10,7 +10,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Admission
+from shepherd_core.loops.base import Loop
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
@@ -18,7 +18,7 @@ from bench.results import Result, Table, median
 from simulator.environment.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
@@ -29,28 +29,16 @@ if TYPE_CHECKING:
 _FACTS = work.AgentStarted(b"x" * 32, "key")
 
 
-class NoOp:
+class NoOp(Loop[work.AgentStarted]):
     """A loop whose work only takes time."""
 
     process = Process.AGENT_START
     backoff = Backoff(60, 60, 1)
-    guard = None
 
     def __init__(self, seconds: float) -> None:
         """Each machine takes *seconds* longer than the one before it."""
         self._seconds = seconds
         self._count = 0
-
-    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - the protocol's
-        """Admit all."""
-        return Admission()
-
-    def prepare(self, deadline: Deadline) -> None:
-        """Do nothing."""
-
-    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
-        """Do the same for all."""
-        return dict.fromkeys(works)
 
     def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - there is no machine
         """Sleep."""

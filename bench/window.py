@@ -103,10 +103,11 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
         provider = Provider(settings, clock)
         loop = Recoverer(
             provider,
-            silence=HealthTimeouts(),
-            boot_wait_seconds=60,
-            backoff=Backoff(60, 60, 1),
-            budgets=BreakerLimits(silent=Limit(1000, 1)),
+            recoverer.RecoveryRules(
+                timeouts=HealthTimeouts(),
+                backoff=Backoff(60, 60, 1),
+                limits=BreakerLimits(unhealthy=Limit(1000, 1)),
+            ),
         )
         loop.looked = {}
         runner.run(

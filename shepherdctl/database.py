@@ -5,11 +5,11 @@ from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
-from shepherd_core import handlers
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema import migrate as migrations
 from shepherd_core.domain.errors import StatementFailed
 from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.wiring import adapters
 
 from shepherdctl.output import Column, Form, Output, document, facts, note, table
 
@@ -32,7 +32,7 @@ def schema_named() -> Iterator[None]:
     except StatementFailed as error:
         if error.sqlstate not in _NO_SUCH_THING:
             raise
-        with closing(handlers.bmdb()) as connection:
+        with closing(adapters.bmdb()) as connection:
             if migrations.schema_version(connection) == _wanted():
                 raise
             raise migrations.mismatch(connection) from error
@@ -48,7 +48,7 @@ def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
         SchemaMismatch: as ``schema_named``.
         BmdbError: what a Connection raises.
     """
-    with closing(handlers.bmdb(settings)) as connection, schema_named():
+    with closing(adapters.bmdb(settings)) as connection, schema_named():
         yield connection
 
 

@@ -7,7 +7,6 @@ from contextlib import closing, redirect_stdout
 from typing import Annotated
 
 import typer
-from shepherd_core import handlers
 from shepherd_core.bmdb.listings.departures import Order
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
@@ -17,6 +16,7 @@ from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, O
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
+from shepherd_core.wiring import services
 
 from shepherdctl.commands.pause import reason_given, user
 from shepherdctl.commands.reconcile import SECONDS, Interval
@@ -61,9 +61,9 @@ def adopt(
     """
     askable(yes=yes or dry_run or len(machines) == 1)
     wanted = tuple(ProviderId(name) for name in dict.fromkeys(machines))
-    with schema_named(), closing((resolution := handlers.resolution(interval)).connection):
-        remedy = Adopt(wanted, DriftKind(kind), resolution.max_machines)
-        verdicts = _resolve(resolution, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
+    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+        remedy = Adopt(wanted, DriftKind(kind), repair.max_machines)
+        verdicts = _resolve(repair, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
 
 
@@ -89,10 +89,10 @@ def forget(
     """
     askable(yes=yes or dry_run or len(machines) == 1)
     order = Order(user(), reason, FRESH_SECONDS)
-    with schema_named(), closing((resolution := handlers.resolution(interval)).connection):
-        named = [queries.machine_named(resolution.connection, name) for name in machines]
+    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+        named = [queries.machine_named(repair.connection, name) for name in machines]
         remedy = Forget(tuple(dict.fromkeys(named)), order)
-        verdicts = _resolve(resolution, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
+        verdicts = _resolve(repair, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
 
 
@@ -125,48 +125,44 @@ def release(
     """
     askable(yes=yes or dry_run)
     order = Order(user(), reason, FRESH_SECONDS, despite_heartbeat)
-    with schema_named(), closing((resolution := handlers.resolution(interval)).connection):
-        if not cancel and Capability.RELEASE not in resolution.provider.capabilities:
-            message = (
-                f"the provider {resolution.provider.name} cannot release machines: give them back by its own means"
-            )
+    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+        if not cancel and Capability.RELEASE not in repair.provider.capabilities:
+            message = f"the provider {repair.provider.name} cannot release machines: give them back by its own means"
             raise NotSupported(message)
-        named = tuple(dict.fromkeys(queries.machine_named(resolution.connection, name) for name in machines))
+        named = tuple(dict.fromkeys(queries.machine_named(repair.connection, name) for name in machines))
         remedy: OperatorAction = CancelRelease(named) if cancel else Release(named, order)
-        verdicts = _resolve(resolution, remedy, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
+        verdicts = _resolve(repair, remedy, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
 
 
-def _resolve(
-    resolution: TwoPhase, remedy: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
-) -> list[Outcome]:
+def _resolve(repair: TwoPhase, remedy: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool) -> list[Outcome]:
     """Look, tell, ask, and have it done."""
-    first = resolution.look(Deadline(resolution.clock, SECONDS))
-    seen = remedy.judge(first, first)
+    first = repair.compare(Deadline(repair.clock, SECONDS))
+    seen = remedy.evaluate(first, first)
     ready = [verdict for verdict in seen if verdict.result is Result.READY]
     if not ready and not any(verdict.result is Result.BEGUN for verdict in seen):
         return seen
     if not dry_run:
         for verdict in seen:
-            note(f"{verdict.provider_id or verdict.machine_id}: {verdict.words}")
+            note(f"{verdict.provider_id or verdict.machine_id}: {verdict.text}")
         if not yes and (len(ready) > 1 or (ready and ask_for_one)):
             ask(f"{len(ready)} machines" if len(ready) > 1 else str(ready[0].provider_id))
-    deadline = Deadline(resolution.clock, SECONDS + resolution.interval_seconds)
+    deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     if dry_run:
-        return remedy.judge(first, resolution.look_again(first, deadline))
+        return remedy.evaluate(first, repair.compare_again(first, deadline))
     with redirect_stdout(sys.stderr):  # for the log
-        return resolution.carry_out(remedy, first, deadline, f"shepherdctl on {socket.gethostname()}")
+        return repair.carry_out(remedy, first, deadline, f"shepherdctl on {socket.gethostname()}")
 
 
 def _tell(verdicts: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
     """Show what became of each machine; what was refused makes a failure of the command."""
     if output is Form.JSON:
-        document({"dry_run": dry_run, "machines": [verdict.told for verdict in verdicts]})
+        document({"dry_run": dry_run, "machines": [verdict.record for verdict in verdicts]})
     else:
         table(
             [Column("RESULT"), Column("PROVIDER ID"), Column("MACHINE"), Column("WHY", prose=True)],
             [
-                (verdict.result, verdict.provider_id, name, verdict.words)
+                (verdict.result, verdict.provider_id, name, verdict.text)
                 for name, verdict in zip(ids(verdict.machine_id for verdict in verdicts), verdicts, strict=True)
             ],
         )

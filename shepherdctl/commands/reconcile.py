@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from shepherd_core import handlers
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
+from shepherd_core.wiring import services
 
 from shepherdctl.database import schema_named
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
@@ -38,12 +38,12 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
       shepherdctl reconcile
       shepherdctl reconcile --interval 120 -o json | jq '.differences[].class'
     """
-    with schema_named(), closing((resolution := handlers.resolution(interval)).connection):
-        deadline = Deadline(resolution.clock, SECONDS + interval)
-        first = resolution.look(deadline)
+    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+        deadline = Deadline(repair.clock, SECONDS + interval)
+        first = repair.compare(deadline)
         if output is Form.TABLE:
             note(f"the second listing comes in {span(interval)}")
-        second = resolution.look_again(first, deadline)
+        second = repair.compare_again(first, deadline)
     found = agreed(first, second)
     told = [
         {
@@ -51,13 +51,13 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
             "provider_id": difference.provider_id,
             "machine_id": difference.machine_id,
             "confirmed": confirmed,
-            "difference": difference.words,
+            "difference": difference.text,
             "way_out": way_out(difference, second) if confirmed else None,
         }
         for difference, confirmed in found
     ]
     if output is Form.JSON:
-        document({"provider": resolution.provider.name, "interval_seconds": interval, "differences": told})
+        document({"provider": repair.provider.name, "interval_seconds": interval, "differences": told})
     else:
         names = ids(difference.machine_id for difference, _ in found)
         table(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from shepherd_core import handlers, telemetry
 from shepherd_core.domain.machine import INVALID
+from shepherd_core.wiring.loops import LOOPS
 
 from shepherdctl.database import schema_named
 from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
@@ -21,9 +22,9 @@ def run(
     loop: Annotated[
         str,
         typer.Argument(
-            parser=one_of(*handlers.LOOPS),
+            parser=one_of(*LOOPS),
             metavar="LOOP",
-            help=f"One of {', '.join(handlers.LOOPS)}.",
+            help=f"One of {', '.join(LOOPS)}.",
             show_default=False,
         ),
     ],
@@ -143,7 +144,7 @@ def _tell_changes(changes: list[dict[str, Any]]) -> None:
 def _tell_steps(plan: Mapping[str, Any]) -> None:
     """Show what the Provisioner would do, step by step, and what it disputes."""
     steps = [
-        *(("remove", provided) for provided in plan["depart"]),
+        *(("remove", provided) for provided in plan["decommissioned"]),
         *(("take back", provided) for provided in plan["take_back"]),
         *(("set aside", provided) for provided in plan["set_aside"]),
         *(("adopt", _merged(intent, machine)) for intent, machine in plan["adopt"]),
@@ -179,7 +180,7 @@ def _tell_steps(plan: Mapping[str, Any]) -> None:
             for name, (what, step) in zip(names, steps, strict=True)
         ],
     )
-    for difference in plan["differences"]:
+    for difference in plan["drift"]:
         note(f"disputed: {difference}")
     if not steps:
         note("there is nothing to do")

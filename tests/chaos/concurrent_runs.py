@@ -54,7 +54,7 @@ WHERE datname = current_database() AND application_name = 'shepherd' AND state <
 """
 _WAITS = {
     ("session.py", "wait"),
-    ("runner.py", "_collected"),
+    ("runner.py", "_collect"),
     ("runner.py", "_ask"),
     ("thread.py", "_worker"),
 }

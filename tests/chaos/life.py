@@ -16,9 +16,9 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.loops import runner
-from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -192,19 +192,19 @@ class Life:
             self._provider(world, points),
             points.stepped(self._machines),
             lambda: (AgentCache(Path("unused")).fetch(__file__), b""),
-            path="/root/agent",
-            endpoint="agents.example:443",
-            answer_seconds=20,
-            backoff=Backoff(300, 14_400, 1.2),
+            StartOptions(
+                path="/root/agent",
+                endpoint="agents.example:443",
+                answer_seconds=20,
+                backoff=Backoff(300, 14_400, 1.2),
+            ),
         )
         return self._run(loop, world, points)
 
     def _recover(self, world: World, points: Points) -> object:
         loop = Recoverer(
             self._provider(world, points),
-            silence=HealthTimeouts(),
-            boot_wait_seconds=120,
-            backoff=Backoff(60, 3600, 1.2),
+            RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 3600, 1.2)),
         )
         return self._run(loop, world, points)
 

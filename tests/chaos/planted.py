@@ -253,7 +253,11 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a step that the provider declined counts as an attempt",
-        (Edit("rules/remediation.py", "                    dropped.add(len(taken))\n", "                    pass\n"),),
+        (
+            Edit(
+                "rules/remediation.py", "                    dropped.add(len(attempts))\n", "                    pass\n"
+            ),
+        ),
         f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer, provider away]",
         "nobody_is_given_up_untried",
     ),
@@ -280,14 +284,14 @@ PLANTS: tuple[Plant, ...] = (
             ),
             Edit(
                 "loops/provisioner.py",
-                "            return False\n        self._record(session, intent.machine_id, machine, Metric.CREATED, "
-                "created=not creation.takes_over)\n",
+                "            return False\n        self._record(session, intent.machine_id, machine, "
+                "_Outcome(Metric.CREATED, created=not creation.takes_over))\n",
                 "            return False\n"
                 "        if fresh:\n"
                 "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
                 "            assert machine_id is not None\n"
                 "            intent = records.Intent(machine_id, capacity.capacity_id)\n"
-                "        self._record(session, intent.machine_id, machine, Metric.CREATED)\n",
+                "        self._record(session, intent.machine_id, machine, _Outcome(Metric.CREATED))\n",
             ),
         ),
         SOON,
@@ -313,8 +317,8 @@ PLANTS: tuple[Plant, ...] = (
         (
             Edit(
                 "rules/provisioning.py",
-                "managed = settled + len(ledger.intents) - len(adopt) - len(forget)",
-                "managed = settled",
+                "managed = count + len(ledger.intents) - len(adopt) - len(forget)",
+                "managed = count",
             ),
         ),
         LIMITS,

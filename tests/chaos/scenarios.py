@@ -20,15 +20,15 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
-from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
-from shepherd_core.rules.remediation import DEFAULT, parse_policy
+from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 from simulator.environment.faults import FakeAnswer
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
@@ -198,10 +198,12 @@ class AgentStarts:
             StaticProvider(lambda: self._listing().encode()),
             points.stepped(SshDialer(self._key, "root", self._park.port, connect_timeout=5)),
             lambda: (AgentCache(Path("unused")).fetch(str(self._agent)), b""),
-            path="/root/agent",
-            endpoint="agents.example:443",
-            answer_seconds=20,
-            backoff=Backoff(300, 14_400, 1.2),
+            StartOptions(
+                path="/root/agent",
+                endpoint="agents.example:443",
+                answer_seconds=20,
+                backoff=Backoff(300, 14_400, 1.2),
+            ),
         )
         result = runner.run(
             loop,
@@ -245,7 +247,7 @@ class Recoveries:
     """
 
     name = "recoverer"
-    ladder = DEFAULT
+    policy = DEFAULT_POLICY
 
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
@@ -277,10 +279,7 @@ class Recoveries:
         provider.happening = lambda asked: points.aside(lambda: self._answer(world, asked))
         loop = Recoverer(
             provider,
-            silence=HealthTimeouts(),
-            boot_wait_seconds=120,
-            backoff=Backoff(60, 3600, 1.2),
-            ladder=parse_policy(self.ladder),
+            RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 3600, 1.2), policy=parse_policy(self.policy)),
         )
         return runner.run(
             loop,
@@ -346,10 +345,10 @@ class GivingUp(Recoveries):
 
 
 class Away(Recoveries):
-    """The provider declines every step for a while, in which the ladder could be climbed to its end."""
+    """The provider declines every step for a while, long enough to go through the whole policy."""
 
     name = "recoverer, provider away"
-    ladder = "reboot:1:grace=60,quarantine"
+    policy = "reboot:1:grace=60,quarantine"
 
     def arrange(self) -> World:
         """See ``Scenario``."""

@@ -1,9 +1,10 @@
 """
-What Shepherd tells its operators: log lines and metrics, as JSON on standard output.
+Log lines and metrics for operators, as JSON on standard output.
 
-The names of metrics and of log keys are here and nowhere else. Powertools is
-loaded with the first line. The level is not set here: Lambda's own setting
-(``AWS_LAMBDA_LOG_LEVEL``) decides or, where there is none, ``POWERTOOLS_LOG_LEVEL``.
+The names of metrics and of log keys are defined here and nowhere else.
+Powertools is loaded with the first line. The log level is not set here:
+Lambda's own setting (``AWS_LAMBDA_LOG_LEVEL``) decides or, if it is not set,
+``POWERTOOLS_LOG_LEVEL``.
 """
 
 from __future__ import annotations
@@ -27,62 +28,62 @@ NAMESPACE = "Shepherd"
 
 
 class Metric(StrEnum):
-    """What is counted; the value is its name in CloudWatch and in what a function returns."""
+    """The metrics; the value is the name in CloudWatch and in the result of a function."""
 
     CLAIMED = "claimed"
-    """Machines whose work this invocation took on."""
+    """Machines that this invocation claimed."""
     FINISHED = "finished"
     """Machines whose work succeeded and is committed."""
     FAILED = "failed"
-    """Machines whose work failed; they are in backoff."""
+    """Machines whose work failed; they back off."""
     CANCELED = "canceled"
-    """Machines whose work was given back untouched for lack of time."""
+    """Machines that were given back untouched for lack of time."""
     SPARED = "spared"
-    """Machines that were to be recovered and were not touched: they report again, or somebody holds that up."""
+    """Machines that were due for recovery and left alone: they report again, or recovery is paused or suspended."""
     NOT_TAKEN = "not_taken"
-    """Steps of recovery that the provider was asked for, or would have been, and certainly did not take."""
+    """Steps of recovery that were attempted and that the provider certainly did not take."""
     BACKLOG = "backlog"
-    """Machines that were due and not taken on when the invocation ended."""
+    """Machines that were due and not claimed when the invocation ended."""
     OLDEST_DUE_AGE = "oldest_due_age_seconds"
-    """How long the machine that has been due longest has been waiting."""
+    """Seconds since the oldest of these machines became due."""
     INCOMPLETE = "incomplete"
     """1 if the invocation ran out of time before it ran out of work, else 0."""
     RECOVERY_SUSPENDED = "recovery_suspended"
-    """Locations (or 1 for the provider as a whole) where too many machines are silent at once to recover any."""
+    """Locations where recovery is suspended, or 1 for the whole provider: too many machines are unhealthy at once."""
     UNHEALTHY = "unhealthy"
-    """Machines that fell silent, of those that were looked at."""
+    """Machines whose agent stopped reporting, of the sample that was examined."""
     STARTUP_TIMEOUTS = "startup_timeouts"
-    """Machines whose agent never reported, of those that were looked at."""
+    """Machines whose agent never reported, of the sample that was examined."""
     QUARANTINED = "quarantined"
-    """Machines that recovery gave up on, and that no loop touches until an operator says so."""
+    """Machines that recovery gave up on; no loop touches them until an operator ends the quarantine."""
     NO_ACCESS = "no_access"
-    """Machines on which no agent can be started until an operator acts: host key, login or address are not right."""
+    """Machines on which no agent can be started until an operator acts: wrong host key, login or address."""
     CREATED = "created"
-    """Machines that the provider was made to create."""
+    """Machines that were created at the provider."""
     ADOPTED = "adopted"
     """Machines of an earlier, interrupted pass that were found at the provider and recorded."""
     FORGOTTEN = "forgotten"
-    """Intents to create a machine that never happened and were dropped."""
+    """Intents that were dropped because their machine was never created."""
     ASSIMILATED = "assimilated"
     """Unknown machines at the provider that were taken into the BMDB."""
     DISPUTED = "disputed"
-    """Machines about which provider and BMDB disagree, set aside one by one."""
+    """Machines on which provider and BMDB disagree, set aside one by one."""
     DRIFT_LIMIT_EXCEEDED = "drift_limit_exceeded"
-    """1 if provider and BMDB disagree in bulk, so that the pass did nothing, else 0."""
+    """1 if more machines drifted than the limit allows, so that the pass did nothing, else 0."""
     CAPACITY_PENALIZED = "capacity_penalized"
-    """Capacity that failed and is left alone for a while."""
+    """Capacity whose creations failed and that is not used for a while."""
     MACHINES_TOTAL = "machines_total"
     """Machines of this provider in the BMDB."""
-    WAITING = "waiting_for_limit"
-    """Places at the provider that stay unused because so many machines are managed as may be."""
+    WAITING_FOR_LIMIT = "waiting_for_limit"
+    """Capacity at the provider that stays unused because the limit of machines is reached."""
     UPDATED = "updated"
-    """Machines of which something else was put on record, because the provider says so."""
+    """Machines whose record was updated from the provider's listing."""
     NOT_READY = "not_ready"
-    """Machines that were on record as neither up, nor missing, nor failed for good."""
+    """Machines recorded as neither up, nor missing, nor failed permanently."""
     MISSING = "missing"
-    """Machines that were put on record as missing, because the provider does not list them any more."""
+    """Machines recorded as missing, because the provider does not list them any more."""
     REPAIRED = "repaired"
-    """Machines whose due row disagreed with the facts, and was mended; 0, unless something is broken."""
+    """Machines whose due row contradicted the facts and was repaired; 0 unless something is broken."""
 
     @property
     def unit(self) -> str:
@@ -99,22 +100,22 @@ def bind(**keys: object) -> None:
 
 
 def unbind() -> None:
-    """Forget all bound keys; to be called when an invocation ends, since the next one may use this process."""
+    """Remove all bound keys. Call it when an invocation ends: the next one may run in the same process."""
     _bound.clear()
 
 
 def info(message: str, /, **facts: object) -> None:
-    """Write one line: *message* is fixed text, and what varies goes into *facts*, which keep their names."""
+    """Write one line. *message* is fixed text; varying parts go into *facts*, which keep their names."""
     _logger().info(message, extra=_extra(facts), stacklevel=3)
 
 
 def warning(message: str, /, **facts: object) -> None:
-    """Write one line about what somebody should look at when there is time; as ``info``."""
+    """Write one line about a condition that an operator should check in time; as ``info``."""
     _logger().warning(message, extra=_extra(facts), stacklevel=3)
 
 
 def error(message: str, /, *, exc: BaseException | None = None, **facts: object) -> None:
-    """Write one line about what failed; as ``info``. *exc* is told with its traceback and causes."""
+    """Write one line about a failure; as ``info``. *exc* is logged with its traceback and causes."""
     _logger().error(message, exc_info=exc, extra=_extra(facts), stacklevel=3)
 
 
@@ -122,12 +123,12 @@ def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
     """
     Write *counts* as one metric record with the dimensions *loop* and *provider*, and no others.
 
-    To be called once, when everything that is counted has been committed.
-    Nothing is written when there is nothing to count.
+    Call it once, after everything that is counted has been committed. Without
+    *counts* nothing is written.
     """
     if not counts:
         return
-    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415 - see above
+    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415 - loaded with the first record
         AmazonCloudWatchEMFProvider,
     )
 
@@ -143,7 +144,7 @@ def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
 
 
 class _Stdout(logging.StreamHandler[TextIO]):
-    """Writes to what is standard output when a line is written, which may have been redirected since."""
+    """Writes to standard output as it is when the line is written: it may have been redirected since."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -155,16 +156,16 @@ class _Stdout(logging.StreamHandler[TextIO]):
 
 @functools.cache
 def _logger() -> Logger:
-    from aws_lambda_powertools import Logger  # noqa: PLC0415 - an eighth of a second, and late on purpose
+    from aws_lambda_powertools import Logger  # noqa: PLC0415 - takes an eighth of a second, so only when needed
 
     return Logger(
         service="shepherd",
         logger_handler=_Stdout(),
         json_serializer=_serialize,
         json_deserializer=_verbatim,
-        serialize_stacktrace=False,  # the same again, in another form
+        serialize_stacktrace=False,  # would repeat the traceback in another form
         utc=True,
-        use_rfc3339=True,  # what Lambda wants of lines that it filters by level
+        use_rfc3339=True,  # Lambda filters by level only lines with such a time
     )
 
 
@@ -185,7 +186,7 @@ def _serialize(line: dict[str, Any]) -> str:
 
 
 def _plain(value: object) -> object:  # noqa: PLR0911 - a table
-    """Return *value* as JSON has it; every value has a form, since a log line must not fail."""
+    """Return *value* in JSON types. Every value is accepted: a log line must not fail."""
     match value:
         case Enum():
             return _plain(value.value)

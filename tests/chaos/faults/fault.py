@@ -18,16 +18,18 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.loops import runner
-from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
+from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 from tests.chaos import scenarios
 from tests.chaos.stage.environment import SESSION_SECONDS, World
@@ -184,10 +186,12 @@ class Recoveries(scenarios.Recoveries):
         """See ``Scenario``."""
         loop = Recoverer(
             self.way.equinix(world, points.clock),
-            silence=HealthTimeouts(),
-            boot_wait_seconds=SETTLE_SECONDS,
-            backoff=Backoff(60, 3600, 1.2),
-            budgets=BreakerLimits(silent=Limit(50, 1)),
+            RecoveryRules(
+                timeouts=HealthTimeouts(),
+                backoff=Backoff(60, 3600, 1.2),
+                policy=parse_policy(DEFAULT_POLICY, Timeouts(boot_wait=SETTLE_SECONDS)),
+                limits=BreakerLimits(unhealthy=Limit(50, 1)),
+            ),
         )
         return _run(loop, "equinix", self.way, world, points.clock)
 
@@ -217,10 +221,12 @@ class AgentStarts(scenarios.AgentStarts):
             StaticProvider(lambda: json.dumps(entries).encode()),
             SshDialer(self._key, "root", self._park.port, connect_timeout=way.connect_seconds),
             self._fetch,
-            path="/root/agent",
-            endpoint="agents.example:443",
-            answer_seconds=way.answer_seconds,
-            backoff=Backoff(300, 14_400, 1.2),
+            StartOptions(
+                path="/root/agent",
+                endpoint="agents.example:443",
+                answer_seconds=way.answer_seconds,
+                backoff=Backoff(300, 14_400, 1.2),
+            ),
         )
         return _run(loop, PROVIDER, way, world, points.clock)
 

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import aws_lambda_powertools.utilities.parameters
 import boto3
-from shepherd_core import handlers, wiring
+from shepherd_core import handlers
 from shepherd_core.adapters import aws, documents, secrets, ssh, ssh_keys
 from shepherd_core.agent import endpoint
 from shepherd_core.loops import initializer, provisioner, recoverer, updater
 from shepherd_core.providers.equinix import adapter
+from shepherd_core.wiring import loops, services
 
 from simulator.lambda_.environment import Context
 from tests.chaos.crash_points import Points
@@ -40,7 +41,7 @@ SECONDS = 300.0
 """What an invocation may take."""
 
 IMPORTED = (
-    endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, wiring, adapter, initializer, documents,
+    endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, loops, services, adapter, initializer, documents,
     provisioner, recoverer, handlers, secrets, ssh, ssh_keys, updater,
 )  # fmt: skip
 """What is not to be imported once more by each of them."""

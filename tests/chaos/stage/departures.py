@@ -65,7 +65,9 @@ class Departures:
             Release((self._released,), ORDER),
         )
         return [
-            resolution.carry_out(remedy, resolution.look(Deadline(clock, SECONDS)), Deadline(clock, SECONDS), "chaos")
+            resolution.carry_out(
+                remedy, resolution.compare(Deadline(clock, SECONDS)), Deadline(clock, SECONDS), "chaos"
+            )
             for remedy in remedies
         ]
 
@@ -73,7 +75,7 @@ class Departures:
         """See ``Scenario``."""
         left = {
             departed.machine_id: departed.released
-            for departed in provisioning.ledger(world.fleet.connection, "equinix").departed
+            for departed in provisioning.ledger(world.fleet.connection, "equinix").tombstones
         }
         found = [] if left.get(self._forgotten) is False else [f"{self._forgotten} is not forgotten"]
         found += [] if left.get(self._released) is True else [f"{self._released} is not released"]

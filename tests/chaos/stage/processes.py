@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
-    from shepherd_core.agent.endpoint import Request
+    from shepherd_core.agent.endpoint import AgentRequest
 
     from tests.chaos.scenarios import Scenario
     from tests.support.bmdb.fleet import Fleet
@@ -169,7 +169,7 @@ class Functions:
         }
 
 
-def event_of(request: Request) -> dict[str, Any]:
+def event_of(request: AgentRequest) -> dict[str, Any]:
     """Return what an HTTP API makes of an agent's request."""
     return {
         "rawPath": request.path,

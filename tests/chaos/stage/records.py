@@ -23,7 +23,7 @@ from tests.support.command_line import CommandLine
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.agent.endpoint import Request
+    from shepherd_core.agent.endpoint import AgentRequest
 
     from tests.chaos.crash_points import Points
     from tests.support.bmdb.fleet import Fleet
@@ -105,7 +105,7 @@ class Reports:
         self._faults = []
         return world
 
-    def request(self) -> Request:
+    def request(self) -> AgentRequest:
         """Return the first request that has no answer and reports something."""
         return next(agent.request(message) for agent, message in self._unanswered[1:])
 

@@ -21,9 +21,10 @@ import pytest
 from asyncssh.packet import UInt32
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import CIPHERS, SshConnection, SshDialer
-from shepherd_core.agent.takeover import STDERR_BYTES, take_over
+from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, take_over
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import MalformedAnswer, SshConnectionLost, SshError, SshTimedOut, SshUploadFailed
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 
 from tests.support.agents.ssh_server import SshServer
 
@@ -230,7 +231,7 @@ def test_full_disk_is_named_wherever_it_happens(
     ("error", "words"),
     [
         (asyncssh.SFTPPermissionDenied("Permission denied"), "Permission denied"),
-        (asyncssh.SFTPFailure("Failure"), "Failure, which is all that OpenSSH says of a full disk"),
+        (asyncssh.SFTPFailure("Failure"), "Failure (OpenSSH reports a full disk this way)"),
         (asyncssh.SFTPEOFError(), "EOFError"),
     ],
 )
@@ -507,14 +508,7 @@ def test_take_over_of_a_real_program(server: SshServer, connection: SshConnectio
         """
     )
     for _ in range(2):
-        takeover = take_over(
-            connection,
-            agent,
-            str(path),
-            machine_id="42",
-            endpoint="https://bmaas",
-            ca_certificate=b"der",
-            answer_seconds=10,
-            deadline=Deadline(SystemClock(), 30),
-        )
+        program = AgentProgram(binary=agent, path=str(path), answer_seconds=10)
+        init = TakeoverInit(machine_id="42", bmaas_endpoint="https://bmaas", ca_certificate=b"der")
+        takeover = take_over(connection, program, init, Deadline(SystemClock(), 30))
         assert takeover.public_key == b"%032d" % 7

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.agent.endpoint import Request
+from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations
 from shepherd_core.bmdb.work import work
@@ -94,7 +94,7 @@ def test_the_endpoint_may_lie_anywhere(api: AgentApi, agent: SignedAgent, path: 
     assert api.handle(agent.request(path=path)).status == OK
 
 
-TAMPERED: dict[str, Callable[[Request], Request]] = {
+TAMPERED: dict[str, Callable[[AgentRequest], AgentRequest]] = {
     "path": lambda request: replace(request, path="/prod/heartbeat"),
     "time": lambda request: with_headers(request, time=str(int(request.headers["shepherd-time"]) + 1)),
     "text of the time": lambda request: with_headers(request, time="0" + request.headers["shepherd-time"]),
@@ -113,7 +113,7 @@ def another(signature: str) -> str:
     return ("A" if signature.startswith("B") else "B") + signature[1:]
 
 
-def with_headers(request: Request, **changed: str) -> Request:
+def with_headers(request: AgentRequest, **changed: str) -> AgentRequest:
     """Return *request* with other headers."""
     return replace(
         request, headers={**request.headers, **{f"shepherd-{name}": value for name, value in changed.items()}}
@@ -123,7 +123,7 @@ def with_headers(request: Request, **changed: str) -> Request:
 @pytest.mark.parametrize("remembered", [False, True])
 @pytest.mark.parametrize("tamper", [pytest.param(tamper, id=name) for name, tamper in TAMPERED.items()])
 def test_the_signature_is_over_everything(
-    fleet: Fleet, api: AgentApi, agent: SignedAgent, tamper: Callable[[Request], Request], remembered: bool
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, tamper: Callable[[AgentRequest], AgentRequest], remembered: bool
 ) -> None:
     """Whatever is not covered, somebody on the way can change."""
     if remembered:
@@ -147,14 +147,14 @@ def test_a_signature_for_another_purpose_is_none(api: AgentApi, agent: SignedAge
     assert api.handle(agent.request(domain=b"shepherd-agent-v2")).status == UNAUTHORIZED
 
 
-def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, Request]:
+def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
     """Return requests that must not be believed, by what is wrong with them; *agent* was heard before."""
     unstarted = fleet.provided_machine()
     broken = SignedAgent(fleet)
     no_key = "UPDATE machine_agent_started SET agent_public_key = decode(repeat('5e', 32), 'hex')"
     fleet.change(broken.machine_id, f"{no_key} WHERE machine_id = '{broken.machine_id}'")
 
-    def of(machine_id: UUID) -> Request:
+    def of(machine_id: UUID) -> AgentRequest:
         return agent.request(HeartbeatRequest(machine_id=str(machine_id)).SerializeToString())
 
     replayed = agent.request()
@@ -205,7 +205,7 @@ def test_the_log_tells_why_somebody_was_not_believed(
     assert told.pop("stale") in {f"it was signed {seconds} s ago" for seconds in range(305, 320)}
     assert told.pop("ahead") in {f"it was signed {seconds} s ahead" for seconds in range(290, 306)}
     for unreadable in ("no time", "a time without end"):
-        assert told.pop(unreadable) == "it does not say when it was signed"
+        assert told.pop(unreadable) == "it has no signing time"
     assert told == {
         "no such machine": "it has no agent",
         "no agent": "it has no agent",
@@ -310,7 +310,7 @@ def test_a_recovery_in_the_middle_of_a_request_wins(
     connection = Interrupted(fleet.settings, None, clock)
     connection.meanwhile = lambda: fleet.change(agent.machine_id, "DELETE FROM machine_agent_started")
     assert endpoint(connection).handle(agent.request(message)).status == UNAUTHORIZED
-    assert why(capsys) == "its agent is another one by now"
+    assert why(capsys) == "its agent was replaced"
     assert recorded(fleet) == [[], [], []]
     connection.close()
 
@@ -326,7 +326,7 @@ def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
         fleet.disconnect()
 
 
-def trips(way: BreakingConnection, api: AgentApi, request: Request) -> tuple[HTTPStatus, int]:
+def trips(way: BreakingConnection, api: AgentApi, request: AgentRequest) -> tuple[HTTPStatus, int]:
     """Return the status of the answer to *request* and the round trips that it took."""
     before = way.requests
     status = api.handle(request).status
@@ -662,7 +662,7 @@ def test_a_schema_without_what_is_needed_is_an_old_one(
     if versions:
         migrate(connection, known=migrations()[:versions])
     body = HeartbeatRequest(machine_id=str(uuid4())).SerializeToString()
-    answer = endpoint(connection).handle(Request("POST", "/heartbeat", {}, body, RECEIVED_AT))
+    answer = endpoint(connection).handle(AgentRequest("POST", "/heartbeat", {}, body, RECEIVED_AT))
     assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
     (line,) = lines(capsys)
     assert line["cause"].startswith(f"SchemaMismatch: the BMDB's schema is version {versions}")

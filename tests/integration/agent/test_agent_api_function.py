@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core import handlers
 from shepherd_core.domain.errors import ConfigError, EventInvalid
+from shepherd_core.wiring import services
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from shepherd_core.agent.endpoint import Request
+    from shepherd_core.agent.endpoint import AgentRequest
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -51,14 +51,14 @@ class Context:
 @pytest.fixture
 def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Configure the function for this test's database, in a process that has not built it yet."""
-    handlers.build_agent_api.cache_clear()
+    services.agent_api.cache_clear()
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
     yield
-    if handlers.build_agent_api.cache_info().currsize:
-        handlers.build_agent_api().connection.close()
-    handlers.build_agent_api.cache_clear()
+    if services.agent_api.cache_info().currsize:
+        services.agent_api().connection.close()
+    services.agent_api.cache_clear()
 
 
 configured = pytest.mark.usefixtures("_environment")
@@ -72,7 +72,7 @@ def invoke(event: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def event_of(request: Request) -> dict[str, Any]:
+def event_of(request: AgentRequest) -> dict[str, Any]:
     """Return what an HTTP API makes of *request*."""
     return {
         **SAMPLE,

@@ -68,7 +68,9 @@ def paused(fleet: Fleet) -> UUID:
 def recovery_suspended(fleet: Fleet) -> UUID:
     """Plant a machine where recovery is held back."""
     machine_id = fleet.locate(fleet.unhealthy_machine(), "ams")
-    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 machines fell silent')")
+    fleet.sql(
+        "INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 machines stopped reporting')"
+    )
     return machine_id
 
 
@@ -134,7 +136,7 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
     "held back": (
         recovery_suspended,
         ("not_needed", "its agent was started"),
-        ("recovery_suspended", "recovery is held back: 8 of 10 machines fell silent"),
+        ("recovery_suspended", "recovery is held back: 8 of 10 machines stopped reporting"),
     ),
     "rebooted": (
         awaited,

@@ -164,7 +164,7 @@ def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
     assert document == {
         "dry_run": False,
         "machines": [
-            {"provider_id": name, "machine_id": str(machine_id), "result": "done", "words": "forgotten"},
+            {"provider_id": name, "machine_id": str(machine_id), "result": "done", "text": "forgotten"},
         ],
     }
     assert name not in provided(fleet)

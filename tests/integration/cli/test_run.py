@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core import handlers
+from shepherd_core.wiring.loops import LOOPS
 
 from tests.support.command_line import CommandLine
 
@@ -135,11 +135,11 @@ def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_wer
     assert {row.split()[0] for row in rows} == {str(machine_id) for machine_id in machines}
     assert all("  yes  " in row and "reboot, attempt 1 of 3" in row for row in rows)
     assert "no machine would be taken" in rehearsed.stderr
-    assert "recovery is suspended: the whole provider: no machine reports: 12 fell silent" in rehearsed.stderr
+    assert "recovery is suspended: the whole provider: no machine reports: 12 stopped reporting" in rehearsed.stderr
     document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
     assert (document["plan"], len(document["plan_without_suspension"])) == ([], 12)
     assert document["plan_without_suspension"][0]["due_at"].endswith("Z")
-    assert document["recovery_suspended"] == ["the whole provider: no machine reports: 12 fell silent"]
+    assert document["recovery_suspended"] == ["the whole provider: no machine reports: 12 stopped reporting"]
     assert all(fleet.events(machine_id) == [] for machine_id in machines)
     assert fleet.sql("SELECT count(*) FROM recovery_suspensions") == [[0]]
 
@@ -213,7 +213,7 @@ def test_a_run_too_short_for_a_machine_is_refused(fleet: Fleet) -> None:
     assert "work on one machine may take 125 s" in ran.stderr
 
 
-@pytest.mark.parametrize("loop", handlers.LOOPS)
+@pytest.mark.parametrize("loop", LOOPS)
 def test_all_faults_of_a_loop_are_told_at_once(loop: str) -> None:
     """Those of the database and those of the loop and its provider."""
     ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_SESSION_SECONDS": "0"}).process("run", loop)

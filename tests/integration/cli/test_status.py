@@ -14,7 +14,7 @@ from tests.support.command_line import CommandLine
 if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
-REASON = "8 of 10 machines fell silent, the budget is 20 %"
+REASON = "8 of 10 machines stopped reporting, the limit is 20 %"
 
 
 @pytest.fixture

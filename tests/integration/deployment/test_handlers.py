@@ -14,8 +14,8 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
-from shepherd_core.handlers import LOOPS
 from shepherd_core.telemetry import Metric
+from shepherd_core.wiring.loops import LOOPS
 
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
@@ -331,7 +331,7 @@ def test_a_wrong_event_is_refused(
     assert provided(fleet) == {}
     records, (line,) = output(capsys)
     assert records == []
-    assert (line["level"], line["message"]) == ("ERROR", "the invocation failed")
+    assert (line["level"], line["message"]) == ("ERROR", "invocation failed")
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -401,7 +401,7 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     metrics, dimensions = measured(record)
     assert metrics == {"drift_limit_exceeded": 1, "disputed": 4}
     assert dimensions == [["loop", "provider"]]
-    assert lines[-1]["message"] == "the invocation failed"
+    assert lines[-1]["message"] == "invocation failed"
     assert "machine-3" in lines[-1]["exception"]
     assert queries.pauses(fleet.connection) == []
 

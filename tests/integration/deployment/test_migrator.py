@@ -210,7 +210,7 @@ def test_what_nobody_thought_of_is_answered_without_its_words(
 ) -> None:
     """An error that is not ours may hold anything, and a reason is read by everybody who sees the stack."""
     handle(asked(cloudformation, "Create"), unthinkable, clock, 60)
-    assert answered(cloudformation)["Reason"] == "KeyError, which nobody thought of; the log has more"
+    assert answered(cloudformation)["Reason"] == "KeyError: unexpected; see the log"
 
 
 def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: ScriptedServer, clock: ManualClock) -> None:
@@ -266,7 +266,7 @@ def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(
         other.run("SELECT FROM schema_lock FOR UPDATE")
         invoke(asked(cloudformation, "Update", before=1), seconds=ANSWER_SECONDS + 0.3)
         answer = answered(cloudformation)
-        assert answer["Reason"].startswith("TimeLimitExceeded: the migrations did not end in the time")
+        assert answer["Reason"].startswith("TimeLimitExceeded: the migrations did not end within the time")
         other.run("COMMIT")
         bmdb.close()
         mine = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd' AND datname = current_database()"

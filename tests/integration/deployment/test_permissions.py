@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from shepherd_core import wiring
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
 from shepherd_core.domain.machine import Capability, ProviderId
 from shepherd_core.settings import functions
+from shepherd_core.wiring import providers
+from shepherd_core.wiring.adapters import CLOCK
 
 from simulator.lambda_.environment import Context
 from simulator.providers.equinix.api import EquinixApi
@@ -335,7 +336,7 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
 
 def climb(provider_id: ProviderId) -> None:
     """Do to a machine all that the Recoverer may come to do, the gravest first."""
-    _, provider = wiring.load(functions.RecovererSettings)
+    _, provider = providers.load(functions.RecovererSettings)
     for capability, act in (
         (Capability.REINSTALL, provider.reinstall),
         (Capability.POWER_CYCLE, provider.power_cycle),
@@ -343,7 +344,7 @@ def climb(provider_id: ProviderId) -> None:
     ):
         if capability in provider.capabilities:
             with suppress(ProviderError):  # no BMC is there; and what is waited for takes longer than this
-                act(provider_id, Deadline(wiring.CLOCK, 15))
+                act(provider_id, Deadline(CLOCK, 15))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)

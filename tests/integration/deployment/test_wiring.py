@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from shepherd_core import handlers, wiring
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions
+from shepherd_core.wiring import adapters, loops
 
 from tests.support.agents.ssh_server import SshServer
 from tests.support.deployment import function_process
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shepherd_core.domain.clock import Deadline
-    from shepherd_core.handlers import Function
+    from shepherd_core.wiring.loops import Function
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -43,7 +43,7 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
     for name, value in settings.items():
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
     function_process.end()
-    yield handlers.build("initializer")
+    yield loops.build("initializer")
     function_process.end()
 
 
@@ -96,7 +96,7 @@ def test_agents_are_told_how_often_to_report(
     (settings,) = functions.load(functions.InitializerSettings)
     monkeypatch.delenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS")
     with SshServer(ssh_keys.public_line(key)) as server:
-        dialer = wiring.LazyDialer(settings.model_copy(update={"ssh_port": server.port}))
+        dialer = adapters.LazyDialer(settings.model_copy(update={"ssh_port": server.port}))
         connection = dialer.dial("127.0.0.1", None, deadline)
         assert connection.run(str(agent), b"", deadline).stdout == said
         connection.close()

@@ -29,7 +29,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Admission
+from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
@@ -53,11 +53,10 @@ HOST_KEY = "ssh-ed25519 AAAA"
 ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
 
 
-class Errands:
+class Errands(Loop[None]):
     """A loop whose work is what a test says; what comes of it is recorded as the start of an agent."""
 
     process = Process.AGENT_START
-    guard = None
     backoff = Backoff(60, 3600, 1.2)
 
     def __init__(
@@ -93,10 +92,6 @@ class Errands:
         """Count it."""
         self.prepared += 1
         self._prepare(deadline)
-
-    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
-        """Do what is to be done with each."""
-        return dict.fromkeys(works)
 
     def work_on(self, attempt: Attempt) -> None:
         """Run the errand, and see who else is at it."""
@@ -609,7 +604,7 @@ def test_a_work_that_was_lost_alone_is_counted_as_nothing(
     counts = run(Errands(errand), concurrency=1)
     assert fleet.tags(sound) == {"agent_started"}
     assert counts[Metric.FINISHED] == 1
-    assert [line["message"] for line in lines(capsys)] == ["work lost: it was no longer ours to end"]
+    assert [line["message"] for line in lines(capsys)] == ["work lost: its session or claim is gone"]
 
 
 def test_when_the_runner_fails_no_effect_may_begin_any_more(
@@ -714,15 +709,11 @@ class Strikes(Errands):
 
     def __init__(self, errand: Callable[[Attempt], object]) -> None:
         super().__init__(errand)
+        self.guard = self
         self.reasons: dict[UUID, NoLongerDue] = {}
         self.asked: list[set[UUID]] = []
         self.answering: Callable[[], object] = lambda: None
         self.spared: dict[UUID, Spared] = {}
-
-    @property
-    def guard(self) -> Strikes:  # type: ignore[override]  # those that interrupt nothing have none
-        """Return this."""
-        return self
 
     def no_longer_due(self, _: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Say what the test says."""

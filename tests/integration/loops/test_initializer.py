@@ -29,7 +29,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import Availability, Machine
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner
-from shepherd_core.loops.initializer import Initializer
+from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.telemetry import Metric
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from shepherd_core.agent.takeover import Connection, RunResult
+    from shepherd_core.agent.takeover import MachineConnection, RunResult
     from shepherd_core.domain.machine import ProviderId
 
 PATH = "/root/agent"
@@ -67,16 +67,16 @@ class Ear:
 
     def __init__(self, dialer: SshDialer) -> None:
         self.answers: list[bytes] = []
-        self.open: set[Connection] = set()
+        self.open: set[MachineConnection] = set()
         self._dialer = dialer
 
-    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Connection:
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> MachineConnection:
         """Dial."""
         return _Overheard(self._dialer.dial(address, pinned_host_key, deadline), self)
 
 
 class _Overheard:
-    def __init__(self, connection: Connection, ear: Ear) -> None:
+    def __init__(self, connection: MachineConnection, ear: Ear) -> None:
         self._connection = connection
         self._ear = ear
         ear.open.add(connection)
@@ -137,10 +137,12 @@ class World:
             provider or edge,
             self.dialer,
             lambda: (AgentCache(Path("unused")).fetch(str(agent or self.agent)), self.ca_certificate),
-            path=PATH,
-            endpoint=self.endpoint.url,
-            answer_seconds=answer_seconds,
-            backoff=Backoff(300, 14_400, 1.2),
+            StartOptions(
+                path=PATH,
+                endpoint=self.endpoint.url,
+                answer_seconds=answer_seconds,
+                backoff=Backoff(300, 14_400, 1.2),
+            ),
         )
         clock = SystemClock()
         return runner.run(

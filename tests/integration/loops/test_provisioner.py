@@ -285,13 +285,13 @@ def test_what_waits_for_the_limit_is_told(
     fleet: Fleet, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its fleet stopped growing, and nobody was told that a setting of theirs is why."""
-    assert run(edge, max_machines=2)[Metric.WAITING] == 1
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "the limit of machines is reached" in line)
+    assert run(edge, max_machines=2)[Metric.WAITING_FOR_LIMIT] == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "machine limit reached" in line)
     told = json.loads(line)
     assert (told["level"], told["waiting"], told["max_machines"]) == ("INFO", 1, 2)
     (seen,) = provisioning.waiting(fleet.connection)
     assert (seen["provider"], seen["waiting"], seen["max_machines"]) == ("equinix", 1, 2)
-    assert run(edge, max_machines=3)[Metric.WAITING] == 0
+    assert run(edge, max_machines=3)[Metric.WAITING_FOR_LIMIT] == 0
     assert provisioning.waiting(fleet.connection) == []
     assert "the limit" not in capsys.readouterr().out
 
@@ -668,9 +668,9 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
         run(edge)
     assert dump(fleet, "provisioner_lock") == before
     assert posts(api) == 0
-    assert [text.split()[0] for text in caught.value.differences] == sorted(strangers)
+    assert [text.split()[0] for text in caught.value.drift] == sorted(strangers)
     logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["difference"] for line in logged if line["level"] == "ERROR"] == list(caught.value.differences)
+    assert [line["drift"] for line in logged if line["level"] == "ERROR"] == list(caught.value.drift)
 
 
 @pytest.mark.parametrize(

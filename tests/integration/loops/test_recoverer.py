@@ -13,12 +13,14 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Attempt
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import FakeAnswer
@@ -41,7 +43,13 @@ if TYPE_CHECKING:
 ACTIONS = "/devices/{id}/actions"
 MINUTE = 60
 SILENCE = HealthTimeouts(startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
-SETTLE = 120
+BOOT_WAIT = 120
+
+
+def rules(backoff: Backoff, limits: BreakerLimits | None = None) -> RecoveryRules:
+    """Return the default policy with the timeouts of these tests."""
+    policy = parse_policy(DEFAULT_POLICY, Timeouts(boot_wait=BOOT_WAIT))
+    return RecoveryRules(timeouts=SILENCE, backoff=backoff, policy=policy, limits=limits or BreakerLimits())
 
 
 class World:
@@ -52,7 +60,7 @@ class World:
         self.api = api
         self._clock = clock
         provider = EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: "", clock)
-        self.loop = Recoverer(provider, silence=SILENCE, boot_wait_seconds=SETTLE, backoff=Backoff(60, 3600, 1.2))
+        self.loop = Recoverer(provider, rules(Backoff(60, 3600, 1.2)))
 
     def given(self, machine_id: UUID) -> UUID:
         """Let a machine that was planted be a device of the project, and return it."""
@@ -124,7 +132,7 @@ def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> No
     machine = world.given(world.fleet.unhealthy_machine())
     world.run()
     session = world.fleet.open_session()
-    world.fleet.pass_time(SETTLE - WAIT_SECONDS)
+    world.fleet.pass_time(BOOT_WAIT - WAIT_SECONDS)
     assert claimed(session, Process.AGENT_START, provider="equinix") == []
     world.fleet.pass_time(WAIT_SECONDS)
     assert ids(claimed(session, Process.AGENT_START, provider="equinix")) == [machine]
@@ -210,9 +218,9 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
                 assert queries.record_heartbeat(reporting, machine)
 
     provider.happening = report
-    anybody = BreakerLimits(silent=Limit(1000, 1))
+    anybody = BreakerLimits(unhealthy=Limit(1000, 1))
     backoff = Backoff(60, 3600, 1.2)
-    world.loop = Recoverer(provider, silence=SILENCE, boot_wait_seconds=SETTLE, backoff=backoff, budgets=anybody)
+    world.loop = Recoverer(provider, rules(backoff, anybody))
     counts = world.run()
     assert (counts[Metric.CLAIMED], counts[Metric.SPARED], counts[Metric.FINISHED]) == (10, 10, 0)
     assert [world.reboots(machine) for machine in machines] == [0] * 10

@@ -17,7 +17,7 @@ from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit
 from shepherd_core.telemetry import Metric
@@ -71,7 +71,7 @@ class Machines(Provider):
 
 
 class World:
-    """Machines of the BMDB, a provider that has them all, and a Recoverer with the default budgets."""
+    """Machines of the BMDB, a provider that has them all, and a Recoverer with the default limits."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
@@ -79,25 +79,26 @@ class World:
         self.provider = Machines()
         self.reporting: list[UUID] = []
 
-    def tick(self, budgets: BreakerLimits | None = None) -> dict[Metric, float]:
+    def tick(self, limits: BreakerLimits | None = None) -> dict[Metric, float]:
         """Let a minute pass in which those that report do, and run one invocation."""
         self.fleet.pass_time(MINUTE)
         for machine in self.reporting:
             queries.record_heartbeat(self.fleet.connection, machine)
-        return self.run(budgets)
+        return self.run(limits)
 
-    def run(self, budgets: BreakerLimits | None = None, connection: Connection | None = None) -> dict[Metric, float]:
+    def run(self, limits: BreakerLimits | None = None, connection: Connection | None = None) -> dict[Metric, float]:
         """Run one invocation."""
         deadline = Deadline(self._clock, 600)
         connection = connection or self.fleet.connection
         return runner.run(
-            self.loop(budgets), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
+            self.loop(limits), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
         )
 
-    def loop(self, budgets: BreakerLimits | None = None) -> Recoverer:
+    def loop(self, limits: BreakerLimits | None = None) -> Recoverer:
         """Return the loop as the function makes it."""
         return Recoverer(
-            self.provider, silence=SILENCE, boot_wait_seconds=120, backoff=Backoff(60, 3600, 1.2), budgets=budgets
+            self.provider,
+            RecoveryRules(timeouts=SILENCE, backoff=Backoff(60, 3600, 1.2), limits=limits or BreakerLimits()),
         )
 
     def sound(self, count: int, location: str | None = None) -> None:
@@ -131,7 +132,7 @@ def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(wor
     everyone, world.reporting = world.reporting, []
     for _ in range(30):
         world.tick()
-    assert world.held() == {WHOLE_PROVIDER: f"no machine reports: {REPORTING} fell silent"}
+    assert world.held() == {WHOLE_PROVIDER: f"no machine reports: {REPORTING} stopped reporting"}
     *back, gone = everyone
     for machine in back:  # one after the other, as agents back off
         world.reporting.append(machine)
@@ -152,13 +153,13 @@ def test_a_fleet_that_never_reports_at_all_is_not_rebooted(world: World) -> None
     assert not world.provider.reboots
 
 
-@pytest.mark.parametrize(("kind", "words"), [("silent", "fell silent"), ("never", "never reported")])
-def test_as_many_as_the_budget_allows_are_recovered_and_of_one_more_none(world: World, kind: str, words: str) -> None:
+@pytest.mark.parametrize(("kind", "words"), [("silent", "stopped reporting"), ("never", "never reported")])
+def test_recovery_is_suspended_above_the_limit_of_machines(world: World, kind: str, words: str) -> None:
     """In a fleet that is large enough for the share to be small."""
     world.sound(110)
     getattr(world, kind)(21)
     assert world.run()[Metric.CLAIMED] == 0
-    assert world.held() == {WHOLE_PROVIDER: f"21 machines {words}, the budget is 20"}
+    assert world.held() == {WHOLE_PROVIDER: f"21 machines {words}, the limit is 20"}
     world.fleet.empty()
     world.reporting.clear()
     world.sound(110)
@@ -167,7 +168,7 @@ def test_as_many_as_the_budget_allows_are_recovered_and_of_one_more_none(world: 
     assert world.held() == {}
 
 
-def test_each_kind_of_silence_has_a_budget_of_its_own(world: World) -> None:
+def test_each_kind_of_unhealthy_machine_has_its_own_limit(world: World) -> None:
     """Machines that are being rolled out must not use up what is there for those in service."""
     world.sound(110)
     world.silent(20)
@@ -183,7 +184,7 @@ def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world
     lost = world.silent(2, "ams")
     counts = world.run()
     assert (counts[Metric.RECOVERY_SUSPENDED], counts[Metric.FINISHED]) == (1, 2)
-    assert world.held() == {"fra": "12 of 22 machines fell silent, the budget is 20 %"}
+    assert world.held() == {"fra": "12 of 22 machines stopped reporting, the limit is 20 %"}
     world.reporting += dark
     world.tick()
     assert world.held() == {}
@@ -199,7 +200,9 @@ def test_a_fleet_that_falls_silent_little_by_little_is_not_rebooted_little_by_li
         world.silent(7)
         world.tick()
     assert world.provider.reboots.total() == 14
-    assert world.held() == {WHOLE_PROVIDER: "7 machines fell silent, 14 recovered lately, the budget is 20"}
+    assert world.held() == {
+        WHOLE_PROVIDER: "7 machines stopped reporting, 14 recovered in the last hour, the limit is 20"
+    }
 
 
 def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> None:
@@ -213,7 +216,7 @@ def test_two_machines_and_no_witness_are_held_back_however_small_the_fleet(world
     """Nobody can tell then whether reports arrive at all."""
     world.silent(2)
     assert world.run()[Metric.CLAIMED] == 0
-    assert world.held() == {WHOLE_PROVIDER: "no machine reports: 2 fell silent"}
+    assert world.held() == {WHOLE_PROVIDER: "no machine reports: 2 stopped reporting"}
 
 
 def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
@@ -222,13 +225,13 @@ def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
     world.silent(REPORTING)
     world.tick()
     (before,) = suspension.holds(world.fleet.connection)
-    assert before["reason"] == "30 of 60 machines fell silent, the budget is 20 %"
+    assert before["reason"] == "30 of 60 machines stopped reporting, the limit is 20 %"
     world.reporting.clear()
     world.fleet.pass_time(6 * MINUTE)
     world.run()
     suspended_at = before["suspended_at"] - timedelta(minutes=6)
     (after,) = suspension.holds(world.fleet.connection)
-    assert after["reason"] == f"no machine reports: {2 * REPORTING} fell silent"
+    assert after["reason"] == f"no machine reports: {2 * REPORTING} stopped reporting"
     assert (after["ended_at"], after["suspended_at"]) == (None, suspended_at)
 
 
@@ -237,7 +240,7 @@ def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> N
     world.sound(10)
     world.silent(3)
     world.provider.away = True
-    generous = BreakerLimits(silent=Limit(20, 1))
+    generous = BreakerLimits(unhealthy=Limit(20, 1))
     assert world.run(generous)[Metric.FAILED] == 3
     world.provider.away = False
     world.silent(2)
@@ -279,7 +282,7 @@ def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World
     for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
         rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
         assert rehearsal.work == []
-        assert rehearsal.recovery_suspended == ("the whole provider: no machine reports: 12 never reported",)
+        assert rehearsal.reasons == ("the whole provider: no machine reports: 12 never reported",)
         assert {work.machine_id for work in rehearsal.suspended} == set(due)
         assert {str(rehearsal.decisions[work]) for work in rehearsal.suspended} == {"reboot, attempt 1 of 3"}
         assert world.held() == held
@@ -356,5 +359,8 @@ def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
     first = suspension.take_snapshot(session, PROVIDER, SILENCE)
     second = suspension.take_snapshot(session, PROVIDER, SILENCE, passed_over=["fra"], before=first)
     for cells in (first.cells, second.cells):
-        assert (cells["ams"].reporting, cells["fra"].quiet[Unhealthy.SILENT]) == (10, 5)
-    assert (first.cells["fra"].due[Unhealthy.SILENT], second.cells["fra"].due[Unhealthy.SILENT]) == (5, 0)
+        assert (cells["ams"].reporting, cells["fra"].unhealthy[Unhealthy.STOPPED_REPORTING]) == (10, 5)
+    assert (
+        first.cells["fra"].due[Unhealthy.STOPPED_REPORTING],
+        second.cells["fra"].due[Unhealthy.STOPPED_REPORTING],
+    ) == (5, 0)

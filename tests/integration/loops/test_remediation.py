@@ -33,7 +33,7 @@ from shepherd_core.domain.provider import Provider
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, StepName
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Attempt
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.rules.remediation import parse_policy, past_attempts
@@ -56,6 +56,7 @@ LOOK = 4
 """Minutes between two runs; a Recoverer that looks less often than every five holds back."""
 GRACE = 30 * MINUTE
 DEFAULT = "reboot:3,power-cycle:2,quarantine"
+TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 
@@ -121,8 +122,8 @@ class World:
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
         self.rack = Rack()
-        self.ladder = DEFAULT
-        self.budgets = BreakerLimits()
+        self.policy = DEFAULT
+        self.limits = BreakerLimits()
         self.clock = clock
         self.witness = fleet.unhealthy_machine(silent_for=0)
         self.machine = fleet.unhealthy_machine()
@@ -144,11 +145,12 @@ class World:
         """The loop as a cold function makes it."""
         return Recoverer(
             self.rack,
-            silence=HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE),
-            boot_wait_seconds=120,
-            backoff=Backoff(60, 3600, 1.2),
-            ladder=parse_policy(self.ladder),
-            budgets=self.budgets,
+            RecoveryRules(
+                timeouts=TIMEOUTS,
+                backoff=Backoff(60, 3600, 1.2),
+                policy=parse_policy(self.policy),
+                limits=self.limits,
+            ),
         )
 
     def watch(self, minutes: float) -> None:
@@ -227,7 +229,7 @@ def test_a_machine_that_never_comes_back_is_tried_step_by_step_and_then_left_alo
     assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
     assert world.told == [*world.rack.asked, "quarantine", "Quarantined"]
     shown = queries.show_machine(world.fleet.connection, world.machine)
-    assert shown["quarantine_cause"] == "still silent after reboot 3 times, power-cycle 2 times"
+    assert shown["quarantine_cause"] == "still unhealthy after reboot 3 times, power-cycle 2 times"
     assert shown["quarantine_evidence"].count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
     assert shown["quarantine_evidence"].count("Attempted power-cycle") == 2
     world.watch(60)
@@ -328,7 +330,7 @@ def test_after_a_healthy_while_the_ladder_begins_anew(world: World) -> None:
 
 def test_two_steps_are_never_closer_than_the_cooldown(world: World) -> None:
     """Also where the agent comes back at once and falls silent at once."""
-    world.ladder = "reboot:3:cooldown=3600,quarantine"
+    world.policy = "reboot:3:cooldown=3600,quarantine"
     world.run()
     world.watch(3)
     assert world.start_agent()
@@ -341,7 +343,7 @@ def test_two_steps_are_never_closer_than_the_cooldown(world: World) -> None:
 
 def test_restarting_the_agent_touches_no_power(world: World) -> None:
     """The machine may be fine, and its agent killed: the Initializer starts another over SSH, at once."""
-    world.ladder = "restart-agent:1,reboot:1,quarantine"
+    world.policy = "restart-agent:1,reboot:1,quarantine"
     world.run()
     assert world.rack.asked == []
     assert world.fleet.tags(world.machine) == set()
@@ -354,7 +356,7 @@ def test_restarting_the_agent_touches_no_power(world: World) -> None:
 def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(world: World) -> None:
     """Or an operator would look for the power cycles."""
     world.rack = Rack(Capability.POWER_CYCLE)
-    world.ladder = "reboot:1,power-cycle:2,reinstall:1,quarantine"
+    world.policy = "reboot:1,power-cycle:2,reinstall:1,quarantine"
     world.run()
     world.watch(2)
     world.start_agent(fails=True)
@@ -430,7 +432,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
 
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
-    world.budgets = BreakerLimits(silent=Limit(100, 1))
+    world.limits = BreakerLimits(unhealthy=Limit(100, 1))
     others = [world.fleet.unhealthy_machine() for _ in range(11)]
     world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
@@ -463,7 +465,7 @@ def test_what_no_reboot_cures_takes_no_machine_up_the_ladder(world: World, error
 @pytest.mark.parametrize("ladder", ["reboot:2,quarantine", "reinstall:2,quarantine"])
 def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: World, ladder: str) -> None:
     """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
-    world.ladder = ladder
+    world.policy = ladder
     world.pin()
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
@@ -512,7 +514,7 @@ def test_a_function_that_dies_before_it_decided_counts_for_nothing(world: World)
 
 def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -> None:
     """Whoever dies afterwards: a machine with a new key and an old pin would be refused for ever."""
-    world.ladder = "reinstall:1,quarantine"
+    world.policy = "reinstall:1,quarantine"
     world.pin()
     seen: list[set[str]] = []
     world.rack.then = lambda _: seen.append(Fleet.tags(world.fleet, world.machine))
@@ -529,7 +531,7 @@ def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
     world: World, error: ShepherdError, kept: bool
 ) -> None:
     """Without the pin, whoever answers at the address next would be believed."""
-    world.ladder = "reinstall:1,quarantine"
+    world.policy = "reinstall:1,quarantine"
     world.pin()
     world.rack.then = refuse(error)
     assert world.run()[Metric.FAILED] == 1
@@ -591,7 +593,7 @@ def test_a_dead_session_puts_nothing_into_quarantine(world: World) -> None:
 
 def test_twins_take_each_step_once(world: World) -> None:
     """Two schedules may tick in the same moment, on every rung."""
-    world.ladder = "reboot:1,power-cycle:1,quarantine"
+    world.policy = "reboot:1,power-cycle:1,quarantine"
     for _ in range(3):
         together = threading.Barrier(2)
 
@@ -670,7 +672,7 @@ def test_a_machine_that_is_paused_just_before_the_step_is_given_back(world: Worl
 @pytest.mark.parametrize("ladder", ["restart-agent:1,quarantine", "reboot:1,quarantine"])
 def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: World, ladder: str) -> None:
     """A new agent, and quarantine, are asked for of the BMDB and not of the provider; they wait for the same answer."""
-    world.ladder = ladder
+    world.policy = ladder
     world.fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, rung, timestamp) "
         "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '1 hour')",
@@ -682,7 +684,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     queries.record_heartbeat(world.fleet.connection, world.machine)
     (reason,) = world.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == ("its agent reports again", True)
-    assert decision.rung.step in {StepName.RESTART_AGENT, StepName.QUARANTINE}
+    assert decision.step.name in {StepName.RESTART_AGENT, StepName.QUARANTINE}
 
     def ask(_: Deadline) -> None:
         raise reason
@@ -690,7 +692,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     attempt = Attempt(held, Deadline(world.clock, 60, session.left, ask), decision=decision)
     with pytest.raises(NoLongerDue):
         world.loop.work_on(attempt)
-    assert attempt.not_taken == decision.rung.step
+    assert attempt.not_taken == decision.step.name
     assert world.rack.asked == []
 
 
@@ -725,7 +727,7 @@ def test_a_machine_is_spared_once_whatever_was_lost(world: World, lost: str) -> 
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
-        assert remediation.no_longer_due(session, [held], world.loop.silence) == {}
+        assert remediation.no_longer_due(session, [held], TIMEOUTS) == {}
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
         reason = Spared("its agent reports again", recovered=True, not_taken="reboot")
         assert remediation.spare(session, {held: reason}) == {world.machine}
@@ -735,7 +737,7 @@ def test_a_machine_is_spared_once_whatever_was_lost(world: World, lost: str) -> 
 
 def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World) -> None:
     """It was forgotten when the step was put on record; the machine is the one that we know."""
-    world.ladder = "reinstall:1,quarantine"
+    world.policy = "reinstall:1,quarantine"
     world.pin()
     spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
     assert "host_key" in world.fleet.tags(world.machine)
@@ -767,9 +769,9 @@ def test_where_ssh_reaches_nobody_machines_that_did_not_come_back_wait(world: Wo
     assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
     (held,) = suspension.holds(world.fleet.connection)
     assert (held["location"], held["ended_at"]) == ("ams", None)
-    assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 within")
+    assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 in")
     (verdict,) = [
-        each for each in explain.why(world.fleet.connection, many[0], world.loop.silence)[0] if not each.eligible
+        each for each in explain.why(world.fleet.connection, many[0], TIMEOUTS)[0] if not each.eligible
         and each.process is RECOVER
     ]  # fmt: skip
     assert verdict.because == f"machines that did not come back wait: {held['reason']}"
@@ -804,7 +806,7 @@ def test_machines_that_let_nobody_in_are_counted_and_say_what_to_do(world: World
     world.start_agent(error=SshHostKeyChanged("it has another key"))
     world.watch(12)
     assert world.run()[Metric.NO_ACCESS] == 1
-    start, recover = explain.why(world.fleet.connection, world.machine, world.loop.silence)[0]
+    start, recover = explain.why(world.fleet.connection, world.machine, TIMEOUTS)[0]
     advice = "(find out why; if it was reinstalled, let its new key be taken: machine forget-host-key)"
     assert start.eligible
     assert recover.because == (

@@ -81,7 +81,7 @@ class Operator:
     def resolve(self, remedy: OperatorAction, meanwhile: Callable[[], object] = lambda: None) -> list[Outcome]:
         """Look, let happen what happens *meanwhile*, and do it."""
         deadline = Deadline(self.clock, 600)
-        first = self.resolution.look(deadline)
+        first = self.resolution.compare(deadline)
         meanwhile()
         return self.resolution.carry_out(remedy, first, deadline, "a test")
 
@@ -179,11 +179,11 @@ def test_two_looks_are_so_far_apart_and_change_nothing(fleet: Fleet, operator: O
     """What the provider got wrong in passing is right by then."""
     gone = old(fleet, fleet.provided_machine())
     before = fleet.sql("SELECT count(*) FROM pauses")
-    first = operator.resolution.look(Deadline(clock, 600))
+    first = operator.resolution.compare(Deadline(clock, 600))
     clock.now += 10
-    second = operator.resolution.look_again(first, Deadline(clock, 600))
+    second = operator.resolution.compare_again(first, Deadline(clock, 600))
     assert clock.slept == [20]
-    assert {each.machine_id: each.kind for each in second.differences.values()} == {gone: DriftKind.VANISHED}
+    assert {each.machine_id: each.kind for each in second.drift.values()} == {gone: DriftKind.VANISHED}
     assert fleet.sql("SELECT count(*) FROM pauses") == before
     assert fleet.sql("SELECT * FROM sessions") == []
 
@@ -210,7 +210,7 @@ def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, api
     (verdict,) = operator.adopt(made.id)
     assert (verdict.result, verdict.machine_id) == (Result.DONE, provided(fleet)[made.id])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [verdict.machine_id]
-    assert operator.adopt(made.id)[0] == replace(verdict, words="is in the BMDB")
+    assert operator.adopt(made.id)[0] == replace(verdict, text="is in the BMDB")
     assert intents(fleet) == []
     assert operator.provision(drift_limit=0, max_machines=1)[Metric.DISPUTED] == 0
 
@@ -230,7 +230,7 @@ def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, api: Equi
     made = [api.add_active_device(f"{PREFIX}{number}").id for number in range(3)]
     verdicts = operator.adopt(*made, most=2)
     assert results(verdicts) == [Result.DONE, Result.DONE, Result.REFUSED]
-    assert verdicts[2].words == "2 machines are managed, which is the limit"
+    assert verdicts[2].text == "2 machines are managed, which is the limit"
     assert set(provided(fleet)) == set(made[:2])
 
 
@@ -239,7 +239,7 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     strange = api.add_active_device(f"{PREFIX}x", [token_tag(fleet.bare_machine())]).id
     (refused,) = operator.adopt(strange)
     assert refused.result is Result.REFUSED
-    assert refused.words.startswith("it is foreign, and adoptable machines were to be adopted")
+    assert refused.text.startswith("it is foreign, and adoptable machines were to be adopted")
     assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [Result.DONE]
 
 
@@ -247,9 +247,9 @@ def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Op
     """It was there the first time only."""
     made = api.add_active_device(f"{PREFIX}x")
     (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
-    assert (verdict.result, verdict.words) == (
+    assert (verdict.result, verdict.text) == (
         Result.REFUSED,
-        "the two looks do not agree: adoptable, then no difference",
+        "the two comparisons do not agree: adoptable, then no drift",
     )
     assert results(operator.adopt("nonsense")) == [Result.REFUSED]
     assert provided(fleet) == {}
@@ -314,7 +314,7 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert queries.pauses(fleet.connection) == []
     assert installation.look(fleet.connection, machine_id).request is None
     assert operator.provision(max_machines=1)[Metric.CREATED] == 1
-    assert operator.forget(machine_id)[0] == replace(verdict, words="forgotten")
+    assert operator.forget(machine_id)[0] == replace(verdict, text="forgotten")
 
 
 def test_a_forgotten_machine_that_is_back_can_be_adopted(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
@@ -335,7 +335,7 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     machine_id = old(fleet, fleet.unhealthy_machine(silent_for=HOUR - 60))
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is Result.REFUSED
-    assert "its agent reported 35" in verdict.words
+    assert "its agent reported 35" in verdict.text
     fleet.pass_time(61)
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
@@ -371,7 +371,7 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
     (held,) = claimed(session, Process.RECOVERY, provider="equinix")
     (verdict,) = operator.forget(machine_id)
     assert (verdict.result, held.machine_id) == (Result.REFUSED, machine_id)
-    assert verdict.words.startswith("WorkConflict: somebody works on machine")
+    assert verdict.text.startswith("WorkConflict: somebody works on machine")
     fleet.expire(session)
     assert results(operator.forget(machine_id)) == [Result.DONE]
     assert fleet.events(machine_id) == ["Started", "Expired"]
@@ -395,9 +395,9 @@ def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet,
     """The first listing was too early to say anything about it."""
     machine_id = fleet.provided_machine("equinix")
     (verdict,) = operator.forget(machine_id, meanwhile=lambda: fleet.pass_time(HOUR))
-    assert (verdict.result, verdict.words) == (
+    assert (verdict.result, verdict.text) == (
         Result.REFUSED,
-        "the two looks do not agree: no difference, then vanished",
+        "the two comparisons do not agree: no drift, then vanished",
     )
 
 
@@ -406,7 +406,7 @@ def test_what_the_provider_gave_up_on_can_be_let_go(fleet: Fleet, operator: Oper
     machine_id = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
     api.fail(made.id)
-    assert operator.forget(machine_id)[0].words == "the provider has it in use; release gives it back"
+    assert operator.forget(machine_id)[0].text == "the provider has it in use; release gives it back"
     assert results(operator.release(machine_id)) == [Result.DONE]
     gone = old(fleet, fleet.provided_machine())
     fleet.sql("UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent'")
@@ -435,7 +435,7 @@ def test_a_release_is_on_record_before_the_provider_hears_of_it(
     assert (api.devices(), provided(fleet), asked(fleet)) == ([], {}, [])
     assert tombstones(fleet) == [[machine_id, "Released", "me", "it is slow"]]
     assert queries.pauses(fleet.connection) == []
-    assert operator.release(machine_id)[0].words == "released"
+    assert operator.release(machine_id)[0].text == "released"
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -454,8 +454,8 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
     assert asked(fleet) == [[machine_id, False]]
     assert len(api.devices()) == (moment == "before")
     del getattr(edge, moment)["release"]
-    look = operator.resolution.look(Deadline(operator.clock, 60))
-    assert [each.kind for each in look.differences.values()] == [
+    look = operator.resolution.compare(Deadline(operator.clock, 60))
+    assert [each.kind for each in look.drift.values()] == [
         DriftKind.STRANDED if moment == "before" else DriftKind.VANISHED
     ]
     assert operator.provision(max_machines=1)[Metric.CREATED] == 0
@@ -497,9 +497,9 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)
-    assert lister.resolution.look(Deadline(lister.clock, 60)).differences == {}
+    assert lister.resolution.compare(Deadline(lister.clock, 60)).drift == {}
     fleet.pass_time(YOUNG_SECONDS + 1)
-    (difference,) = lister.resolution.look(Deadline(lister.clock, 60)).differences.values()
+    (difference,) = lister.resolution.compare(Deadline(lister.clock, 60)).drift.values()
     assert difference.kind is DriftKind.STRANDED
     listed.release = lambda provider_id, deadline: listed.machines.clear()  # type: ignore[method-assign]  # as above
     assert results(lister.release(machine_id)) == [Result.DONE]
@@ -530,7 +530,7 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     machine_id = device(fleet, api, fleet.provided_machine())
     api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
     (verdict,) = operator.release(machine_id)
-    assert (verdict.result, verdict.words) == (Result.REFUSED, "ProviderRefused: 403")
+    assert (verdict.result, verdict.text) == (Result.REFUSED, "ProviderRefused: 403")
     assert (asked(fleet), queries.pauses(fleet.connection)) == ([], [])
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
 
@@ -578,7 +578,7 @@ def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, api
     machine_id = device(fleet, api, fleet.provided_machine())
     claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
     (verdict,) = operator.release(machine_id, despite_heartbeat=True)
-    assert verdict.words.startswith("WorkConflict: somebody works on machine")
+    assert verdict.text.startswith("WorkConflict: somebody works on machine")
     assert (len(api.devices()), asked(fleet)) == (1, [])
 
 
@@ -587,9 +587,9 @@ def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operato
     machine_id = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
     (verdict,) = operator.release(machine_id, meanwhile=lambda: api.forget(made.id))
-    assert verdict.words == "the two looks do not agree whether the provider has it in use"
+    assert verdict.text == "the two comparisons do not agree whether the provider has it in use"
     (verdict,) = operator.release(machine_id)
-    assert verdict.words == "the provider does not have it in use; see forget"
+    assert verdict.text == "the provider does not have it in use; forget removes it"
 
 
 # --- one at a time ---

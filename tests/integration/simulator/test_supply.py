@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, get_args
 from uuid import uuid4
 
 import pytest
-from shepherd_core import wiring
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
@@ -15,6 +14,7 @@ from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.settings import functions
 from shepherd_core.settings.providers import HetznerSettings, RedfishSettings
+from shepherd_core.wiring import adapters
 
 from shepherdctl.commands.demo import ProviderName
 from simulator.environment.machine_source import MACHINE_SOURCES, SourceSpec
@@ -42,11 +42,11 @@ def provider_of(machine_source: MachineSource) -> Provider:
     (rack,) = functions.load(RedfishSettings)
     return RedfishProvider(
         rack,
-        lambda: wiring.read(rack.redfish_list),
+        lambda: adapters.read(rack.redfish_list),
         SystemClock(),
         read_secret=secrets.read,
         forget_secret=secrets.forget,
-        read_ca=lambda: wiring.read(rack.redfish_ca_source or ""),
+        read_ca=lambda: adapters.read(rack.redfish_ca_source or ""),
     )
 
 

@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, urlsplit
 import boto3
 import pg8000.native
 import pytest
-from shepherd_core import handlers, wiring
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.errors import (
     BmdbUnavailable,
@@ -29,6 +28,7 @@ from shepherd_core.domain.errors import (
     StatementFailed,
 )
 from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.wiring import adapters
 
 from tests.support.bmdb.tls_postgres import (
     ADDRESS,
@@ -278,7 +278,7 @@ def ca(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     named = {"HOST": ADDRESS, "PORT": str(server.port), "NAME": "postgres", "USER": USER, "CA_SOURCE": str(copy)}
     for name, value in named.items():
         monkeypatch.setenv(f"SHEPHERD_BMDB_{name}", value)
-    wiring.secrets.cache_clear()
+    adapters.secrets.cache_clear()
     return copy
 
 
@@ -288,7 +288,7 @@ def test_a_function_reads_password_and_ca_where_its_settings_say(
     """The password is looked up in SSM; the CA is read once, since a new connection must not wait for it."""
     boto3.client("ssm").put_parameter(Name="/shepherd/bmdb", Value=PASSWORD, Type="SecureString")
     monkeypatch.setenv("SHEPHERD_BMDB_PASSWORD_PARAMETER", "/shepherd/bmdb")
-    connection = handlers.bmdb()
+    connection = adapters.bmdb()
     connection.run("now")
     connection.close()
     ca.unlink()
@@ -300,7 +300,7 @@ def test_a_ca_that_cannot_be_read_is_named(ca: Path) -> None:
     """And nothing is sent meanwhile."""
     ca.unlink()
     with pytest.raises(SourceMissing, match=str(ca)):
-        handlers.bmdb().run("now")
+        adapters.bmdb().run("now")
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ def tokens(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
 
 def test_with_iam_every_connection_shows_a_token_of_its_own(tokens: list[bytes]) -> None:
     """A token opens connections for 15 minutes, and a function lives longer; it is for one user of one database."""
-    connection = handlers.bmdb()
+    connection = adapters.bmdb()
     for _ in range(2):
         with pytest.raises(StatementFailed, match="PAM authentication failed") as caught:
             connection.run("now")
@@ -365,5 +365,5 @@ def test_a_function_without_credentials_cannot_sign_a_token(
         monkeypatch.delenv(name)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which remembers credentials
     with pytest.raises(SecretMissing, match=f"no token for {USER}@{ADDRESS} could be signed .NoCredentialsError."):
-        handlers.bmdb().run("now")
+        adapters.bmdb().run("now")
     assert tokens == []

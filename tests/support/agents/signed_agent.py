@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from shepherd_core.agent.endpoint import AgentApi, Request
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationReport
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SignedAgent:
         at: int | str | None = None,
         path: str = "/heartbeat",
         domain: bytes = b"shepherd-agent-v1",
-    ) -> Request:
+    ) -> AgentRequest:
         """
         Return a signed request; without *message* a plain heartbeat.
 
@@ -78,9 +78,9 @@ class SignedAgent:
             ).SerializeToString()
         signed = b"\n".join((domain, b"POST", path.encode(), str(at).encode(), message))
         headers = {"shepherd-time": str(at), "shepherd-signature": b64encode(self._key.sign(signed)).decode()}
-        return Request("POST", path, headers, message, RECEIVED_AT)
+        return AgentRequest("POST", path, headers, message, RECEIVED_AT)
 
-    def outcome(self, generation: int, error: str | None = None) -> Request:
+    def outcome(self, generation: int, error: str | None = None) -> AgentRequest:
         """Return a request that reports how an installation went."""
         report = OSInstallationReport(generation=generation)
         if error is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-from shepherd_core import handlers, wiring
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.wiring import adapters, loops, services
 
 
 def end() -> None:
@@ -13,6 +13,6 @@ def end() -> None:
     for thing in gc.get_referrers(Connection):
         if type(thing) is Connection:
             thing.close()
-    for value in [value for module in (handlers, wiring) for value in vars(module).values()]:
+    for value in [value for module in (adapters, loops, services) for value in vars(module).values()]:
         if hasattr(value, "cache_clear"):
             value.cache_clear()

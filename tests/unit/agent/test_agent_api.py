@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.agent.endpoint import AgentApi, Request
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
 
 if TYPE_CHECKING:
-    from shepherd_core.agent.endpoint import Answer
+    from shepherd_core.agent.endpoint import AgentResponse
 
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 HEARTBEAT = HeartbeatRequest(machine_id=MACHINE).SerializeToString()
@@ -25,10 +25,10 @@ class NoConnection:
     """A connection that nobody may use."""
 
 
-def answer(body: bytes = HEARTBEAT, method: str = "POST", path: str = "/heartbeat") -> Answer:
+def answer(body: bytes = HEARTBEAT, method: str = "POST", path: str = "/heartbeat") -> AgentResponse:
     """Return the answer to a request that nobody signed."""
     api = AgentApi(NoConnection(), max_body_bytes=LIMIT, stale_seconds=300)  # type: ignore[arg-type]  # never used
-    return api.handle(Request(method, path, {}, body, 1_700_000_000_000))
+    return api.handle(AgentRequest(method, path, {}, body, 1_700_000_000_000))
 
 
 @pytest.mark.parametrize("path", ["/", "/heartbeats", "/heartbeat/", "/heartbeat/x", "heartbeat", "/Heartbeat", ""])

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
-from shepherd_core.agent.takeover import STDERR_BYTES, RunResult, Takeover, printable, take_over
+from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, RunResult, Takeover, printable, take_over
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
     AgentExited,
     AgentRefused,
     MalformedAnswer,
     SessionExpired,
-    TakeoverError,
+    TakeoverFailed,
     TimeLimitExceeded,
     WrongInitMessage,
     WrongKeyLength,
@@ -96,16 +96,8 @@ def refusal(message: str) -> bytes:
 
 def take(machine: Machine, deadline: Deadline) -> Takeover:
     """Take *machine* over with what ``INIT`` says."""
-    return take_over(
-        machine,
-        Agent(),
-        "/root/agent",
-        machine_id=INIT.machine_id,
-        endpoint=INIT.bmaas_endpoint,
-        ca_certificate=INIT.ca_certificate,
-        answer_seconds=30,
-        deadline=deadline,
-    )
+    program = AgentProgram(binary=Agent(), path="/root/agent", answer_seconds=30)
+    return take_over(machine, program, INIT, deadline)
 
 
 def test_agent_is_uploaded_run_and_recorded(deadline: Deadline) -> None:
@@ -174,7 +166,7 @@ def test_nothing_is_run_when_the_session_is_over(clock: ManualClock) -> None:
     ],
 )
 def test_every_other_answer_fails_the_takeover(
-    deadline: Deadline, *, answer: bytes, exit_status: int, error: type[TakeoverError], words: str
+    deadline: Deadline, *, answer: bytes, exit_status: int, error: type[TakeoverFailed], words: str
 ) -> None:
     """The machine's history must say which of the conditions was not met."""
     with pytest.raises(error, match=words):
@@ -221,7 +213,7 @@ def test_what_a_machine_writes_cannot_flood_or_forge_the_history(deadline: Deadl
         Machine(success(TakeoverInit(machine_id=evil, bmaas_endpoint=evil))),
         Machine(exit_status=1, stderr=evil.encode()),
     ):
-        with pytest.raises(TakeoverError) as caught:
+        with pytest.raises(TakeoverFailed) as caught:
             take(machine, deadline)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1_000

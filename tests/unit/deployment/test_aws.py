@@ -17,41 +17,41 @@ from botocore.exceptions import (
     ParamValidationError,
     ReadTimeoutError,
 )
-from shepherd_core.adapters.aws import Fault, fault
+from shepherd_core.adapters.aws import AwsFault, classify
 
 
 @pytest.mark.parametrize(
     ("status", "code", "meaning"),
     [
-        (400, "ThrottlingException", Fault.PASSING),
-        (400, "Throttling", Fault.PASSING),
-        (429, "TooManyRequestsException", Fault.PASSING),
-        (400, "TooManyUpdates", Fault.PASSING),
-        (400, "RequestTimeout", Fault.PASSING),
-        (503, "SlowDown", Fault.PASSING),
-        (500, "InternalServerError", Fault.PASSING),
-        (400, "ParameterNotFound", Fault.ABSENT),
-        (404, "NoSuchKey", Fault.ABSENT),
-        (404, "NoSuchBucket", Fault.ABSENT),
-        (404, "404", Fault.ABSENT),
-        (400, "AccessDeniedException", Fault.DENIED),
-        (403, "AccessDenied", Fault.DENIED),
-        (403, "403", Fault.DENIED),
-        (403, "UnauthorizedOperation", Fault.DENIED),
-        (400, "ValidationException", Fault.REFUSED),
-        (400, "UnrecognizedClientException", Fault.REFUSED),
-        (403, "InvalidObjectState", Fault.REFUSED),
+        (400, "ThrottlingException", AwsFault.PASSING),
+        (400, "Throttling", AwsFault.PASSING),
+        (429, "TooManyRequestsException", AwsFault.PASSING),
+        (400, "TooManyUpdates", AwsFault.PASSING),
+        (400, "RequestTimeout", AwsFault.PASSING),
+        (503, "SlowDown", AwsFault.PASSING),
+        (500, "InternalServerError", AwsFault.PASSING),
+        (400, "ParameterNotFound", AwsFault.ABSENT),
+        (404, "NoSuchKey", AwsFault.ABSENT),
+        (404, "NoSuchBucket", AwsFault.ABSENT),
+        (404, "404", AwsFault.ABSENT),
+        (400, "AccessDeniedException", AwsFault.DENIED),
+        (403, "AccessDenied", AwsFault.DENIED),
+        (403, "403", AwsFault.DENIED),
+        (403, "UnauthorizedOperation", AwsFault.DENIED),
+        (400, "ValidationException", AwsFault.REFUSED),
+        (400, "UnrecognizedClientException", AwsFault.REFUSED),
+        (403, "InvalidObjectState", AwsFault.REFUSED),
     ],
 )
-def test_a_refusal_means_what_its_code_says(status: int, code: str, meaning: Fault) -> None:
+def test_a_refusal_means_what_its_code_says(status: int, code: str, meaning: AwsFault) -> None:
     """SSM answers 400 to nearly everything, so that the status alone says little."""
     error = ClientError(
         {"Error": {"Code": code, "Message": "you sent: hunter2"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Op"
     )
-    found, said = fault(error)
+    found, said = classify(error)
     assert found is meaning
     assert said.startswith(code)
-    assert meaning is Fault.DENIED or "hunter2" not in said
+    assert meaning is AwsFault.DENIED or "hunter2" not in said
 
 
 def test_a_denial_says_who_lacks_what_and_leaves_out_the_rest() -> None:
@@ -59,26 +59,26 @@ def test_a_denial_says_who_lacks_what_and_leaves_out_the_rest() -> None:
     sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:::instance/*"
     message = f"{sentence} Encoded authorization failure message: {'x' * 1000}"
     error = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": message}}, "RunInstances")
-    assert fault(error) == (Fault.DENIED, f"UnauthorizedOperation: {sentence}")
+    assert classify(error) == (AwsFault.DENIED, f"UnauthorizedOperation: {sentence}")
 
 
 @pytest.mark.parametrize(
     ("error", "meaning"),
     [
-        (EndpointConnectionError(endpoint_url="https://ssm"), Fault.PASSING),
-        (ConnectTimeoutError(endpoint_url="https://ssm"), Fault.PASSING),
-        (ReadTimeoutError(endpoint_url="https://ssm"), Fault.PASSING),
-        (IncompleteReadError(actual_bytes=1, expected_bytes=2), Fault.PASSING),
-        (FlexibleChecksumError(error_msg="hunter2"), Fault.PASSING),
-        (KeyError("Parameter"), Fault.PASSING),
-        (NoRegionError(), Fault.REFUSED),
-        (NoCredentialsError(), Fault.REFUSED),
-        (ParamValidationError(report="Value: hunter2"), Fault.REFUSED),
+        (EndpointConnectionError(endpoint_url="https://ssm"), AwsFault.PASSING),
+        (ConnectTimeoutError(endpoint_url="https://ssm"), AwsFault.PASSING),
+        (ReadTimeoutError(endpoint_url="https://ssm"), AwsFault.PASSING),
+        (IncompleteReadError(actual_bytes=1, expected_bytes=2), AwsFault.PASSING),
+        (FlexibleChecksumError(error_msg="hunter2"), AwsFault.PASSING),
+        (KeyError("Parameter"), AwsFault.PASSING),
+        (NoRegionError(), AwsFault.REFUSED),
+        (NoCredentialsError(), AwsFault.REFUSED),
+        (ParamValidationError(report="Value: hunter2"), AwsFault.REFUSED),
     ],
 )
-def test_a_call_without_an_answer_may_be_tried_again_unless_it_was_never_sent(error: Exception, meaning: Fault) -> None:
+def test_a_call_without_an_answer_may_be_retried_unless_never_sent(error: Exception, meaning: AwsFault) -> None:
     """A wrong setting does not get better by itself."""
-    found, said = fault(error)
+    found, said = classify(error)
     assert found is meaning
     assert said == type(error).__name__
 

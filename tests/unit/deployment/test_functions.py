@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core import handlers
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.machine import Capability
-from shepherd_core.handlers import LOOPS
+from shepherd_core.wiring import loops
+from shepherd_core.wiring.loops import LOOPS
 
 from bench import coldstart
 from tests.unit.providers.test_provider_table import ALL as PROVIDERS
@@ -143,7 +143,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
     """Return what sets more than the settings of a function with any provider; its process ends with the test."""
     for name, value in coldstart.SETTINGS.items():
         monkeypatch.setenv(name, value)
-    builders = [value for value in vars(handlers).values() if hasattr(value, "cache_clear")]
+    builders = [value for value in vars(loops).values() if hasattr(value, "cache_clear")]
     for builder in builders:
         builder.cache_clear()
     yield monkeypatch
@@ -157,7 +157,7 @@ def test_a_loop_takes_every_provider_that_can_do_what_it_is_for(
 ) -> None:
     """Capacity, machines and agents are the same to it, whoever's they are."""
     environment.setenv("SHEPHERD_PROVIDER", provider)
-    assert handlers.build(loop).provider == provider
+    assert loops.build(loop).provider == provider
 
 
 @pytest.mark.parametrize(("loop", "provider"), sorted(REFUSED))
@@ -167,7 +167,7 @@ def test_a_loop_is_refused_where_its_provider_lacks_what_it_is_for(
     """Before it has touched anything; it would fail on every single machine."""
     environment.setenv("SHEPHERD_PROVIDER", provider)
     with pytest.raises(ConfigError) as caught:
-        handlers.build(loop)
+        loops.build(loop)
     can = ", ".join(sorted(PROVIDERS[provider]()[0].capabilities))
     wanted = f"SHEPHERD_PROVIDER is '{provider}', which cannot {WANTED[loop]} machines. It can: {can}."
     assert wanted in str(caught.value)

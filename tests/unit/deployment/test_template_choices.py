@@ -137,7 +137,7 @@ def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
         ("AgentApiDomain", "https://agents.example.com", False),
         ("AgentApiDomain", "*.example.com", False),
         ("AgentApiRate", "0", False),
-        ("RemediationPolicy", "restart-agent,reboot:2,reinstall:1:settle=900:grace=7200,quarantine", True),
+        ("RemediationPolicy", "restart-agent,reboot:2,reinstall:1:boot-wait=900:grace=7200,quarantine", True),
         ("RemediationPolicy", "reboot:3, quarantine", False),
         ("RemediationPolicy", "", False),
         ("BreakerMaxUnhealthyShare", "0.05", True),

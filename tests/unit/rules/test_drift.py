@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.records import Departed, Intent, Ledger, Provided
+from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 from shepherd_core.rules.drift import Comparison, DriftKind, agreed, compare
 from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 
@@ -43,9 +43,9 @@ def known(name: str = "a", machine: int = 1, **facts: Any) -> Provided:
     return replace(Provided(uuid(machine), ProviderId(name), None, None), **facts)
 
 
-def left(machine: int, name: str = "gone", *, released: bool) -> Departed:
+def left(machine: int, name: str = "gone", *, released: bool) -> Tombstone:
     """Return a machine that left."""
-    return Departed(uuid(machine), ProviderId(name), released)
+    return Tombstone(uuid(machine), ProviderId(name), released)
 
 
 def look(*listing: Machine, **ledger: Any) -> Comparison:
@@ -61,20 +61,23 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
         look(listed(token=7, failed=True), intents=(Intent(uuid(7), None),)),
         DriftKind.ADOPTABLE,
     ),
-    "forgotten and back": (look(listed(token=7), departed=(left(7, released=False),)), DriftKind.ADOPTABLE),
+    "forgotten and back": (look(listed(token=7), tombstones=(left(7, released=False),)), DriftKind.ADOPTABLE),
     "forgotten and back under a name without a token": (
-        look(listed(), departed=(left(7, "a", released=False),)),
+        look(listed(), tombstones=(left(7, "a", released=False),)),
         DriftKind.ADOPTABLE,
     ),
     "a token that we never gave": (look(listed(token=7)), DriftKind.FOREIGN),
     "a token that we never gave, on a failed machine": (look(listed(token=7, failed=True)), None),
     "unknown and failed": (look(listed(failed=True)), None),
     "unknown and gone": (look(listed(status=MISSING)), None),
-    "released and there by its token": (look(listed(token=7), departed=(left(7, released=True),)), DriftKind.DISPUTED),
-    "released and there by its id": (look(listed(), departed=(left(7, "a", released=True),)), DriftKind.DISPUTED),
-    "released and listed as gone": (look(listed(token=7, status=MISSING), departed=(left(7, released=True),)), None),
+    "released and there by its token": (
+        look(listed(token=7), tombstones=(left(7, released=True),)),
+        DriftKind.DISPUTED,
+    ),
+    "released and there by its id": (look(listed(), tombstones=(left(7, "a", released=True),)), DriftKind.DISPUTED),
+    "released and listed as gone": (look(listed(token=7, status=MISSING), tombstones=(left(7, released=True),)), None),
     "an id that was released, on which a creation was begun": (
-        look(listed(token=7), intents=(Intent(uuid(7), None),), departed=(left(9, "a", released=True),)),
+        look(listed(token=7), intents=(Intent(uuid(7), None),), tombstones=(left(9, "a", released=True),)),
         DriftKind.ADOPTABLE,
     ),
     "the token of a machine that we have": (
@@ -133,31 +136,31 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
 @pytest.mark.parametrize(("seen", "kind"), CASES.values(), ids=CASES)
 def test_each_difference_has_its_class(seen: Comparison, kind: DriftKind | None) -> None:
     """What may be done about a machine follows from its class alone."""
-    difference = seen.differences.get(ProviderId("a"))
+    difference = seen.drift.get(ProviderId("a"))
     assert (difference and difference.kind) == kind
     if difference:
-        assert difference.words.startswith("a ")
+        assert difference.text.startswith("a ")
 
 
 def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the_bmdb() -> None:
     """Its id is what the machine becomes."""
-    begun = look(listed(token=7), intents=(Intent(uuid(7), None),)).differences[ProviderId("a")]
+    begun = look(listed(token=7), intents=(Intent(uuid(7), None),)).drift[ProviderId("a")]
     assert begun.machine_id == uuid(7)
-    assert look(listed(token=7)).differences[ProviderId("a")].machine_id is None
+    assert look(listed(token=7)).drift[ProviderId("a")].machine_id is None
 
 
 def test_what_protects_a_machine_is_told() -> None:
     """Whoever wants to forget a machine whose agent reports must see that it does."""
     seen = look(provided=(known(heartbeat_seconds=12.3),))
-    assert seen.differences[ProviderId("a")].words.endswith("but its agent reported 12 s ago")
+    assert seen.drift[ProviderId("a")].text.endswith("but its agent reported 12 s ago")
 
 
 def test_what_the_provider_gave_up_on_is_told_from_what_is_to_be_released() -> None:
     """Both are stranded; an operator does something else about each."""
-    given_up = look(listed(failed=True), provided=(known(),)).differences[ProviderId("a")]
-    asked_for = look(listed(), provided=(known(asked_seconds=1),)).differences[ProviderId("a")]
-    assert given_up.words.endswith("is one that the provider gave up on")
-    assert asked_for.words.endswith("whether the provider heard of it is not on record")
+    given_up = look(listed(failed=True), provided=(known(),)).drift[ProviderId("a")]
+    asked_for = look(listed(), provided=(known(asked_seconds=1),)).drift[ProviderId("a")]
+    assert given_up.text.endswith("has failed permanently at the provider")
+    assert asked_for.text.endswith("it is not on record whether the provider accepted")
 
 
 GONE, THERE = look(provided=(known(),)), look(listed(), provided=(known(),))
@@ -239,8 +242,8 @@ _ledgers = st.builds(
     st.lists(st.builds(Intent, st.integers(5, 8).map(uuid), st.none()), unique_by=lambda each: each.machine_id).map(
         tuple
     ),
-    departed=st.lists(
-        st.builds(Departed, st.integers(9, 11).map(uuid), _ids, st.booleans()), unique_by=lambda each: each.machine_id
+    tombstones=st.lists(
+        st.builds(Tombstone, st.integers(9, 11).map(uuid), _ids, st.booleans()), unique_by=lambda each: each.machine_id
     ).map(tuple),
 )
 
@@ -252,11 +255,11 @@ def test_every_machine_is_one_difference_or_none(listing: list[Machine], ledger:
     found = compare(seen.used, ledger)
     assert len({difference.provider_id for difference in found}) == len(found)
     assert {each.provider_id for each in found} <= {*seen.used, *(each.provider_id for each in ledger.provided)}
-    assert INVALID not in seen.differences
+    assert INVALID not in seen.drift
     shuffled = Comparison.of(data.draw(st.permutations(listing)), ledger)
-    assert shuffled.differences == seen.differences
+    assert shuffled.drift == seen.drift
     for provided in ledger.provided:
-        difference = seen.differences.get(provided.provider_id)
+        difference = seen.drift.get(provided.provider_id)
         absent = not seen.has(provided.provider_id)
         # What is missing without an explanation is named; what is there, and well, is not.
         explained = provided.released_seconds is not None or (
@@ -300,9 +303,9 @@ def plainly_strange(machine: Machine, ledger: Ledger) -> DriftKind | None:
     return DriftKind.ADOPTABLE if ours else DriftKind.FOREIGN
 
 
-def gone(ledger: Ledger, released: bool) -> list[Departed]:
+def gone(ledger: Ledger, released: bool) -> list[Tombstone]:
     """Return the machines that left, and were released or forgotten."""
-    return [departed for departed in ledger.departed if departed.released is released]
+    return [departed for departed in ledger.tombstones if departed.released is released]
 
 
 def plainly_known(row: Provided, machine: Machine | None) -> DriftKind | None:
@@ -324,7 +327,7 @@ def plainly_known(row: Provided, machine: Machine | None) -> DriftKind | None:
 @given(listing=_listings, ledger=_ledgers)
 def test_a_fleet_is_judged_as_each_of_its_machines(listing: list[Machine], ledger: Ledger) -> None:
     """Most machines are passed over at once, because fleets are large; none may be that is not as it should be."""
-    seen = Comparison.of(listing, ledger).differences
+    seen = Comparison.of(listing, ledger).drift
     names = {each.provider_id for each in listing} | {each.provider_id for each in ledger.provided}
     judged = {name: plainly(name, listing, ledger) for name in sorted(names)}
     wanted = {name: difference for name, difference in judged.items() if difference[0] is not None}
@@ -357,7 +360,7 @@ EVERYBODY = (
 AND_ALL = Ledger(
     provided=EVERYBODY,
     intents=tuple(Intent(uuid(token), None, 1e5) for token in (30, 31, 32, 33)),
-    departed=(
+    tombstones=(
         *(left(token, released=False) for token in (50, 51)),
         *(left(token, f"gone {token}", released=True) for token in (60, 61)),
     ),
@@ -372,10 +375,10 @@ def test_no_order_changes_what_is_done_about_any_difference(
     limits = replace(LIMITS, assimilate=True, max_machines=room and len(EVERYBODY) + room, chunk=1)
     found = make_plan(listing, replace(AND_ALL, provided=tuple(provided)), limits)
     assert found == make_plan(EVERYTHING, AND_ALL, limits)
-    told = Comparison.of(listing, replace(AND_ALL, provided=tuple(provided))).differences.values()
+    told = Comparison.of(listing, replace(AND_ALL, provided=tuple(provided))).drift.values()
     assert {difference.kind for difference in told} == set(DriftKind)
     if not room:
-        several = (found.depart, found.take_back, found.set_aside, found.adopt, found.forget, found.assimilate)
+        several = (found.decommissioned, found.take_back, found.set_aside, found.adopt, found.forget, found.assimilate)
         assert all(len(each) > 1 for each in several)
         assert found.create == (Creation(OFFERED[1], None),)
 
@@ -385,14 +388,14 @@ def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledge
     """It deals with some by itself; a second opinion of what is wrong would send operators after ghosts."""
     plan = make_plan(listing, ledger, replace(LIMITS, assimilate=assimilate))
     seen = Comparison.of(listing, ledger)
-    told = set(plan.differences)
+    told = set(plan.drift)
     taken = {machine.provider_id for _, machine in plan.adopt} | {machine.provider_id for machine in plan.assimilate}
-    for provider_id, difference in seen.differences.items():
-        assert (difference.words in told) + (provider_id in taken) + (difference.kind is DriftKind.STRANDED) == 1
-    assert len(told) + len(taken) == sum(each.kind is not DriftKind.STRANDED for each in seen.differences.values())
-    assert not set(plan.depart) & set(plan.set_aside)
-    assert all(provided.released_seconds is not None for provided in plan.depart)
-    released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
+    for provider_id, difference in seen.drift.items():
+        assert (difference.text in told) + (provider_id in taken) + (difference.kind is DriftKind.STRANDED) == 1
+    assert len(told) + len(taken) == sum(each.kind is not DriftKind.STRANDED for each in seen.drift.values())
+    assert not set(plan.decommissioned) & set(plan.set_aside)
+    assert all(provided.released_seconds is not None for provided in plan.decommissioned)
+    released = {name for each in ledger.tombstones if each.released for name in (each.machine_id, each.provider_id)}
     assert not {name for machine in plan.assimilate for name in (machine.token, machine.provider_id)} & released
 
 
@@ -411,21 +414,21 @@ def test_a_machine_that_is_being_released_counts_until_it_is_gone() -> None:
     """The limit is somebody's money, and the provider goes on charging."""
     ledger = Ledger(provided=(known(asked_seconds=9, released_seconds=1),))
     there = plan(listed(), CAPACITY, ledger=ledger, max_machines=1)
-    assert (there.managed, there.create, there.depart) == (1, (), ())
+    assert (there.managed, there.create, there.decommissioned) == (1, (), ())
     gone = plan(CAPACITY, ledger=ledger, max_machines=1, drift_limit=0)
-    assert (gone.managed, len(gone.create), gone.depart) == (0, 1, ledger.provided)
+    assert (gone.managed, len(gone.create), gone.decommissioned) == (0, 1, ledger.provided)
 
 
 def test_a_machine_whose_release_is_not_known_to_be_accepted_does_not_depart() -> None:
     """It may be missing for another reason; an operator decides."""
     ledger = Ledger(provided=(known(asked_seconds=1),))
     found = plan(ledger=ledger)
-    assert (found.depart, found.set_aside) == ((), ledger.provided)
+    assert (found.decommissioned, found.set_aside) == ((), ledger.provided)
 
 
 def test_a_released_machine_that_is_there_again_is_not_assimilated() -> None:
     """Somebody gave it back on purpose."""
-    ledger = Ledger(departed=(left(7, released=True),))
+    ledger = Ledger(tombstones=(left(7, released=True),))
     found = plan(listed(token=7), ledger=ledger, assimilate=True)
     assert found.assimilate == ()
-    assert found.differences == ("a was released and is in use at the provider",)
+    assert found.drift == ("a was released and is in use at the provider",)

@@ -72,7 +72,7 @@ def test_all_faults_of_the_settings_are_in_one_error() -> None:
 def test_a_discrepancy_names_every_machine() -> None:
     """A count alone would send people to look for them."""
     error = DriftLimitExceeded(["a is missing", "b is unknown"])
-    assert error.differences == ("a is missing", "b is unknown")
+    assert error.drift == ("a is missing", "b is unknown")
     assert "2 machines" in str(error)
     assert str(error).splitlines()[1:] == ["  - a is missing", "  - b is unknown"]
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.gaps import Gap, doubt_left, overdue, patience
+from shepherd_core.domain.gaps import Gap, extended_timeout, recheck_after, required_overdue
 
 from agent.shepherd_agent.heartbeat import pause_after
 
@@ -29,26 +29,26 @@ DAY = 24 * HOUR
 )  # fmt: skip
 def test_a_machine_was_silent_before_the_gap_began(gap: float, silent_for: float) -> None:
     """And with schedules of up to five minutes as long as is configured."""
-    assert patience(SILENCE, [Gap(gap * MINUTE)]) == pytest.approx(silent_for * MINUTE)
+    assert extended_timeout(SILENCE, [Gap(gap * MINUTE)]) == pytest.approx(silent_for * MINUTE)
 
 
 @pytest.mark.parametrize("seconds", [296, 300, 301, 305, 310])
 def test_a_schedule_of_five_minutes_may_be_late_by_seconds(seconds: float) -> None:
     """Ticks do not come to the second; a longer patience now and then would help nobody."""
-    assert patience(SILENCE, [Gap(seconds), Gap(303, ended_ago=seconds)]) == SILENCE
+    assert extended_timeout(SILENCE, [Gap(seconds), Gap(303, ended_ago=seconds)]) == SILENCE
 
 
 @pytest.mark.parametrize(("ended_ago", "silent_for"), [(0, 130), (1, 131), (9.9, 139.9), (10, 10), (60, 10)])
 def test_after_an_outage_agents_have_time_to_report_again(ended_ago: float, silent_for: float) -> None:
     """They come back one by one; whoever was silent before the outage is not waited for."""
     outage = Gap(120 * MINUTE, ended_ago * MINUTE)
-    assert patience(SILENCE, [Gap(MINUTE), outage]) == pytest.approx(silent_for * MINUTE)
+    assert extended_timeout(SILENCE, [Gap(MINUTE), outage]) == pytest.approx(silent_for * MINUTE)
 
 
 def test_the_gap_that_asks_for_most_counts_wherever_it_stands() -> None:
     """A short outage must not cover up a long one just before."""
     gaps = [Gap(7 * MINUTE), Gap(2 * 60 * MINUTE, ended_ago=7 * MINUTE)]
-    assert patience(SILENCE, gaps) == patience(SILENCE, gaps[::-1]) == (7 + 120 + 10) * MINUTE
+    assert extended_timeout(SILENCE, gaps) == extended_timeout(SILENCE, gaps[::-1]) == (7 + 120 + 10) * MINUTE
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_the_gap_that_asks_for_most_counts_wherever_it_stands() -> None:
 )
 def test_a_machine_that_was_to_come_back_was_overdue_before_the_gap(gaps: list[Gap], expected: float) -> None:
     """Nobody may have tried to start its agent meanwhile."""
-    assert overdue(SILENCE, gaps) == expected
+    assert required_overdue(SILENCE, gaps) == expected
 
 
 @given(st.lists(st.builds(Gap, st.floats(0, HOUR), st.floats(0, HOUR)), max_size=4), st.floats(0, HOUR))
 def test_nothing_changes_before_it_is_said_to(among: list[Gap], later: float) -> None:
     """Who is spared for a gap is looked at again then, and waits no longer than he must."""
-    left = doubt_left(SILENCE, among)
+    left = recheck_after(SILENCE, among)
     aged = [Gap(gap.seconds, gap.ended_ago + later) for gap in among]
     if left is None:
-        assert patience(SILENCE, aged) == SILENCE
+        assert extended_timeout(SILENCE, aged) == SILENCE
     elif later < left:
-        assert patience(SILENCE, aged) == pytest.approx(patience(SILENCE, among) + later)
-        assert overdue(SILENCE, aged) == pytest.approx(overdue(SILENCE, among) + later)
+        assert extended_timeout(SILENCE, aged) == pytest.approx(extended_timeout(SILENCE, among) + later)
+        assert required_overdue(SILENCE, aged) == pytest.approx(required_overdue(SILENCE, among) + later)
 
 
 seconds = st.floats(1, DAY)
@@ -77,11 +77,11 @@ gaps = st.lists(st.builds(Gap, st.floats(0, DAY), st.floats(0, DAY)), max_size=5
 
 
 @given(seconds, gaps)
-def test_patience_has_an_end_and_gaps_never_shorten_it(wanted: float, among: list[Gap]) -> None:
+def test_the_extended_timeout_is_bounded_and_gaps_never_shorten_it(wanted: float, among: list[Gap]) -> None:
     """Or a schedule could switch recovery off, or on."""
     longest = max((gap.seconds for gap in among), default=0.0)
-    assert wanted <= patience(wanted, among) <= longest + 2 * wanted + 1e-6
-    assert overdue(wanted, among) <= longest + wanted + 1e-6
+    assert wanted <= extended_timeout(wanted, among) <= longest + 2 * wanted + 1e-6
+    assert required_overdue(wanted, among) <= longest + wanted + 1e-6
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Play:
         for number, now in enumerate(looks):
             last = looks[max(0, number - 20) : number + 1]  # what the BMDB keeps is more
             among = [Gap(end - begin, now - end) for begin, end in pairwise(last)]
-            if agent.silent_for(now) >= patience(SILENCE, among):
+            if agent.silent_for(now) >= extended_timeout(SILENCE, among):
                 return now
         return None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shepherd_core.domain.errors import DriftLimitExceeded, ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Ledger, Provided
-from shepherd_core.rules.provisioning import Creation, Plan, PlanLimits, make_plan
+from shepherd_core.rules.provisioning import Creation, PlanLimits, ProvisioningPlan, make_plan
 
 LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=3, assimilate=False, forget_seconds=3600)
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
@@ -51,12 +51,12 @@ def known(name: str, machine: int, *, status: ProviderStatus | None = None, set_
     return Provided(uuid(machine), ProviderId(name), None, status, set_aside)
 
 
-def plan(*listing: Machine, ledger: Ledger | None = None, **limits: Any) -> Plan:
+def plan(*listing: Machine, ledger: Ledger | None = None, **limits: Any) -> ProvisioningPlan:
     """Return what is to be done, with the settings that a test does not name as they are by default."""
     return make_plan(listing, ledger or Ledger(), replace(LIMITS, **limits))
 
 
-def created(found: Plan) -> list[str | None]:
+def created(found: ProvisioningPlan) -> list[str | None]:
     """Return the names of the capacity that machines are to be created on."""
     return [creation.capacity.capacity_id for creation in found.create]
 
@@ -79,7 +79,7 @@ def test_what_the_provider_cannot_tell_the_bmdb_decides(machine: Machine, provid
     ledger = Ledger(provided=(known("a", 1),)) if provided else Ledger()
     found = plan(machine, ledger=ledger)
     assert found.create == (() if used else (Creation(machine, None),))
-    assert found.differences == ()
+    assert found.drift == ()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_nothing_is_created_on_capacity_that_a_listed_machine_occupies() -> None
 
 def test_an_unknown_machine_in_use_is_a_difference_and_nothing_is_done_about_it() -> None:
     """It may be somebody's production machine."""
-    assert plan(in_use("a")) == Plan(differences=("a is in use at the provider and not in the BMDB",))
+    assert plan(in_use("a")) == ProvisioningPlan(drift=("a is in use at the provider and not in the BMDB",))
 
 
 def test_a_missing_machine_is_a_difference_and_is_set_aside() -> None:
@@ -143,7 +143,7 @@ def test_a_missing_machine_is_a_difference_and_is_set_aside() -> None:
     missing, present = known("gone", 1), known("here", 2)
     found = plan(in_use("here"), capacity("r"), ledger=Ledger(provided=(missing, present)))
     assert found.set_aside == (missing,)
-    assert found.differences == (f"gone (machine {uuid(1)}) is in the BMDB and not in use at the provider",)
+    assert found.drift == (f"gone (machine {uuid(1)}) is in the BMDB and not in use at the provider",)
     assert created(found) == ["r"]
 
 
@@ -156,7 +156,7 @@ def test_machines_that_the_provider_says_are_gone_are_set_aside_and_stop_nobody(
     listing = [replace(GONE, provider_id=provided.provider_id) for provided in ledger.provided]
     found = plan(*listing, capacity("r"), ledger=ledger, drift_limit=1)
     assert found.set_aside == ledger.provided
-    assert len(found.differences) == 5
+    assert len(found.drift) == 5
     assert created(found) == ["r"]
     with pytest.raises(DriftLimitExceeded):
         plan(*listing, ledger=ledger, drift_limit=0)  # every difference
@@ -176,7 +176,7 @@ def test_a_young_machine_that_the_provider_says_is_gone_is_set_aside_at_once() -
 
 def test_an_unknown_machine_that_is_gone_is_no_difference() -> None:
     """It is nobody's any more."""
-    assert plan(GONE) == Plan()
+    assert plan(GONE) == ProvisioningPlan()
 
 
 def test_a_machine_that_is_listed_as_unused_is_missing_too() -> None:
@@ -211,7 +211,7 @@ def test_quarantined_machines_that_are_missing_stop_nobody() -> None:
     """What is broken goes missing more often than the rest, and no loop touches it anyway."""
     gone = tuple(replace(known(f"m{number}", number), quarantined=True) for number in range(5))
     found = plan(ledger=Ledger(gone), drift_limit=1)
-    assert (len(found.differences), found.set_aside) == (5, ())
+    assert (len(found.drift), found.set_aside) == (5, ())
 
 
 def test_a_quarantined_machine_that_is_back_stays_set_aside() -> None:
@@ -231,7 +231,7 @@ def test_a_machine_that_is_still_missing_is_not_set_aside_again() -> None:
     """It stays a difference, for people to see, until it is back."""
     found = plan(ledger=Ledger(provided=(known("gone", 1, set_aside=True),)))
     assert found.set_aside == found.take_back == ()
-    assert len(found.differences) == 1
+    assert len(found.drift) == 1
 
 
 @pytest.mark.parametrize("machine", [in_use("a"), in_use("a", failed=True), entry("a")])
@@ -253,7 +253,7 @@ def test_a_machine_that_is_back_is_taken_back(machine: Machine) -> None:
 def test_a_failed_machine_is_no_difference(listing: tuple[Machine, ...], ledger: Ledger, assimilate: bool) -> None:
     """Providers give machines up and clean them away as they like; that says nothing about the others."""
     found = plan(*listing, ledger=ledger, drift_limit=0, assimilate=assimilate)
-    assert found == Plan(managed=len(ledger.provided))
+    assert found == ProvisioningPlan(managed=len(ledger.provided))
 
 
 def test_failed_capacity_is_not_used() -> None:
@@ -283,18 +283,18 @@ def test_more_differences_than_are_tolerated_stop_the_pass(fleet: int, drift_lim
     listing = [in_use(each.provider_id) for each in provided]
     strangers = [in_use(f"stranger-{number}") for number in range(tolerated + 1)]
     ledger = Ledger(provided=provided)
-    assert len(plan(*listing, *strangers[1:], ledger=ledger, drift_limit=drift_limit).differences) == tolerated
+    assert len(plan(*listing, *strangers[1:], ledger=ledger, drift_limit=drift_limit).drift) == tolerated
     with pytest.raises(DriftLimitExceeded) as caught:
         plan(*listing, *strangers, ledger=ledger, drift_limit=drift_limit)
-    assert len(caught.value.differences) == tolerated + 1
+    assert len(caught.value.drift) == tolerated + 1
 
 
 def test_a_discrepancy_names_every_machine_of_both_sides() -> None:
     """Whoever is woken by it must see what it is about."""
     with pytest.raises(DriftLimitExceeded) as caught:
         plan(in_use("x"), in_use("y"), ledger=Ledger(provided=(known("p", 1), known("q", 2))))
-    assert [text.split()[0] for text in caught.value.differences] == ["p", "q", "x", "y"]
-    assert all(text in str(caught.value) for text in caught.value.differences)
+    assert [text.split()[0] for text in caught.value.drift] == ["p", "q", "x", "y"]
+    assert all(text in str(caught.value) for text in caught.value.drift)
 
 
 def test_an_empty_listing_of_a_fleet_stops_the_pass() -> None:
@@ -309,7 +309,9 @@ def test_an_empty_listing_of_a_fleet_stops_the_pass() -> None:
 def test_a_machine_that_carries_a_known_token_is_adopted() -> None:
     """The pass that created it died before it could say so."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7)
-    assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0) == Plan(adopt=((intent, machine),), managed=1)
+    assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0) == ProvisioningPlan(
+        adopt=((intent, machine),), managed=1
+    )
 
 
 def test_a_machine_that_failed_is_adopted_too() -> None:
@@ -322,9 +324,7 @@ def test_a_token_of_nobody_makes_no_adoption() -> None:
     """Its intent was given up, or it is another deployment's."""
     found = plan(in_use("a", token=9), ledger=Ledger(intents=(Intent(uuid(7), None),)))
     assert found.adopt == ()
-    assert found.differences == (
-        f"a is in use at the provider and not in the BMDB, which never gave its token {uuid(9)}",
-    )
+    assert found.drift == (f"a is in use at the provider and not in the BMDB, which never issued its token {uuid(9)}",)
 
 
 def test_two_machines_with_one_token_are_both_disputed() -> None:
@@ -332,9 +332,9 @@ def test_two_machines_with_one_token_are_both_disputed() -> None:
     intent = Intent(uuid(7), "r1", age_seconds=10_000)
     listing = in_use("a", on="r1", token=7), in_use("b", on="r2", token=7)
     found = plan(*listing, ledger=Ledger(intents=(intent,)))
-    assert found == Plan(
+    assert found == ProvisioningPlan(
         managed=1,
-        differences=(
+        drift=(
             f"a carries the token {uuid(7)}, and so does b",
             f"b carries the token {uuid(7)}, and so does a",
         ),
@@ -346,7 +346,7 @@ def test_two_machines_with_one_token_are_both_disputed() -> None:
 def test_a_second_machine_with_the_token_of_a_provided_one_is_disputed() -> None:
     """It is a copy that nobody ordered."""
     found = plan(in_use("a", token=1), in_use("b", token=1), ledger=Ledger(provided=(known("a", 1),)), assimilate=True)
-    assert found == Plan(managed=1, differences=(f"b carries the token {uuid(1)}, and so does a",))
+    assert found == ProvisioningPlan(managed=1, drift=(f"b carries the token {uuid(1)}, and so does a",))
 
 
 def test_a_creation_that_was_interrupted_is_repeated_with_its_old_token() -> None:
@@ -478,7 +478,7 @@ def test_unknown_machines_are_assimilated_only_when_that_is_switched_on() -> Non
     """It makes every machine of the project ours."""
     stranger = in_use("a")
     assert plan(stranger).assimilate == ()
-    assert plan(stranger, assimilate=True, drift_limit=0) == Plan(assimilate=(stranger,), managed=1)
+    assert plan(stranger, assimilate=True, drift_limit=0) == ProvisioningPlan(assimilate=(stranger,), managed=1)
 
 
 def test_assimilation_keeps_to_the_limit_and_counts_towards_it() -> None:
@@ -607,7 +607,7 @@ def test_a_plan_does_one_thing_at_most_with_each_machine_capacity_and_intent(
 def test_every_machine_is_accounted_for(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
     """A machine that is neither known, taken in nor named would never be noticed."""
     found = make_plan(listing, ledger, replace(limits, max_machines=0))
-    told = {text.split()[0] for text in found.differences}
+    told = {text.split()[0] for text in found.drift}
     known_ids = {each.provider_id for each in ledger.provided}
     taken = {machine.provider_id for _, machine in found.adopt} | {machine.provider_id for machine in found.assimilate}
     for machine in listing:

@@ -1,4 +1,4 @@
-"""AWS as Shepherd calls it: clients with short time limits, and what their errors mean."""
+"""AWS clients with short time limits, and the classification of their errors."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ _ATTEMPTS = 3
 _PASSING = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "RequestLimitExceeded", "TooManyUpdates"}
 _ABSENT = {"ParameterNotFound", "NoSuchKey", "NoSuchBucket", "404"}
 _DENIED = {"403", "UnauthorizedOperation"}
-_BLOB = " Encoded authorization failure message:"  # EC2's, at length, and of use to nobody who reads a log
-_making = threading.Lock()  # boto3 makes clients in one thread at a time; to use them is safe in any
+_BLOB = " Encoded authorization failure message:"  # EC2 appends it: long, and useless in a log
+_making = threading.Lock()  # boto3 may create clients in one thread at a time; using them is safe in any
 _REFUSED, _TOO_MANY, _SERVER_ERROR, _UNAVAILABLE = 400, 429, 500, 503
 
 
-class Fault(Enum):
-    """What an AWS error means to us."""
+class AwsFault(Enum):
+    """The classes of AWS errors."""
 
     PASSING = auto()
-    """The same call may work later."""
+    """Temporary: the same call may succeed later."""
     ABSENT = auto()
-    """What was named is not there."""
+    """The named resource does not exist."""
     DENIED = auto()
-    """This function may not do that."""
+    """This function lacks the permission."""
     REFUSED = auto()
-    """Any other refusal: it will not work until somebody changes something."""
+    """Any other refusal: something must be changed first."""
 
 
 def client(service: str, attempts: int = _ATTEMPTS) -> Any:
     """
-    Return a new boto3 client, which tries each call so many times in all; it may be used from any thread.
+    Return a new boto3 client that tries each call *attempts* times in all; it may be used from any thread.
 
-    A call takes some 40 seconds at worst: three attempts at 3 seconds to connect and 10 for an answer.
+    A call takes about 40 seconds at worst: three attempts with 3 seconds to connect and 10 for an answer.
 
     Raises:
-        BotoCoreError: no region is set, or another setting of AWS's own is wrong.
+        BotoCoreError: no region is set, or another AWS setting is wrong.
     """
-    import boto3  # noqa: PLC0415 - half a second, spent only by who needs it
+    import boto3  # noqa: PLC0415 - takes half a second, so only when needed
     from botocore.config import Config  # noqa: PLC0415 - the same
 
-    logging.getLogger("botocore").setLevel(logging.WARNING)  # it tells where it found credentials, at every cold start
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # it logs where it found credentials, at every cold start
     config = Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
@@ -53,14 +53,14 @@ def client(service: str, attempts: int = _ATTEMPTS) -> Any:
         return boto3.client(service, config=config)
 
 
-def fault(error: BaseException | None) -> tuple[Fault, str]:
+def classify(error: BaseException | None) -> tuple[AwsFault, str]:
     """
-    Return what *error* means, and a name for it that holds nothing of what was sent.
+    Return the class of *error*, and a name for it that repeats nothing of the request.
 
-    AWS's own sentences are left out, because some of them repeat the request; of a denial they
-    are kept, because there they say who lacks which permission on what.
+    AWS's own messages are left out, because some of them repeat the request. The message of a
+    denial is kept, because it says who lacks which permission on what.
     """
-    from botocore.exceptions import (  # noqa: PLC0415 - loaded by now, if it is an error of botocore's
+    from botocore.exceptions import (  # noqa: PLC0415 - loaded already, if it is an error of botocore
         BotoCoreError,
         ClientError,
         ConnectionError,  # noqa: A004 - the name that botocore gave it
@@ -78,23 +78,23 @@ def fault(error: BaseException | None) -> tuple[Fault, str]:
             HTTPClientError,
             IncompleteReadError,
         )
-        # What is not botocore's own comes of an answer of which it made nothing, as when one broke off.
+        # Errors that are not botocore's own come from answers that it could not parse, such as truncated ones.
         wrong = isinstance(error, BotoCoreError) and not isinstance(error, passing)
-        return (Fault.REFUSED if wrong else Fault.PASSING), type(error).__name__
+        return (AwsFault.REFUSED if wrong else AwsFault.PASSING), type(error).__name__
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _PASSING or "throttl" in code.lower() or status == _TOO_MANY or status >= _SERVER_ERROR:
-        return Fault.PASSING, code
+        return AwsFault.PASSING, code
     if code in _ABSENT:
-        return Fault.ABSENT, code
+        return AwsFault.ABSENT, code
     if "AccessDenied" in code or code in _DENIED:
         message = str(error.response["Error"].get("Message", ""))
-        return Fault.DENIED, f"{code}: {message.partition(_BLOB)[0]}"
-    return Fault.REFUSED, code
+        return AwsFault.DENIED, f"{code}: {message.partition(_BLOB)[0]}"
+    return AwsFault.REFUSED, code
 
 
 def declined(error: BaseException) -> bool:
-    """Return whether it is certain that AWS did not do what was asked for."""
+    """Return whether AWS certainly did not carry out the request."""
     from botocore.exceptions import (  # noqa: PLC0415 - as above
         BotoCoreError,
         ClientError,
@@ -106,5 +106,5 @@ def declined(error: BaseException) -> bool:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return bool(_REFUSED <= status < _SERVER_ERROR or status == _UNAVAILABLE)
     return isinstance(error, ConnectTimeoutError | EndpointConnectionError) or (
-        isinstance(error, BotoCoreError) and fault(error)[0] is Fault.REFUSED
+        isinstance(error, BotoCoreError) and classify(error)[0] is AwsFault.REFUSED
     )

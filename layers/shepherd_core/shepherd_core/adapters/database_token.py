@@ -15,8 +15,8 @@ class DatabaseTokens:
     """
     Tokens for one database and user. Keep one between warm invocations.
 
-    A token opens connections for 15 minutes; one that is open stays open. It is
-    signed here with this function's credentials: nobody is asked for it.
+    A token opens connections for 15 minutes; open connections stay open. It is
+    signed locally with this function's credentials, without a request.
     """
 
     def __init__(self, settings: BmdbSettings) -> None:
@@ -29,7 +29,7 @@ class DatabaseTokens:
 
         Raises:
             SecretMissing: there are no credentials or no region to sign with.
-            SecretUnavailable: the credentials could not be had now.
+            SecretUnavailable: the credentials cannot be read now.
         """
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - brings boto3 along
 
@@ -41,7 +41,7 @@ class DatabaseTokens:
                 DBHostname=settings.bmdb_host, Port=settings.bmdb_port, DBUsername=settings.bmdb_user
             )
         except BotoCoreError as error:
-            meaning, code = aws.fault(error)
-            kind = SecretUnavailable if meaning is aws.Fault.PASSING else SecretMissing
+            meaning, code = aws.classify(error)
+            kind = SecretUnavailable if meaning is aws.AwsFault.PASSING else SecretMissing
             raise kind(f"no token for {settings.bmdb_user}@{settings.bmdb_host} could be signed ({code})") from error
         return token

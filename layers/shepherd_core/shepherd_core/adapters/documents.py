@@ -1,8 +1,8 @@
 """
-What the operator names by a URL: small documents to read, and the agent, a file too large for memory.
+Documents that the operator names by a URL: small ones, and the agent, a file too large for memory.
 
-A URL is a setting and as such no secret: errors name it in full. One that
-holds a user or a password is refused.
+A URL is a setting and not a secret: errors name it in full. A URL that holds a
+user or a password is refused.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def read(url: str, limit_bytes: int = _DOCUMENT_BYTES) -> bytes:
     Return the document at *url*: a path, ``https://…``, ``ssm:NAME`` or ``s3://BUCKET/KEY``.
 
     ``http://`` is accepted for loopback addresses alone, and no redirect is
-    followed. Every call reads anew; whoever needs the document more than once
+    followed. Every call reads the document; a caller that needs it more than once
     in an invocation keeps it.
 
     Raises:
         SourceMissing: there is no such document, or this function may not read it.
-        SourceUnavailable: it did not answer, or not to the end. May be tried again later.
-        SourceError: the URL is not understood, or the document is larger than *limit_bytes*.
+        SourceUnavailable: no answer, or an incomplete one. May be retried later.
+        SourceError: the URL is invalid, or the document is larger than *limit_bytes*.
     """
     scheme = _scheme(url)
     if scheme == "ssm":
@@ -57,15 +57,15 @@ def read(url: str, limit_bytes: int = _DOCUMENT_BYTES) -> bytes:
         with _file_errors(url), Path(url).open("rb") as file:
             content = file.read(limit_bytes + 1)
     else:
-        raise SourceError(f"{url!r} is not understood: a path, https://…, ssm:NAME or s3://BUCKET/KEY was wanted")
+        raise SourceError(f"{url!r} is not valid; use a path, https://…, ssm:NAME or s3://BUCKET/KEY")
     if len(content) > limit_bytes:
-        raise SourceError(f"{url!r} is too large: at most {limit_bytes} bytes were wanted")
+        raise SourceError(f"{url!r} is too large: it may have at most {limit_bytes} bytes")
     return content
 
 
 @dataclass(slots=True)
 class AgentFile:
-    """A file that is too large for memory, and what is known of its content."""
+    """A file that is too large for memory, with its size and hash."""
 
     sha256: str
     """Hexadecimal."""
@@ -77,16 +77,16 @@ class AgentFile:
 
     def open(self) -> BinaryIO:
         """
-        Return the content, open for reading at its beginning; the caller closes it. Any number may be open.
+        Return the content, open for reading from the beginning; the caller closes it. Any number may be open.
 
         Raises:
-            SourceUnavailable: the file was replaced since it was fetched, so that ``sha256`` says
-                nothing about it any more. Fetch it again.
+            SourceUnavailable: the file was replaced since it was fetched, so that ``sha256`` does
+                not hold any more. Fetch it again.
         """
         try:
             file = self._path.open("rb")
         except OSError as error:
-            raise SourceUnavailable(f"{self._url!r} was fetched, but {_told(error)}; fetch it again") from error
+            raise SourceUnavailable(f"{self._url!r} was fetched, but {_reason(error)}; fetch it again") from error
         if _identity(file) != self._identity:
             file.close()
             raise SourceUnavailable(f"{self._url!r} was replaced since it was fetched; fetch it again")
@@ -95,16 +95,16 @@ class AgentFile:
 
 class AgentCache:
     """
-    The agent, from where the operator keeps it to a file that can be opened at once.
+    Fetches the agent from the operator's location, as a file that can be opened.
 
-    A local file is used where it lies. An object in S3 is kept in *folder*,
+    A local file is used in place. An object in S3 is kept in *folder*,
     one version at a time, and downloaded again only when its ETag has changed:
     keep the folder between warm invocations. Any number of threads and
     processes may share a folder.
     """
 
-    # The name of a kept file says all that is known of it: hash of the URL, ETag, SHA-256 of the
-    # content. It gets the name when it is complete, so there is nothing that could contradict it.
+    # The name of a kept file holds all facts about it: hash of the URL, ETag, SHA-256 of the content.
+    # The file gets its name when it is complete, so nothing can contradict it.
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -113,27 +113,27 @@ class AgentCache:
 
     def fetch(self, url: str) -> AgentFile:
         """
-        Return what *url*, a path or ``s3://BUCKET/KEY``, holds now; never an older version.
+        Return the current content of *url*, a path or ``s3://BUCKET/KEY``; never an older version.
 
-        Takes constant memory. Asks S3 every time, with one request; hashes a
-        local file again only when it has changed.
+        Takes constant memory. Sends S3 one request each time; hashes a local
+        file again only when it has changed.
 
         Raises:
             SourceMissing: there is no such file or object, or this function may not read it.
-            SourceUnavailable: it did not answer, broke off, changed while it was read, or found no
-                room in the folder. May be tried again later.
-            SourceError: the URL is not understood.
+            SourceUnavailable: no answer, an incomplete one, a change while it was read, or no space
+                in the folder. May be retried later.
+            SourceError: the URL is invalid.
         """
         scheme = _scheme(url)
         if scheme == "":
             return self._local(url)
         if scheme != "s3":
-            raise SourceError(f"{url!r} is not understood: a path or s3://BUCKET/KEY was wanted")
+            raise SourceError(f"{url!r} is not valid; use a path or s3://BUCKET/KEY")
         try:
             with self._alone(url) as stem, _s3_errors(url):
                 return self._object(url, stem)
         except OSError as error:
-            raise SourceUnavailable(f"{url!r} could not be kept in {self._folder}: {_told(error)}") from error
+            raise SourceUnavailable(f"{url!r} could not be kept in {self._folder}: {_reason(error)}") from error
 
     def _local(self, url: str) -> AgentFile:
         with _file_errors(url), Path(url).open("rb") as file:
@@ -153,23 +153,23 @@ class AgentCache:
         answer = _get_object(self._s3, url, etag)
         if answer is None and kept is not None:
             return _kept(url, kept)
-        # One answer holds one version of the object, however often it is replaced meanwhile; a download
-        # is never resumed. botocore checks the length, and the checksum where the object has one.
+        # One answer holds one version of the object, even if it is replaced meanwhile; a download is never
+        # resumed. botocore checks the length, and the checksum if the object has one.
         with closing(answer["Body"]) as body:
             if kept is not None:
-                kept.unlink()  # of no use any more, and /tmp may have no room for two
+                kept.unlink()  # outdated, and /tmp may have no space for two
             partial = self._folder / f"{stem}.partial"
-            with partial.open("wb") as file:  # overwrites what a killed invocation left behind
+            with partial.open("wb") as file:  # overwrites the rest of a killed invocation
                 sha256 = _copy(body, file)
         return _kept(url, partial.rename(self._folder / f"{stem}.{answer['ETag'].encode().hex()}.{sha256}.kept"))
 
     @contextmanager
     def _alone(self, url: str) -> Iterator[str]:
-        """Wait until nobody else fetches *url* into the folder; give the beginning of its file names there."""
+        """Wait until no other process fetches *url* into the folder; yield the stem of its file names there."""
         stem = hashlib.sha256(url.encode()).hexdigest()[:16]
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"{stem}.lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the lock ends with the process in any case
             yield stem
 
 
@@ -193,21 +193,21 @@ def _copy(source: _Readable, target: BinaryIO | None) -> str:
 
 
 def _identity(file: BinaryIO) -> tuple[int, ...]:
-    """Return what changes when the content of a file does."""
+    """Return the attributes that change when the content of a file changes."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _scheme(url: str) -> str:
-    """Return ``ssm``, what stands before ``://``, or nothing for a path."""
+    """Return ``ssm``, the part before ``://``, or an empty text for a path."""
     if url.startswith("ssm:"):
         return "ssm"
     scheme, separator, rest = url.partition("://")
     if not separator:
         return ""
     if "@" in rest.partition("/")[0]:
-        # Without the URL, which would tell.
-        raise SourceError(f"a {scheme}:// URL holds a user or a password; one without was wanted")
+        # Without the URL, which holds the secret.
+        raise SourceError(f"a {scheme}:// URL holds a user or a password; use one without")
     return scheme.lower()
 
 
@@ -221,11 +221,11 @@ def _read_parameter(url: str) -> bytes:
 
 def _get_object(s3: Any, url: str, known_etag: str | None = None) -> Any:
     """Return the answer to GetObject, or None if the object still has *known_etag*."""
-    from botocore.exceptions import ClientError  # noqa: PLC0415 - loaded with boto3 by now
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - loaded with boto3 already
 
     bucket, _, key = url.partition("://")[2].partition("/")
     if not bucket or not key:
-        raise SourceError(f"{url!r} is not understood: s3://BUCKET/KEY was wanted")
+        raise SourceError(f"{url!r} is not valid; use s3://BUCKET/KEY")
     try:
         return s3.get_object(Bucket=bucket, Key=key, **({"IfNoneMatch": known_etag} if known_etag else {}))
     except ClientError as error:
@@ -235,32 +235,32 @@ def _get_object(s3: Any, url: str, known_etag: str | None = None) -> Any:
 
 
 def _read_http(url: str, limit_bytes: int) -> bytes:
-    import requests  # noqa: PLC0415 - a third of a second, spent only by who needs it
+    import requests  # noqa: PLC0415 - takes a third of a second, so only when needed
 
     plain = url.lower().startswith("http:")
     if plain and not _is_loopback(url):
-        raise SourceError(f"{url!r} is refused: https:// was wanted, http:// only for a loopback address")
+        raise SourceError(f"{url!r} is refused: use https://; http:// is allowed only for a loopback address")
     content = bytearray()
     try:
         with requests.Session() as session:
-            session.trust_env = not plain  # through a proxy, loopback would be the proxy's
+            session.trust_env = not plain  # a proxy would connect to its own loopback
             time_limits = (_CONNECT_SECONDS, _READ_SECONDS)
             with session.get(url, timeout=time_limits, stream=True, allow_redirects=False) as answer:
                 if answer.status_code in _PASSING or answer.status_code >= _SERVER_ERROR:
-                    raise SourceUnavailable(f"{url!r} answered {answer.status_code}; 200 was wanted")
+                    raise SourceUnavailable(f"{url!r} answered {answer.status_code} instead of 200")
                 if answer.status_code != _OK:
-                    # The rest of an address that is not ours may be somebody's secret.
+                    # The query of a foreign address may hold a secret.
                     other = answer.headers.get("Location", "").partition("?")[0]
-                    redirected = f" and names {other!r}" if other else ""
-                    raise SourceMissing(f"{url!r} answered {answer.status_code}{redirected}; 200 was wanted")
+                    redirected = f" and redirects to {other!r}" if other else ""
+                    raise SourceMissing(f"{url!r} answered {answer.status_code} instead of 200{redirected}")
                 for chunk in answer.iter_content(_CHUNK_BYTES):
                     content += chunk
                     if len(content) > limit_bytes:
                         break
     except requests.exceptions.InvalidURL as error:
-        raise SourceError(f"{url!r} is not understood: {error}") from error
+        raise SourceError(f"{url!r} is not valid: {error}") from error
     except requests.RequestException as error:
-        raise SourceUnavailable(f"{url!r} did not answer to the end: {type(error).__name__}") from error
+        raise SourceUnavailable(f"{url!r} gave no complete answer: {type(error).__name__}") from error
     return bytes(content)
 
 
@@ -268,7 +268,7 @@ def _is_loopback(url: str) -> bool:
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:  # a name, or no URL at all, which requests will say better
+    except ValueError:  # a name, or no URL at all, which requests reports better
         return False
 
 
@@ -277,12 +277,12 @@ def _file_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise SourceMissing(f"{url!r} could not be read: {_told(error)}; a readable file was wanted") from error
+        raise SourceMissing(f"{url!r} could not be read: {_reason(error)}; it must be a readable file") from error
     except OSError as error:
-        raise SourceUnavailable(f"{url!r} could not be read: {_told(error)}") from error
+        raise SourceUnavailable(f"{url!r} could not be read: {_reason(error)}") from error
 
 
-def _told(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
@@ -293,12 +293,12 @@ def _s3_errors(url: str) -> Iterator[None]:
 
     try:
         yield
-    except HTTPError as error:  # a few of these pass botocore by while a body is read
-        raise SourceUnavailable(f"{url!r} broke off: {type(error).__name__}") from error
+    except HTTPError as error:  # botocore does not wrap some of these while a body is read
+        raise SourceUnavailable(f"{url!r} was cut off: {type(error).__name__}") from error
     except (BotoCoreError, ClientError) as error:
-        meaning, code = aws.fault(error)
-        if meaning is aws.Fault.PASSING:
-            raise SourceUnavailable(f"{url!r} did not answer to the end: {code}") from error
-        if meaning is aws.Fault.DENIED:
+        meaning, code = aws.classify(error)
+        if meaning is aws.AwsFault.PASSING:
+            raise SourceUnavailable(f"{url!r} gave no complete answer: {code}") from error
+        if meaning is aws.AwsFault.DENIED:
             raise SourceMissing(f"{url!r} does not exist, or this function may not read it: {code}") from error
         raise SourceMissing(f"{url!r} could not be read: {code}") from error

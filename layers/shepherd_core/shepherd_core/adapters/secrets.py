@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 class SsmSecretStore:
     """
-    Secrets by name. Keep one between warm invocations: it remembers what it read for *max_age_seconds*.
+    Secrets by name. Keep one between warm invocations: it caches values for *max_age_seconds*.
 
-    Nothing is imported or asked before a secret is really wanted. Safe to use
+    Imports and connects to nothing before the first secret is read. Safe to use
     from any thread. No value appears in an error or in the repr.
     """
 
@@ -34,26 +34,26 @@ class SsmSecretStore:
 
         Raises:
             SecretMissing: there is no such parameter, or this function may not read or decrypt it.
-            SecretUnavailable: SSM did not answer, or asks to come back later.
+            SecretUnavailable: SSM did not answer, or asks to retry later.
         """
         with self._lock:
             value = self._read(name)
         if value is None:
-            raise SecretMissing(f"secret {name!r}: there is no such SSM parameter; a SecureString was wanted")
+            raise SecretMissing(f"secret {name!r}: there is no such SSM parameter; create it as a SecureString")
         return value
 
     def create_once(self, name: str, make: Callable[[], str]) -> str:
         """
-        Return the secret *name*; if there is none, store what *make* returns and return that.
+        Return the secret *name*; if it does not exist, store the result of *make* and return it.
 
-        Whatever number of functions do this at once, all return the same
+        Any number of functions may do this at once, and all return the same
         secret: the store accepts one, and the others read that one. *make* is
-        called at most once, and only when there is no secret; a store that
-        merely cannot be read is never written to.
+        called at most once, and only if there is no secret: if the secret
+        cannot be read, nothing is written.
 
         Raises:
             SecretMissing: this function may not read the parameter, or may not create it.
-            SecretUnavailable: SSM did not answer, or asks to come back later. Call again.
+            SecretUnavailable: SSM did not answer, or asks to retry later. Call again.
         """
         with self._lock:
             value = self._read(name)
@@ -63,12 +63,12 @@ class SsmSecretStore:
             if self._store(name, made):
                 return made
             value = self._read(name)
-        if value is None:  # SSM reads what was just written, but now and then a moment later
-            raise SecretUnavailable(f"secret {name!r}: somebody else just created it, and SSM does not show it yet")
+        if value is None:  # SSM may show a new parameter only a moment later
+            raise SecretUnavailable(f"secret {name!r}: another function just created it, and SSM does not show it yet")
         return value
 
     def forget(self, name: str) -> None:
-        """Read *name* anew when it is wanted next, for example because its value was refused."""
+        """Drop *name* from the cache, for example because its value was refused."""
         with self._lock:
             self._forgotten.add(name)
 
@@ -83,17 +83,17 @@ class SsmSecretStore:
                 name, max_age=self._max_age_seconds, decrypt=True, force_fetch=name in self._forgotten
             )
         except GetParameterError as error:
-            # Powertools makes one type of all errors; the real one is what it was handling.
-            meaning, code = aws.fault(error.__context__)
-            if meaning is aws.Fault.ABSENT:
+            # Powertools raises one type for all errors; the real error is its context.
+            meaning, code = aws.classify(error.__context__)
+            if meaning is aws.AwsFault.ABSENT:
                 return None
             _refuse(name, "read", meaning, code, error.__context__)
         self._forgotten.discard(name)
         return str(value)
 
     def _store(self, name: str, value: str) -> bool:
-        """Store *value* as *name*; False if somebody else did it first."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 by now
+        """Store *value* as *name*; False if another function did it first."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
 
         try:
             self._provider(name).client.put_parameter(
@@ -104,10 +104,10 @@ class SsmSecretStore:
                 Description="Made by Shepherd at first use.",
             )
         except (BotoCoreError, ClientError) as error:
-            meaning, code = aws.fault(error)
+            meaning, code = aws.classify(error)
             if code == "ParameterAlreadyExists":
                 return False
-            # Not chained: an error about a request may repeat the request, and this one held the secret.
+            # Not chained: the error may repeat the request, which holds the secret.
             _refuse(name, "create", meaning, code, None)
         return True
 
@@ -119,14 +119,14 @@ class SsmSecretStore:
             try:
                 self._parameters = SSMProvider(boto3_client=aws.client("ssm"))
             except BotoCoreError as error:
-                _refuse(name, "read", *aws.fault(error), error)
+                _refuse(name, "read", *aws.classify(error), error)
         return self._parameters
 
 
-def _refuse(name: str, wanted: str, meaning: aws.Fault, code: str, cause: BaseException | None) -> NoReturn:
-    """Raise what *meaning* is in our words; *wanted* is what was tried: read or create."""
-    if meaning is aws.Fault.PASSING:
+def _refuse(name: str, wanted: str, meaning: aws.AwsFault, code: str, cause: BaseException | None) -> NoReturn:
+    """Raise our error for *meaning*; *wanted* is the operation: read or create."""
+    if meaning is aws.AwsFault.PASSING:
         raise SecretUnavailable(f"secret {name!r}: SSM could not {wanted} it now ({code})") from cause
-    if meaning is aws.Fault.DENIED:
+    if meaning is aws.AwsFault.DENIED:
         raise SecretMissing(f"secret {name!r}: this function is not permitted to {wanted} it ({code})") from cause
     raise SecretMissing(f"secret {name!r}: SSM refuses to {wanted} it ({code})") from cause

@@ -1,4 +1,4 @@
-"""Our SSH key: Ed25519, in the form that OpenSSH writes."""
+"""Shepherd's SSH key: Ed25519, in OpenSSH's file format."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def public_line(private_key: str) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        # Raised outside of the handler: what the parser complains about is part of a secret.
+        # Raised outside of the handler: the parser's message may hold a part of the secret.
         raise ConfigError(["the SSH key is not an Ed25519 private key in OpenSSH form without a passphrase"])
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")

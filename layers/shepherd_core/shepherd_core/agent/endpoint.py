@@ -1,15 +1,15 @@
 """
-The endpoint that agents report to: who sent a request is verified, and what it says recorded and answered.
+The agent API: verifies who sent a request, records the report and answers it.
 
-An agent signs each request with the key that it named at takeover. Whatever is
-wrong with machine, key, signature or time gets one answer, after the same work,
-so that nobody learns from it which machines there are; the log says what it
-was. What is wrong with a body is told, so that an agent can leave it out.
+An agent signs each request with the key that it returned at takeover. A wrong
+machine, key, signature or time gets the same answer after the same work, so that
+the answer does not reveal which machines exist; the log has the reason. Faults
+in a body are named in the answer, so that an agent can leave that part out.
 
-Keys are remembered, so that a heartbeat usually costs one round trip. Nothing is
-believed for that: the statement that records a heartbeat compares the key with
-the one on record. If it does not take it, or the remembered key does not fit
-the signature, the BMDB is asked, as for a machine that was never heard of.
+Keys are cached, so that a heartbeat usually costs one round trip. A cached key
+is not trusted: the statement that records a heartbeat compares it with the key
+on record. If the statement refuses it, or the cached key does not fit the
+signature, the BMDB is asked, as for an unknown machine.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ _DOMAIN = b"shepherd-agent-v1"
 _SIGNATURE_BYTES = 64
 _TIME_DIGITS = 15  # the year 33658
 _LARGEST = 2**63 - 1
-_REMEMBERED = 100_000
-"""Machines whose key is remembered; 30 MB or so."""
+_CACHED_KEYS = 100_000
+"""Machines whose key is cached; about 30 MB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What arrived."""
+class AgentRequest:
+    """A request as it arrived."""
 
     method: str
     path: str
-    """As the client requested it, with everything that stands before the last part."""
+    """As the client requested it, with all parts before the last."""
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """By lower-case name."""
     body: bytes
     received_at: int
     """When it arrived, in milliseconds since the Unix epoch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What is sent back: a HeartbeatResponse if the status is 200, else a line of text."""
+class AgentResponse:
+    """The response: a HeartbeatResponse if the status is 200, else a line of text."""
 
     status: HTTPStatus
     time: int
-    """For the header Shepherd-Time: milliseconds since the Unix epoch, by the database if it was asked."""
+    """For the header Shepherd-Time: milliseconds since the Unix epoch, by the database's clock if it was asked."""
     body: bytes
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers by their names in lower case."""
-        taken = self.status is HTTPStatus.OK
+        """Return the headers by lower-case name."""
+        accepted = self.status is HTTPStatus.OK
         return {
-            "content-type": "application/x-protobuf" if taken else "text/plain; charset=utf-8",
+            "content-type": "application/x-protobuf" if accepted else "text/plain; charset=utf-8",
             TIME_HEADER: str(self.time),
             **({"allow": "POST"} if self.status is HTTPStatus.METHOD_NOT_ALLOWED else {}),
         }
@@ -81,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Signed:
-    """What proves who sent a request."""
+    """The signature of a request, and the message that it signs."""
 
     signature: bytes
     message: bytes
@@ -95,7 +95,7 @@ class _Signed:
 
 
 class _Refused(Exception):
-    """Why a request is not taken, for the agent and for the log. Never leaves this module."""
+    """A request is refused, with a text for the agent and a reason for the log. Never leaves this module."""
 
     def __init__(self, status: HTTPStatus, text: str, why: str = "", time: int | None = None) -> None:
         self.status = status
@@ -114,9 +114,9 @@ class AgentApi:
         self._stale_seconds = stale_seconds
         self._keys: dict[UUID, bytes] = {}
         # Stands in where there is no key, so that the work is the same. Nobody has its private half.
-        self._nobodys_key = SigningKey.generate().verify_key.encode()
+        self._dummy_key = SigningKey.generate().verify_key.encode()
 
-    def handle(self, request: Request) -> Answer:
+    def handle(self, request: AgentRequest) -> AgentResponse:
         """
         Record what *request* reports, and return what to answer; that the BMDB is away is an answer too.
 
@@ -131,63 +131,63 @@ class AgentApi:
             self._check(request)
             machine_id, message = _decoded(request.body)
             heartbeat, signed = _heartbeat(machine_id, message, request)
-            heard = _accepted(self._heard(heartbeat, signed))
+            report = _accepted(self._record(heartbeat, signed))
         except _Refused as refusal:
-            # One short line: how many there are is up to whoever sends them.
-            telemetry.warning("a request was refused", status=refusal.status, machine_id=machine_id, why=refusal.why)
-            return Answer(refusal.status, refusal.time or request.received_at, f"{refusal.text}\n".encode())
+            # One short line: a sender can cause any number of them.
+            telemetry.warning("request refused", status=refusal.status, machine_id=machine_id, why=refusal.why)
+            return AgentResponse(refusal.status, refusal.time or request.received_at, f"{refusal.text}\n".encode())
         except BmdbError as error:
-            telemetry.error("a request could not be taken", machine_id=machine_id, cause=error)
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, request.received_at, b"try again later\n")
-        return Answer(HTTPStatus.OK, heard.time, _response(heard))
+            telemetry.error("request failed: the BMDB cannot be used", machine_id=machine_id, cause=error)
+            return AgentResponse(HTTPStatus.SERVICE_UNAVAILABLE, request.received_at, b"try again later\n")
+        return AgentResponse(HTTPStatus.OK, report.time, _response(report))
 
-    def _check(self, request: Request) -> None:
-        """Refuse what needs no look into the body."""
+    def _check(self, request: AgentRequest) -> None:
+        """Refuse requests that are wrong before their body is parsed."""
         if not request.path.endswith("/heartbeat"):
-            raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
+            raise _Refused(HTTPStatus.NOT_FOUND, "not found")
         if request.method != "POST":
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST is allowed")
         if len(request.body) > self._max_body_bytes:
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {self._max_body_bytes} bytes")
 
-    def _heard(self, heartbeat: reports.Heartbeat, signed: _Signed) -> reports.Heard:
-        """Return what the BMDB says to *heartbeat*, if it is the agent's."""
+    def _record(self, heartbeat: reports.Heartbeat, signed: _Signed) -> reports.Heard:
+        """Record *heartbeat* if the machine's agent signed it, and return the BMDB's answer."""
         machine_id = heartbeat.machine_id
-        key = self._keys.get(machine_id, self._nobodys_key)
-        if signed.by(key) and (heard := self._taken(heartbeat, key)) is not None:
-            return heard
+        key = self._keys.get(machine_id, self._dummy_key)
+        if signed.by(key) and (report := self._try(heartbeat, key)) is not None:
+            return report
         agent = reports.reporting_agent(self.connection, machine_id)
-        if not signed.by(agent.public_key or self._nobodys_key):
+        if not signed.by(agent.public_key or self._dummy_key):
             raise _unauthorized("the signature is not by its agent" if agent.public_key else "it has no agent", agent)
-        # With the key that was remembered it was tried; another attempt would fail as well.
+        # The cached key was tried above; it would fail again.
         untried = agent.public_key if agent.public_key != key else None
-        if untried is not None and (heard := self._taken(heartbeat, untried)) is not None:
-            if len(self._keys) >= _REMEMBERED:
+        if untried is not None and (report := self._try(heartbeat, untried)) is not None:
+            if len(self._keys) >= _CACHED_KEYS:
                 self._keys.clear()
             self._keys[machine_id] = untried
-            return heard
-        raise _unauthorized(self._why_not_taken(heartbeat, agent), agent)
+            return report
+        raise _unauthorized(self._why_not_accepted(heartbeat, agent), agent)
 
-    def _taken(self, heartbeat: reports.Heartbeat, key: bytes) -> reports.Heard | None:
+    def _try(self, heartbeat: reports.Heartbeat, key: bytes) -> reports.Heard | None:
         return reports.take(self.connection, heartbeat, key, self._stale_seconds)
 
-    def _why_not_taken(self, heartbeat: reports.Heartbeat, agent: reports.Agent) -> str:
-        """Return why a heartbeat was not recorded whose signature is right."""
+    def _why_not_accepted(self, heartbeat: reports.Heartbeat, agent: reports.Agent) -> str:
+        """Return why a heartbeat with a valid signature was not recorded."""
         if not heartbeat.signed_at:
-            return "it does not say when it was signed"
+            return "it has no signing time"
         early = agent.time - heartbeat.signed_at
         if abs(early) > self._stale_seconds * 1000:
             return f"it was signed {abs(early) / 1000:.0f} s {'ago' if early > 0 else 'ahead'}"
         if agent.signed_at is not None and heartbeat.signed_at <= agent.signed_at:
             return "it is not later than the last one"
-        return "its agent is another one by now"
+        return "its agent was replaced"
 
 
-def _accepted(heard: reports.Heard) -> reports.Heard:
-    if heard.refused:
+def _accepted(report: reports.Heard) -> reports.Heard:
+    if report.refused:
         text = "the generation of the installation report goes backwards, or was never asked for"
-        raise _Refused(HTTPStatus.BAD_REQUEST, text, time=heard.time)
-    return heard
+        raise _Refused(HTTPStatus.BAD_REQUEST, text, time=report.time)
+    return report
 
 
 def _unauthorized(why: str, agent: reports.Agent) -> _Refused:
@@ -205,8 +205,8 @@ def _decoded(body: bytes) -> tuple[UUID, HeartbeatRequest]:
         raise _Refused(HTTPStatus.BAD_REQUEST, "the machine_id is not a UUID") from error
 
 
-def _heartbeat(machine_id: UUID, message: HeartbeatRequest, request: Request) -> tuple[reports.Heartbeat, _Signed]:
-    """Return what *request* reports, and what proves it."""
+def _heartbeat(machine_id: UUID, message: HeartbeatRequest, request: AgentRequest) -> tuple[reports.Heartbeat, _Signed]:
+    """Return the heartbeat in *request*, and its signature."""
     time = request.headers.get(TIME_HEADER, "")
     readable = time.isascii() and time.isdigit() and len(time) <= _TIME_DIGITS
     heartbeat = reports.Heartbeat(
@@ -221,7 +221,7 @@ def _heartbeat(machine_id: UUID, message: HeartbeatRequest, request: Request) ->
         signature = b""
     parts = (request.method, request.path, time)
     signed = b"\n".join((_DOMAIN, *(part.encode(errors="surrogatepass") for part in parts), request.body))
-    # What is no signature is verified like one that is wrong.
+    # A malformed signature takes the same time to verify as a wrong one.
     return heartbeat, _Signed(signature if len(signature) == _SIGNATURE_BYTES else bytes(_SIGNATURE_BYTES), signed)
 
 
@@ -250,11 +250,11 @@ def _installation(report: OSInstallationReport) -> reports.Installation:
     )
 
 
-def _response(heard: reports.Heard) -> bytes:
+def _response(report: reports.Heard) -> bytes:
     """Return the HeartbeatResponse."""
-    if heard.request is None:
+    if report.request is None:
         return b""
-    generation, raw = heard.request
+    generation, raw = report.request
     wanted = OSInstallationRequest.FromString(raw)
     wanted.generation = generation
     return HeartbeatResponse(installation_request=wanted).SerializeToString()

@@ -1,8 +1,8 @@
 """
-The agent handshake: bring the agent to a machine, run it, and check all that it answers.
+The takeover: upload the agent to a machine, run it, and check its answer.
 
-This module knows what must be so; how bytes get to a machine is behind the
-Protocols at its top, which ``ssh.py`` fulfils.
+This module holds the rules of the handshake. The transport is behind the
+Protocols at its top, which ``adapters/ssh.py`` implements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shepherd_core.domain.errors import (
     AgentExited,
     AgentRefused,
     MalformedAnswer,
-    TakeoverError,
+    TakeoverFailed,
     WrongInitMessage,
     WrongKeyLength,
 )
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 STDERR_BYTES = 4096
-"""So much of what the agent wrote to its standard error is kept, counted from the end."""
+"""The part of the agent's standard error that is kept, counted from the end."""
 
 _DETAIL = 300  # characters of the agent's own words in a message, and in a warning
 _WARNINGS = 20
 
 
 class AgentBinary(Protocol):
-    """The agent executable, wherever it is kept."""
+    """The agent executable."""
 
     @property
     def sha256(self) -> str:
@@ -50,7 +50,7 @@ class AgentBinary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came of a program that ran on a machine."""
+    """The result of a program that ran on a machine."""
 
     stdout: bytes
     """Complete, unless a child that outlives the program holds it open; at most 1 MiB."""
@@ -60,7 +60,7 @@ class RunResult:
     """-1: it ended without one, by a signal."""
 
 
-class Connection(Protocol):
+class MachineConnection(Protocol):
     """
     A connection to one machine, for use by one thread.
 
@@ -73,17 +73,17 @@ class Connection(Protocol):
         """Return the host key that the machine proved to hold, ``ssh-ed25519 AAAA...``."""
 
     def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
-        """Return whether the file at *path* has that SHA-256; False too when that cannot be found out."""
+        """Return whether the file at *path* has that SHA-256; False also if that cannot be determined."""
 
     def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
         """
-        Put *binary* at *path*, mode 0755, replacing what is there in one step.
+        Put *binary* at *path*, mode 0755, replacing the file there atomically.
 
-        A program that runs from the old file runs on. When this fails, the old
-        file is still there; it may be called again.
+        A program that runs from the old file keeps running. If this fails, the
+        old file is still there; it may be called again.
 
         Raises:
-            SshUploadFailed: disk full, not permitted, ...; says so in the machine's words.
+            SshUploadFailed: disk full, not permitted, ...; repeats the machine's message.
         """
 
     def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
@@ -97,78 +97,77 @@ class Connection(Protocol):
         """
 
     def close(self) -> None:
-        """Hang up. May be called more than once; never raises."""
+        """Close the connection. May be called more than once; never raises."""
 
 
 class Dialer(Protocol):
     """Makes connections; safe to use from several threads."""
 
-    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Connection:
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> MachineConnection:
         """
         Connect to the machine at *address*, an IP address, and log in.
 
         With *pinned_host_key* (the ``host_key`` of an earlier connection) only
-        the machine that holds that key is talked to; with None any is, and the
+        the machine that holds that key is accepted; with None any is, and the
         caller stores ``host_key``. The caller closes the connection.
 
         Raises:
-            SshError: what failed: SshRefused, SshTimedOut, SshAuthenticationFailed,
+            SshError: SshRefused, SshTimedOut, SshAuthenticationFailed,
                 SshHostKeyChanged, SshConnectionLost.
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentProgram:
+    """The agent, and how it is run on a machine."""
+
+    binary: AgentBinary
+    path: str
+    """On the machine."""
+    answer_seconds: float
+    """How long it may take to answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A machine that our agent answers for."""
+    """The checked answer of an agent that took over its machine."""
 
     public_key: bytes
     """The agent's Ed25519 public key, 32 bytes."""
     warnings: tuple[str, ...]
     stderr: str
-    """What the agent wrote there, for the log: the last 4 kB."""
+    """The last 4 kB of its standard error, for the log."""
 
 
-def take_over(
-    connection: Connection,
-    binary: AgentBinary,
-    path: str,
-    *,
-    machine_id: str,
-    endpoint: str,
-    ca_certificate: bytes,
-    answer_seconds: float,
-    deadline: Deadline,
-) -> Takeover:
+def take_over(connection: MachineConnection, program: AgentProgram, init: TakeoverInit, deadline: Deadline) -> Takeover:
     """
-    Make sure that *binary* is at *path*, run it there for *machine_id*, and return its checked answer.
+    Make sure that *program* is on the machine, run it with *init*, and return its checked answer.
 
-    *ca_certificate* is DER, or empty; *answer_seconds* is what the agent may
-    take to answer. May be repeated for the same machine: the agent that
-    answered last is the one that counts, so the caller records its key. When
-    this raises after the program was run, an agent may be running that nobody
-    knows; the next takeover makes another.
+    The certificate of *init* is DER, or empty. May be repeated for the same
+    machine: the agent that answered last is the one that counts, so the caller
+    records its key. If this raises after the program was run, an agent may be
+    running that is not on record; the next takeover replaces it.
 
-    Errors hold the agent's own words, shortened and made printable, and what it
-    wrote to its standard error as a note.
+    Errors repeat the agent's own message, shortened and made printable, and its
+    standard error as a note.
 
     Raises:
-        AgentExited: exit status other than 0, and no error in the agent's own words.
-        MalformedAnswer: what it wrote is not a TakeoverResponse.
+        AgentExited: exit status other than 0, and no error message from the agent.
+        MalformedAnswer: its output is not a TakeoverResponse.
         AgentRefused: it reported an error.
         WrongInitMessage: it answered for another machine, endpoint or certificate.
         WrongKeyLength: its key is not 32 bytes long.
         SshError: the connection failed; its type and text say how.
-        TimeLimitExceeded, SessionExpired: it was too late to run anything. Nothing was run.
+        TimeLimitExceeded, SessionExpired: it was too late; nothing was run.
     """
-    if not connection.has(path, binary.sha256, deadline):
-        connection.upload(binary, path, deadline)
-    init = TakeoverInit(machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=ca_certificate)
+    if not connection.has(program.path, program.binary.sha256, deadline):
+        connection.upload(program.binary, program.path, deadline)
     deadline.check()
-    result = connection.run(path, init.SerializeToString(), deadline.within(answer_seconds))
+    result = connection.run(program.path, init.SerializeToString(), deadline.within(program.answer_seconds))
     stderr = result.stderr[-STDERR_BYTES:].decode(errors="replace")
     try:
         success = _success(result, stderr, init)
-    except TakeoverError as error:
+    except TakeoverFailed as error:
         if stderr:
             error.add_note(f"standard error of the agent: {printable(stderr, STDERR_BYTES)}")
         raise
@@ -177,13 +176,13 @@ def take_over(
 
 
 def printable(text: str, limit: int) -> str:
-    """Return *text*, which a stranger wrote, on one line, without control characters, at most *limit* long."""
+    """Return untrusted *text* on one line, without control characters, at most *limit* characters long."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 def _success(result: RunResult, stderr: str, init: TakeoverInit) -> TakeoverSuccess:
-    """Return the success that the agent reported, if all of it is as it must be."""
+    """Return the success that the agent reported, after all checks."""
     try:
         answer, fault = TakeoverResponse.FromString(result.stdout), None
     except DecodeError as error:
@@ -206,7 +205,7 @@ def _success(result: RunResult, stderr: str, init: TakeoverInit) -> TakeoverSucc
 
 
 def _differences(got: TakeoverInit, sent: TakeoverInit) -> str:
-    """Return what the agent repeated wrongly. The certificate is too long to show."""
+    """Return the fields that the agent repeated wrongly. The certificate is too long to show."""
     shown = [
         f"{name} {printable(theirs, _DETAIL)!r} instead of {ours!r}"
         for name, theirs, ours in (

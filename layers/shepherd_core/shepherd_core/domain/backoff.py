@@ -1,4 +1,4 @@
-"""How long to leave a machine alone after a failure: pure arithmetic on whole seconds."""
+"""Backoff: how long to leave a machine alone after a failure, in whole seconds. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """
-    A policy of growing pauses, in seconds.
+    An exponential backoff, in seconds.
 
     The first failure waits *initial*; each further one waits the last interval
-    times *exponent*, rounded up to a whole second, at most *maximum*. What is
-    out of range is read as the nearest value that makes sense:
+    times *exponent*, rounded up to a whole second, at most *maximum*. Values out of
+    range are replaced:
 
     - *initial* below 1 counts as 1,
     - *maximum* below *initial* (or None) counts as *initial*,
-    - *exponent* below 1 (or None) counts as 1, which waits *initial* every time.
+    - *exponent* below 1 (or None) counts as 1: every wait is *initial*.
 
     ``Backoff(60, 120, 1.1)`` waits 60 66 73 81 90 99 109 120 120 seconds.
     """

@@ -1,4 +1,4 @@
-"""Elapsed time, and the limits that are measured in it. Time of day comes from the database alone."""
+"""Elapsed time and deadlines. The time of day comes from the database alone."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Elapsed seconds; an edge, so that tests can move it."""
+    """Elapsed seconds; a Protocol, so that tests can control them."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment; never goes back."""
+        """Return the seconds since an arbitrary moment; never goes back."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait for *seconds*; does not wait when that is not positive."""
+        """Wait for *seconds*; returns at once if that is not positive."""
 
 
 class SystemClock:
     """The clock of this machine."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment; never goes back."""
+        """Return the seconds since an arbitrary moment; never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for *seconds*; does not wait when that is not positive."""
+        """Wait for *seconds*; returns at once if that is not positive."""
         if seconds > 0:
             time.sleep(seconds)
 
@@ -38,12 +38,11 @@ class Deadline:
     """
     The end of the time for one piece of work, and the fence in front of its effects.
 
-    Whoever does something outside (a request, an SSH step) bounds it by
-    ``left()`` and calls ``check()`` just before an effect that must not happen
-    in vain: creating, running. Just before a request that interrupts a machine
-    (reboot, power off, reinstall) it calls ``confirm()`` instead, as the last
-    thing: after lookups, logins, and waiting for its turn. Safe to use from
-    any thread.
+    Code with effects outside (a request, an SSH step) bounds them by ``left()``
+    and calls ``check()`` just before an effect that must not happen in vain:
+    creating, running. Just before a request that interrupts a machine (reboot,
+    power off, reinstall) it calls ``confirm()`` instead, as the last thing:
+    after lookups, logins and rate limits. Safe to use from any thread.
     """
 
     def __init__(
@@ -54,11 +53,11 @@ class Deadline:
         ask: Callable[[Deadline], object] | None = None,
     ) -> None:
         """
-        Begin it now.
+        Start it now.
 
-        *session_left* tells how many seconds the BMDB session has left, if the
+        *session_left* returns how many seconds the BMDB session has left, if the
         work is done in one. *ask* returns if the machine may still be
-        interrupted, and raises ShepherdError if not.
+        interrupted, and raises a ShepherdError if not.
         """
         self._clock = clock
         self._end = clock.monotonic() + seconds
@@ -67,7 +66,7 @@ class Deadline:
 
     def left(self, at_most: float = float("inf")) -> float:
         """
-        Return the seconds that may still be used, *at_most* so many, for use as a time limit.
+        Return the seconds that are left, but not more than *at_most*, for use as a time limit.
 
         Raises:
             TimeLimitExceeded: no time is left.
@@ -91,7 +90,7 @@ class Deadline:
         session_left: Callable[[], float] | None = None,
         ask: Callable[[Deadline], object] | None = None,
     ) -> Deadline:
-        """Return a deadline *seconds* from now, at most this one's end; behind the fences given, else this one's."""
+        """Return a deadline in *seconds*, not later than this one, with the fences given or else with its own."""
         part = Deadline(self._clock, seconds, session_left or self._session_left)
         part._end = min(part._end, self._end)
         part._interruption = self._interruption if ask is None else _Interruption(ask)
@@ -103,7 +102,7 @@ class Deadline:
 
         Raises:
             TimeLimitExceeded: no time is left.
-            SessionExpired: the BMDB session has no time left, so another may be at work on the machine.
+            SessionExpired: the BMDB session has no time left, so another function may work on the machine.
         """
         self.left()
         if self._session_left is not None and self._session_left() <= 0:
@@ -111,10 +110,10 @@ class Deadline:
 
     def confirm(self) -> None:
         """
-        Return if a request that interrupts the machine may be sent now, and take note that it will be.
+        Return if a request that interrupts the machine may be sent now, and record that it will be.
 
-        Asks whether the machine is still to be interrupted; but not in the middle of a step, when an earlier request of
-        it may have been accepted: a machine that was switched off must be switched on again.
+        Asks whether the machine may still be interrupted. Does not ask in the middle of a step, when an earlier request
+        may have been accepted: a machine that was switched off must be switched on again.
 
         Raises:
             NoLongerDue: the machine must not be interrupted any more.
@@ -127,7 +126,7 @@ class Deadline:
         interruption.requests += 1
 
     def declined(self) -> None:
-        """Take note that the request for which ``confirm`` was called last was certainly not accepted."""
+        """Record that the request for which ``confirm`` was last called was certainly not accepted."""
         self._interruption.requests -= 1
 
     @property
@@ -137,9 +136,9 @@ class Deadline:
 
 
 class _Interruption:
-    """What a piece of work may do to its machine, and has done; the same for a deadline and its parts."""
+    """The interrupting requests of a piece of work; shared by a deadline and the deadlines made from it."""
 
     def __init__(self, ask: Callable[[Deadline], object] | None) -> None:
         self.ask = ask
         self.requests = 0
-        """Those that were sent and not declined."""
+        """Requests that were sent and not declined."""

@@ -1,15 +1,15 @@
 """
-Every error that Shepherd raises on purpose.
+The errors that Shepherd raises.
 
     ShepherdError
     ├── ConfigError                  the settings are wrong; lists every fault
-    ├── EventInvalid                 the event that invoked a function is wrong
+    ├── EventInvalid                 the event of an invocation is wrong
     ├── TimeLimitExceeded            a piece of work used up its time
-    ├── AnswerUndelivered            (retryable) CloudFormation took no answer
-    ├── NoLongerDue                  the machine is not to be recovered any more
+    ├── AnswerUndelivered            (retryable) CloudFormation did not accept the answer
+    ├── NoLongerDue                  the machine must not be recovered any more
     ├── BmdbError
     │   ├── BmdbUnavailable          (retryable) not reached, or connection lost
-    │   ├── BmdbUntrusted            no TLS, or not who it should be
+    │   ├── BmdbUntrusted            no TLS, or the wrong certificate
     │   ├── SerializationConflict    (retryable) the database asks to try again
     │   ├── CommitUnknown            connection lost while committing
     │   ├── StatementFailed          any other refusal by the database
@@ -20,23 +20,23 @@ Every error that Shepherd raises on purpose.
     │   └── WorkConflict             the machine is already being worked on
     ├── ProviderError
     │   ├── ProviderUnavailable      (retryable) may work later
-    │   ├── ProviderRefused          will not work until somebody changes something
-    │   │   └── ProviderUnusable     it refuses us, or our settings for it are wrong
+    │   ├── ProviderRefused          permanent: something must be changed first
+    │   │   └── ProviderUnusable     credentials or settings are wrong
     │   ├── MachineNotFound          the provider does not know that machine
-    │   ├── CapacityTaken            somebody else used the capacity first
+    │   ├── CapacityTaken            another customer used the capacity first
     │   ├── NotSupported             this provider cannot do that
     │   └── ListingInvalid           the listing cannot be trusted
-    ├── DriftLimitExceeded           provider and BMDB disagree in bulk
+    ├── DriftLimitExceeded           provider and BMDB disagree on too many machines
     ├── MachineError                 one machine could not be worked on
     │   ├── NoAddress                the provider names no address for it
     │   ├── SshError
     │   │   ├── SshRefused           nothing listens there
     │   │   ├── SshTimedOut          no answer in time
     │   │   ├── SshAuthenticationFailed
-    │   │   ├── SshHostKeyChanged    not the machine that we met before
+    │   │   ├── SshHostKeyChanged    not the key that was pinned
     │   │   ├── SshConnectionLost    broke in the middle
     │   │   └── SshUploadFailed      disk full, not permitted, ...
-    │   └── TakeoverError
+    │   └── TakeoverFailed
     │       ├── AgentExited          exit status other than 0
     │       ├── MalformedAnswer      not a TakeoverResponse
     │       ├── WrongKeyLength       the key is not 32 bytes long
@@ -49,10 +49,10 @@ Every error that Shepherd raises on purpose.
         ├── SourceMissing            no such file or object, or not permitted
         └── SourceUnavailable        (retryable)
 
-Errors of libraries do not leave the module that called the library: they
-arrive as one of these, with the original as ``__cause__``. The text of an
-error never holds a secret. Ask ``error.retryable`` and ``error.fault`` instead
-of its type.
+Errors of libraries do not leave the module that called the library: they are
+raised as one of these, with the original as ``__cause__``. The text of an error
+never holds a secret. Use ``error.retryable`` and ``error.fault`` instead of the
+type.
 """
 
 from __future__ import annotations
@@ -65,27 +65,27 @@ if TYPE_CHECKING:
 
 
 class Fault(StrEnum):
-    """What is wrong when work on a machine fails: whether recovery of the machine can be the cure."""
+    """The cause of a failure of work on a machine: it tells whether recovering the machine can help."""
 
     MACHINE = "machine"
-    """The machine, as far as we know."""
+    """The machine, as far as is known."""
     UNREACHED = "unreached"
-    """Nothing answers over SSH: the machine or, where that is so for many, the network between us and them."""
+    """Nothing answers over SSH: the machine or, if it happens for many, the network in between."""
     ACCESS = "access"
-    """The machine's address, host key or our access to it: no reboot is a cure, an operator must act."""
+    """The machine's address, its host key or our access to it: a reboot does not help, an operator must act."""
     PROVIDER = "provider"
-    """The provider, or our access to it: it says nothing about the machine."""
+    """The provider, or our access to it: nothing is known about the machine."""
     OURS = "ours"
-    """Something of our own: it says nothing about the machine."""
+    """Shepherd itself: nothing is known about the machine."""
 
 
 class ShepherdError(Exception):
     """Shepherd failed."""
 
     retryable: ClassVar[bool] = False
-    """Whether the same call may succeed later although nobody changed anything."""
+    """Whether the same call may succeed later without any change."""
     fault: ClassVar[Fault] = Fault.MACHINE
-    """What is wrong, when this ended the work on a machine."""
+    """The cause, if this error ended the work on a machine."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
@@ -100,7 +100,7 @@ class ConfigError(ShepherdError):
 
 
 class EventInvalid(ShepherdError):
-    """The event is not one that this function understands."""
+    """The event is not one that this function accepts."""
 
 
 class TimeLimitExceeded(ShepherdError):
@@ -108,17 +108,17 @@ class TimeLimitExceeded(ShepherdError):
 
 
 class AnswerUndelivered(ShepherdError):
-    """CloudFormation did not take the answer that it waits for."""
+    """CloudFormation did not accept the answer that it waits for."""
 
     retryable = True
 
 
 class NoLongerDue(ShepherdError):
-    """The machine is not to be recovered any more."""
+    """The machine must not be recovered any more."""
 
     def __init__(self, message: str | None = None, *, recovered: bool = False) -> None:
         self.recovered = recovered
-        """Because its agent reports; else somebody holds recovery up."""
+        """True: its agent reports again. False: its recovery is paused or suspended."""
         super().__init__(message)
 
 
@@ -135,7 +135,7 @@ class BmdbUnavailable(BmdbError):
 
 
 class BmdbUntrusted(BmdbError):
-    """The server could not prove over TLS that it is the BMDB."""
+    """The server did not prove over TLS that it is the BMDB."""
 
 
 class SerializationConflict(BmdbError):
@@ -145,7 +145,7 @@ class SerializationConflict(BmdbError):
 
 
 class CommitUnknown(BmdbError):
-    """The connection was lost while committing: ask the BMDB what holds before acting again."""
+    """The connection was lost while committing: read the BMDB before acting again."""
 
 
 class StatementFailed(BmdbError):
@@ -165,7 +165,7 @@ class MigrationRefused(BmdbError):
 
 
 class SessionExpired(BmdbError):
-    """The session is over: nothing that was begun in it can be committed. Abandon its work."""
+    """The session has expired: nothing that was begun in it can be committed. Abandon its work."""
 
 
 class MachineUnknown(BmdbError):
@@ -183,22 +183,22 @@ class ProviderError(ShepherdError):
 
 
 class ProviderUnavailable(ProviderError):
-    """The provider did not answer, or asked to come back later."""
+    """The provider did not answer, or asked to retry later."""
 
     retryable = True
 
     def __init__(self, message: str | None = None, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
-        """Seconds after which the provider wants to be asked again, if it said so."""
+        """Seconds after which the provider asks to be called again, if it says so."""
         super().__init__(message)
 
 
 class ProviderRefused(ProviderError):
-    """The provider refused, and will until somebody changes something."""
+    """The provider refused, and will refuse until something is changed."""
 
 
 class ProviderUnusable(ProviderRefused):
-    """The provider refuses us, or cannot be used with our settings: that is no machine's fault."""
+    """The provider rejects our credentials or settings; no machine is at fault."""
 
 
 class MachineNotFound(ProviderError):
@@ -206,7 +206,7 @@ class MachineNotFound(ProviderError):
 
 
 class CapacityTaken(ProviderError):
-    """Somebody else used this capacity first."""
+    """Another customer used this capacity first."""
 
 
 class NotSupported(ProviderError):
@@ -214,17 +214,17 @@ class NotSupported(ProviderError):
 
 
 class ListingInvalid(ProviderError):
-    """The provider's listing is incomplete or contradicts itself, so nothing may be concluded from it."""
+    """The provider's listing is incomplete or contradicts itself, so it must not be used."""
 
 
 class DriftLimitExceeded(ShepherdError):
-    """The provider and the BMDB disagree about too many machines to act on either."""
+    """The provider and the BMDB disagree on too many machines to act on either."""
 
-    def __init__(self, differences: Sequence[str]) -> None:
-        self.differences = tuple(differences)
+    def __init__(self, drift: Sequence[str]) -> None:
+        self.drift = tuple(drift)
         super().__init__(
-            f"the provider and the BMDB disagree about {len(differences)} machines; nothing was done:\n"
-            + "\n".join(f"  - {difference}" for difference in differences)
+            f"the provider and the BMDB disagree on {len(drift)} machines; nothing was done:\n"
+            + "\n".join(f"  - {each}" for each in drift)
         )
 
 
@@ -261,7 +261,7 @@ class SshAuthenticationFailed(SshError):
 
 
 class SshHostKeyChanged(SshError):
-    """The machine's SSH host key is not the one that was pinned at first contact."""
+    """The machine's SSH host key is not the one that was pinned at the first connection."""
 
     fault = Fault.ACCESS
 
@@ -276,27 +276,27 @@ class SshUploadFailed(SshError):
     """The agent could not be written to the machine."""
 
 
-class TakeoverError(MachineError):
+class TakeoverFailed(MachineError):
     """The agent did not take over the machine."""
 
 
-class AgentExited(TakeoverError):
+class AgentExited(TakeoverFailed):
     """The agent exited with a status other than 0."""
 
 
-class MalformedAnswer(TakeoverError):
-    """What the agent answered is not a TakeoverResponse."""
+class MalformedAnswer(TakeoverFailed):
+    """The agent's answer is not a TakeoverResponse."""
 
 
-class WrongKeyLength(TakeoverError):
+class WrongKeyLength(TakeoverFailed):
     """The agent's public key is not 32 bytes long."""
 
 
-class WrongInitMessage(TakeoverError):
+class WrongInitMessage(TakeoverFailed):
     """The agent did not answer for the TakeoverInit that it was sent."""
 
 
-class AgentRefused(TakeoverError):
+class AgentRefused(TakeoverFailed):
     """The agent reported an error."""
 
 
@@ -327,6 +327,6 @@ class SourceMissing(SourceError):
 
 
 class SourceUnavailable(SourceError):
-    """The place where the file or object is kept did not answer."""
+    """The store of the file or object did not answer."""
 
     retryable = True

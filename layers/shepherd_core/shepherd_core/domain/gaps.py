@@ -1,17 +1,17 @@
 """
-What the gaps between the Recoverer's looks mean for how long a machine must be silent: a pure rule.
+How gaps between two health snapshots of the Recoverer extend the timeouts: a pure rule.
 
-Whoever looks finds no heartbeats of a time in which the BMDB was away, and
-cannot tell such a time from one in which a machine was silent: both ended
-before it looked. An outage that lay wholly between two looks is seen by nobody.
-So a machine is not recovered for what it did not say in a long gap, nor for
-what it did not say shortly before or after one: it must have been silent for
-some time before the gap began, or until some time after the gap ended.
+A snapshot that finds no heartbeats from a period in which the BMDB was down
+cannot tell that period from one in which the machine was unhealthy: both ended
+before the snapshot. An outage that lies wholly between two snapshots is not
+seen at all. So a machine is not recovered for heartbeats that are missing
+within a long gap, or shortly before or after one: it must have been unhealthy
+for some time before the gap began, or until some time after the gap ended.
 
 That time follows from the gap itself, not from a setting: an agent that cannot
 report waits longer after each attempt, for about half of the time that it has
 been trying, and at most for some heartbeats. So the rule holds for schedules of
-any rate, regular or not, and nothing has to be learned when the schedule changes.
+any rate, regular or not, and nothing must be relearned when the schedule changes.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SHARE_OF_GAP = 0.6
-_SHARE_OF_PATIENCE = 0.15
+_SHARE_OF_TIMEOUT = 0.15
 """How late an agent may be that could not report in a gap: the pauses of the agent, its jitter included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time in which nobody looked."""
+    """A period without a health snapshot."""
 
     seconds: float
     ended_ago: float = 0.0
-    """0: now, by the look that asks."""
+    """Seconds; 0: the snapshot that is being taken ends it."""
 
     @property
     def began_ago(self) -> float:
-        """Return how many seconds ago somebody looked before it."""
+        """Return how many seconds ago the snapshot before the gap was taken."""
         return self.seconds + self.ended_ago
 
 
-def patience(seconds: float, gaps: Iterable[Gap]) -> float:
+def extended_timeout(seconds: float, gaps: Iterable[Gap]) -> float:
     """
-    Return for how long a machine must have said nothing to be recovered, if that is *seconds* without gaps.
+    Return after how many seconds without a heartbeat a machine is recovered, where the timeout is *seconds*.
 
     At most the longest of the *gaps* and twice *seconds*. Gaps of up to half of
     *seconds* make no difference.
@@ -51,28 +51,28 @@ def patience(seconds: float, gaps: Iterable[Gap]) -> float:
     return max([seconds, *(gap.began_ago + _doubt(gap, seconds) for gap in _doubtful(seconds, gaps))])
 
 
-def overdue(seconds: float, gaps: Iterable[Gap]) -> float:
+def required_overdue(seconds: float, gaps: Iterable[Gap]) -> float:
     """
-    Return for how long a machine must have been overdue that was told to come back, where *seconds* are silence.
+    Return how many seconds a machine that was to come back must be overdue to be recovered; *seconds* is the timeout.
 
-    The function that starts agents may have been away when we were, so it must
-    have been overdue before the gap began, as long as the gap is in doubt.
+    The function that starts agents may have been down when the Recoverer was, so
+    the machine must have been overdue before the gap began, as long as the gap is in doubt.
     """
     return max([0.0, *(gap.began_ago for gap in _doubtful(seconds, gaps))])
 
 
-def doubt_left(seconds: float, gaps: Iterable[Gap]) -> float | None:
-    """Return in how many seconds ``patience`` and ``overdue`` may ask for less than now; None: they never will."""
+def recheck_after(seconds: float, gaps: Iterable[Gap]) -> float | None:
+    """Return in how many seconds the functions above may return less than now; None: they will not."""
     return min((_doubt(gap, seconds) - gap.ended_ago for gap in _doubtful(seconds, gaps)), default=None)
 
 
 def _doubtful(seconds: float, gaps: Iterable[Gap]) -> list[Gap]:
-    """Return the gaps that are longer than what *seconds* cover by themselves, and that ended lately."""
+    """Return the gaps that are longer than the timeout covers by itself, and that ended recently."""
     return [
         gap for gap in gaps if gap.seconds + _doubt(gap, seconds) > seconds and gap.ended_ago < _doubt(gap, seconds)
     ]
 
 
 def _doubt(gap: Gap, seconds: float) -> float:
-    """Return for how long before and after the gap silence says nothing."""
-    return min(seconds, _SHARE_OF_GAP * gap.seconds + _SHARE_OF_PATIENCE * seconds)
+    """Return for how many seconds before and after the gap a missing heartbeat proves nothing."""
+    return min(seconds, _SHARE_OF_GAP * gap.seconds + _SHARE_OF_TIMEOUT * seconds)

@@ -1,4 +1,4 @@
-"""How many machines report, and how many do not: the figures that the circuit breaker judges."""
+"""How many machines report and how many do not: the figures that the circuit breaker evaluates."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from enum import StrEnum
 
 
 class Unhealthy(StrEnum):
-    """How a machine is silent."""
+    """Why a machine counts as unhealthy; the value completes a sentence."""
 
-    SILENT = "fell silent"
-    NEVER = "never reported"
+    STOPPED_REPORTING = "stopped reporting"
+    """Its agent reported before, and has not for longer than the heartbeat timeout."""
+    NEVER_REPORTED = "never reported"
+    """Its agent was started, and has not reported within the startup timeout."""
 
 
 @dataclass(slots=True)
 class LocationStats:
-    """What is known of some machines that have an agent."""
+    """The figures of machines that have an agent, usually those of one location."""
 
     reporting: int = 0
-    """Machines that reported lately, of the sample."""
-    quiet: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that said nothing for half of the patience with them, of the sample. None that are paused, nor any
-    whose recovery was tried and failed since: those are known, and accuse nobody."""
+    """Machines of the sample with a heartbeat within half of the heartbeat timeout."""
+    unhealthy: Counter[Unhealthy] = field(default_factory=Counter)
+    """Machines of the sample without a heartbeat for half of their timeout. Excluded are paused machines, and those
+    whose recovery was tried and failed since: these are known, and say nothing about an outage."""
     due: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are due for recovery now, and neither tried nor rebooted lately."""
+    """Machines that are due for recovery now, whose recovery has not failed, and not rebooted in the last hour."""
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are being recovered, or were rebooted lately."""
+    """Machines that are being recovered, or were rebooted in the last hour."""
 
     def __add__(self, other: LocationStats) -> LocationStats:
         """Return the figures of both together."""
         return LocationStats(
             self.reporting + other.reporting,
-            self.quiet + other.quiet,
+            self.unhealthy + other.unhealthy,
             self.due + other.due,
             self.recovered + other.recovered,
         )
@@ -43,9 +45,9 @@ class Access:
     """How SSH works for machines that should have come back after a step of recovery."""
 
     unreached: int = 0
-    """Machines that it does not reach."""
+    """Machines that SSH does not reach."""
     reached: int = 0
-    """Machines on which it started an agent lately."""
+    """Machines on which SSH started an agent in the last hour."""
 
     def __add__(self, other: Access) -> Access:
         """Return the figures of both together."""

@@ -1,4 +1,4 @@
-"""The words of the domain: what a machine is to a provider and to the BMDB."""
+"""Machines as providers list them, and the processes and events that the BMDB records about them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ProviderId = NewType("ProviderId", str)
 """Opaque text, unique and stable within one provider, at most 128 characters. Never parse it."""
 
 INVALID = ProviderId("invalid")
-"""Marks *no id yet*: capacity that the provider does not name."""
+"""Stands for *no id yet*: capacity that the provider does not name."""
 
 
 class Availability(StrEnum):
-    """What a provider's listing says about the use of a machine."""
+    """Whether a machine in a provider's listing is in use."""
 
     KNOWN_UNUSED = "KnownUnused"
     """Capacity. May have neither id nor address."""
@@ -29,7 +29,7 @@ class Availability(StrEnum):
 
 
 class ProviderStatus(StrEnum):
-    """The state of a machine at its provider, in words that fit all providers."""
+    """The status of a machine at its provider, in terms common to all providers."""
 
     MISSING = "Missing"
     PROVISIONING = "Provisioning"
@@ -40,22 +40,22 @@ class ProviderStatus(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a provider can do with a machine, besides listing it."""
+    """The operations that a provider can offer besides listing machines."""
 
     CREATE = "create"
     """Turn unused capacity into a machine."""
     REBOOT = "reboot"
     """Restart the machine, so that its operating system boots again."""
     POWER_CYCLE = "power-cycle"
-    """Cut its power and give it back."""
+    """Turn its power off and on."""
     REINSTALL = "reinstall"
-    """Give it a fresh operating system; everything on it is lost."""
+    """Install a new operating system; everything on the machine is lost."""
     RELEASE = "release"
-    """Give it back to the provider; it is gone for good."""
+    """Return the machine to the provider for good."""
 
 
 class Process(StrEnum):
-    """What may be going on with a machine; a machine has at most one live work for each."""
+    """The kinds of work on a machine; at most one work of each kind is in progress at a time."""
 
     ACCESS = "ShepherdAccess"
     AGENT_START = "ShepherdAgentStart"
@@ -65,28 +65,28 @@ class Process(StrEnum):
 
 
 class WorkEvent(StrEnum):
-    """What the history of a machine records about work on it."""
+    """The events in a machine's history."""
 
     STARTED = "Started"
     FINISHED = "Finished"
     FAILED = "Failed"
     CANCELED = "Canceled"
     EXPIRED = "Expired"
-    """The session died with the work in hand; found and recorded by the next session that opens."""
+    """The session expired during the work; recorded by the next session that opens."""
     RECOVERED = "Recovered"
     """The machine recovered by itself: its agent reported before anything was done to it."""
     ATTEMPTED = "Attempted"
-    """A step of recovery is about to be taken; written before it is."""
+    """A step of recovery is about to be taken; recorded before it is."""
     NOT_TAKEN = "NotTaken"
-    """The step that was attempted last was certainly not taken; the cause says why."""
+    """The last attempted step was certainly not taken; the cause says why."""
     SKIPPED = "Skipped"
     """A step of recovery cannot be taken."""
     HEALTHY = "Healthy"
-    """Until then the machine had been healthy for a while: its recovery begins at the bottom again."""
+    """The machine was healthy until then for long enough: its remediation policy starts over."""
     QUARANTINED = "Quarantined"
-    """Recovery gave up on it: no loop touches it any more."""
+    """Recovery gave up on the machine: no loop touches it any more."""
     UNQUARANTINED = "Unquarantined"
-    """An operator gave it back to the loops; its recovery begins at the bottom again."""
+    """An operator ended the quarantine; its remediation policy starts over."""
     RETRIED = "Retried"
     """An operator ended a backoff."""
 
@@ -99,13 +99,13 @@ class Machine:
     """``INVALID`` for capacity that has no id."""
     availability: Availability
     address: IPv4Address | IPv6Address | None = None
-    """Where SSH answers."""
+    """For SSH."""
     reservation_id: str | None = None
     """The provider's name for the capacity that the machine occupies, if it has one."""
     location: str | None = None
     status: ProviderStatus = ProviderStatus.UNKNOWN
     failed: bool = False
-    """The provider gave up on it. Present on one side only, it is not a discrepancy."""
+    """It failed permanently at the provider. If only one side has it, that is not drift."""
     token: UUID | None = None
     """The machine id that Shepherd gave as idempotency token when it created the machine."""
     host_key: str | None = None
@@ -113,7 +113,7 @@ class Machine:
 
     @property
     def capacity_id(self) -> str | None:
-        """What names the capacity that this machine is or occupies: reservation, else provider id."""
+        """The id of the capacity that this machine is or occupies: the reservation, else the provider id."""
         if self.reservation_id is not None:
             return self.reservation_id
         return None if self.provider_id == INVALID else self.provider_id

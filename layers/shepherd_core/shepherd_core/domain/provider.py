@@ -1,4 +1,4 @@
-"""What a provider must be able to do, and nothing else. Adapters are in ``providers/``."""
+"""The interface of providers. The adapters are in ``providers/``."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 class Provider(Protocol):
     """
-    A source of machines; adapters inherit from this class, and with it what they cannot do.
+    A source of machines. Adapters inherit from this class; operations that they do not override raise ``NotSupported``.
 
     Adapters keep no state that matters between calls, never touch the BMDB,
     and are safe to call from several threads. Every method ends by its
     deadline, and raises nothing but:
 
-    - ``ProviderUnavailable``: passing (no answer, 429, 5xx). May be tried again later.
-    - ``ProviderRefused``: permanent (422). Somebody must change something first. As ``ProviderUnusable`` (401, 403)
-      it is no machine's fault.
+    - ``ProviderUnavailable``: temporary (no answer, 429, 5xx). May be retried later.
+    - ``ProviderRefused``: permanent (422). Something must be changed first. As ``ProviderUnusable`` (401, 403)
+      no machine is at fault.
     - ``MachineNotFound``, ``CapacityTaken``, ``NotSupported``, ``ListingInvalid`` where named below.
     - ``TimeLimitExceeded``: the deadline passed before a request could be sent.
-    - what ``Deadline.check`` and ``confirm`` raise.
+    - the errors of ``Deadline.check`` and ``confirm``.
 
     Just before a request that interrupts a machine they call ``Deadline.confirm``, as the last thing, and
     ``Deadline.declined`` if it was certainly not accepted.
 
-    No error holds a credential. Adapters retry what only reads; what changes
-    something is tried once, because the caller knows better when to repeat it.
+    No error holds a credential. Adapters retry requests that only read. A request that
+    changes something is tried once, because the caller knows better when to repeat it.
     """
 
     @property
@@ -42,17 +42,17 @@ class Provider(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Return what this provider can do. The methods of what is missing raise ``NotSupported``, and do nothing."""
+        """Return what this provider can do. Methods of missing capabilities raise ``NotSupported``, and do nothing."""
 
     boot_seconds: float = 0.0
-    """What it usually takes from the creation of a machine, while it is ``Provisioning``, until SSH answers."""
+    """The usual time from the creation of a machine, while it is ``Provisioning``, until SSH answers."""
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
-        Return every machine of ours and all capacity, completely; the order means nothing.
+        Return all our machines and all capacity, completely, in any order.
 
         Raises:
-            ListingInvalid: the listing is incomplete or contradicts itself. Never a silent part.
+            ListingInvalid: the listing is incomplete or contradicts itself. A partial listing is never returned.
         """
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
@@ -68,16 +68,16 @@ class Provider(Protocol):
         Turn *capacity*, an unused entry of the listing, into a machine, and return it with its id.
 
         Idempotent by *token*: called again with the same token and the same
-        capacity, by whomever and whatever became of the earlier call, it returns
-        the machine that exists instead of creating a second one. Where the
-        provider can store it, the token is found again in the listing
+        capacity, by any caller and whatever the outcome of the earlier call, it
+        returns the machine that exists instead of creating a second one. Where the
+        provider can store it, the token appears in the listing
         (``Machine.token``). The machine is usually not up yet when this returns.
 
         Raises:
             CapacityTaken: the capacity is used by a machine without this token.
             ProviderRefused: nothing was created.
-            ProviderUnavailable: unknown whether it was created. Call again with the same token, or
-                find the token in a later listing.
+            ProviderUnavailable: it is unknown whether a machine was created. Call again with the same
+                token, or find the token in a later listing.
         """
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
@@ -92,7 +92,7 @@ class Provider(Protocol):
 
     def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask that its power be cut and given back; returns when the provider accepted, not when it is up.
+        Ask to turn its power off and on; returns when the provider accepted, not when the machine is up.
 
         Raises:
             MachineNotFound: there is no such machine.
@@ -102,7 +102,7 @@ class Provider(Protocol):
 
     def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Ask for a fresh operating system; everything on the machine is lost, and its host key changes.
+        Ask for a new operating system; everything on the machine is lost, and its host key changes.
 
         Raises:
             MachineNotFound: there is no such machine.
@@ -112,9 +112,9 @@ class Provider(Protocol):
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """
-        Give the machine back; everything on it is lost. May be called again: what is gone already is released.
+        Return the machine to the provider; everything on it is lost. Releasing it again succeeds.
 
-        Its capacity may be offered again, by this provider's listing or not at all.
+        Its capacity may appear in the listing again, or not.
         """
         raise _cannot(self, Capability.RELEASE)
 

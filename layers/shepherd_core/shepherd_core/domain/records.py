@@ -1,4 +1,4 @@
-"""What the BMDB knows of a provider's machines and capacity: the records that rules and loops work on."""
+"""The BMDB's records of a provider's machines and capacity, as rules and loops use them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A machine that the BMDB knows as the provider's."""
+    """A machine of the provider in the BMDB."""
 
     machine_id: UUID
     provider_id: ProviderId
@@ -26,28 +26,28 @@ class Provided:
     age_seconds: float = field(default=float("inf"), compare=False)
     """Since its creation was decided."""
     heartbeat_seconds: float | None = field(default=None, compare=False)
-    """Since its agent reported last; None: no agent is known to have reported."""
+    """Since the last heartbeat of its agent; None: there was none."""
     asked_seconds: float | None = field(default=None, compare=False)
-    """Since its release was asked for; None: it was not."""
+    """Since its release was requested; None: it was not."""
     released_seconds: float | None = field(default=None, compare=False)
-    """Since the provider accepted that; None: that it did is not on record."""
+    """Since the provider accepted the release; None: no acceptance is on record."""
     quarantined: bool = False
-    """It counts, but is neither set aside nor taken back, and its absence stops nobody."""
+    """It counts towards the limit, but is neither set aside nor taken back, and does not count as drift if missing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
-    """A machine that was of the provider and is out of the BMDB's care."""
+class Tombstone:
+    """The record of a machine of the provider that was removed from the BMDB."""
 
     machine_id: UUID
     provider_id: ProviderId
     released: bool
-    """Given back to the provider; else it was forgotten, because the provider had it no more."""
+    """Released to the provider; else it was forgotten, because the provider did not have it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A creation that was decided and whose outcome is not recorded."""
+    """A creation that was decided and whose outcome is not on record."""
 
     machine_id: UUID
     capacity_id: str | None
@@ -56,15 +56,15 @@ class Intent:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All that the BMDB knows about one provider's machines and capacity."""
+    """All records of one provider's machines and capacity."""
 
     provided: tuple[Provided, ...] = ()
     intents: tuple[Intent, ...] = ()
     penalized: frozenset[str] = frozenset()
-    """Capacity ids to be left alone now."""
-    departed: tuple[Departed, ...] = ()
+    """Ids of capacity that must not be used now."""
+    tombstones: tuple[Tombstone, ...] = ()
 
     @cached_property
     def known(self) -> Mapping[ProviderId, Provided]:
-        """What is provided, by provider id."""
+        """The machines by provider id."""
         return {provided.provider_id: provided for provided in self.provided}

@@ -1,4 +1,4 @@
-"""The steps of recovery, and what a machine's history says of them."""
+"""Remediation steps, and the records of past attempts that a machine's history holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StepName(StrEnum):
-    """What can be done about a machine that is silent."""
+    """The steps that recovery can take on an unhealthy machine."""
 
     RESTART_AGENT = "restart-agent"
     """Let the Initializer start a new agent; the machine itself is left alone."""
@@ -27,21 +27,21 @@ class StepName(StrEnum):
 class Timeouts:
     """How long to wait after a step, in seconds."""
 
-    settle: float = 120
-    """Until an agent start is tried."""
+    boot_wait: float = 120
+    """Until the first agent start is tried."""
     grace: float = 1800
     """For the machine to come back; then the next step may be taken."""
     cooldown: float = 600
-    """Until another step may be taken, should the machine have come back or not."""
+    """Until another step may be taken, whether the machine came back or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a ladder, and how often it is taken."""
+    """One step of a remediation policy, and how often it is taken."""
 
-    step: StepName
+    name: StepName
     attempts: int = 1
-    waits: Timeouts = Timeouts()
+    timeouts: Timeouts = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +50,42 @@ class HistoryLine:
 
     event: str
     at: datetime
-    rung: str | None = None
+    step: str | None = None
     cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """An attempt that counts: from when it was begun, unless it is known that the step was not taken."""
+    """An attempt that counts: from the moment it began, unless the step is known not to have been taken."""
 
     step: str
     at: datetime
     failed: str | None = None
-    """The cause; None: it did not fail, or nobody knows."""
+    """The cause; None: it did not fail, or its outcome is unknown."""
     concluded: bool = False
-    """It is known what became of it. If not, whoever made it died, perhaps after the step was taken."""
+    """Its outcome is on record. If not, the Recoverer that made it was killed, perhaps after the step was taken."""
     refused: bool = False
-    """The provider certainly did not do it, with this machine."""
+    """The provider certainly did not take the step on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What is to be done about a machine."""
+    """The step to take on a machine now."""
 
-    rung: Step
+    step: Step
     number: int
-    """Of the attempts at this rung; 1 is the first."""
+    """Of the attempt at this step; 1 is the first."""
     concludes: bool = False
-    """The step was begun before and may have been taken: it is not repeated, but the machine waited for."""
+    """The step was begun before and may have been taken: it is not repeated, the machine is only waited for."""
     skipped: tuple[tuple[StepName, str], ...] = ()
-    """Rungs below that were passed over since the last attempt, and why."""
-    told: str = ""
-    """What was done before, in words."""
+    """Earlier steps of the policy that were skipped since the last attempt, and why."""
+    summary: str = ""
+    """What was tried before, for quarantine; human-readable."""
 
     def __str__(self) -> str:
-        """Return it in words."""
-        if self.rung.step is StepName.QUARANTINE:
-            return f"{self.rung.step}: {self.told}"
+        """Return the decision, human-readable."""
+        if self.step.name is StepName.QUARANTINE:
+            return f"{self.step.name}: {self.summary}"
         if self.concludes:
-            return f"wait for what came of {self.rung.step}"
-        return f"{self.rung.step}, attempt {self.number} of {self.rung.attempts}"
+            return f"wait for the outcome of {self.step.name}"
+        return f"{self.step.name}, attempt {self.number} of {self.step.attempts}"

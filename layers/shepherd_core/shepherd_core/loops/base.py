@@ -1,10 +1,11 @@
-"""What a loop that works on machines must do, and nothing else. ``control_loop`` runs it."""
+"""The base class of the loops that work on machines. ``loops.runner`` runs them."""
 
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,92 +25,97 @@ F = TypeVar("F")
 
 @dataclass(slots=True)
 class Attempt:
-    """One machine in work."""
+    """The work on one machine."""
 
     work: Work
     deadline: Deadline
-    """Ends the work; its ``check``, or ``confirm`` where a machine is interrupted, is the fence before every effect."""
+    """Ends the work. Its ``check``, or ``confirm`` where a machine is interrupted, is the fence before every effect."""
     host_key: str | None = None
     """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
     decision: Any = None
-    """What the loop decided beforehand."""
+    """Returned by ``Loop.decide`` for this machine."""
     not_taken: str | None = None
-    """Set by the loop when the work failed and the step that is on record was certainly not taken: that step."""
+    """Set by the loop when the work failed and the recorded step was certainly not taken: the name of that step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a loop may claim before it is asked again."""
+    """How much a loop may claim until it is asked again."""
 
     limit: int = sys.maxsize
     """Machines."""
-    recovery_suspended: tuple[str, ...] = ()
-    """Why machines that seem to be due are not to be claimed, in words."""
+    suspended: tuple[str, ...] = ()
+    """Why due machines must not be claimed, one human-readable line for each location."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
-    """What the function is to report about that."""
-    silence: HealthTimeouts | None = None
-    """When an agent counts as silent, for the loop that looks for that."""
+    """Metrics about the admission, for the function to report."""
+    timeouts: HealthTimeouts | None = None
+    """When a machine counts as unhealthy, for the loop that claims such machines."""
     idle: bool = False
     """Nothing is due: a claim would find nothing."""
 
 
 class Guard(Protocol):
-    """What keeps a loop from interrupting machines that are well by now."""
+    """Keeps a loop from interrupting machines that are healthy by now."""
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """
         Return those of *works* whose machines must not be interrupted any more, and why. Must be quick.
 
         Raises:
-            SessionExpired: none of them may be.
+            SessionExpired: none of them may be interrupted.
         """
 
     def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
-        """End the work on such machines, and return those whose work that ended."""
+        """End the work on such machines, and return the machines whose work that ended."""
 
 
-class Loop(Protocol[F]):
-    """What one loop does with a machine. F is what it finds out."""
+class Loop(ABC, Generic[F]):
+    """
+    One loop's work on a machine. F is the result of that work.
 
-    @property
-    def process(self) -> Process:
-        """Return the process that this loop's work is."""
+    A loop sets ``process`` and ``backoff``, implements ``work_on`` and
+    ``finish``, and overrides the other methods where it needs more than their
+    defaults.
+    """
 
-    @property
-    def backoff(self) -> Backoff:
-        """Return how long to leave a machine alone after a failure."""
+    process: Process
+    """The process that this loop's work is."""
+    backoff: Backoff
+    """How long to leave a machine alone after a failure."""
+    guard: Guard | None = None
+    """Asked just before a machine is interrupted; None: this loop interrupts none."""
 
-    @property
-    def guard(self) -> Guard | None:
-        """Return what is asked just before a machine is interrupted; None: this loop interrupts none."""
-
-    def admit(self, session: Session) -> Admission:
+    def admit(self, session: Session) -> Admission:  # noqa: ARG002 - the default admits everything
         """
-        Return what may be claimed. Asked before the first claim, and again when that is used up, or some time ago.
+        Return how much may be claimed.
 
-        It may write what claims heed.
+        Called before the first claim, when the admission is used up, and when it is some time old. May write facts
+        that claims read.
         """
+        return Admission()
 
     def prepare(self, deadline: Deadline) -> None:
         """
-        Get what all machines need, once per invocation and only when there is a machine to work on.
+        Get what all machines need. Called once per invocation, and only if there is a machine to work on.
 
-        What it raises fails the invocation and is held against no machine.
+        What it raises fails the invocation and does not count against any machine.
         """
 
-    def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, object]:
+    def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, object]:  # noqa: ARG002 - as in admit
         """
-        Decide what is to be done with each machine, just before that begins, and put on record what must be by then.
+        Decide what to do with each machine, just before that begins, and record what must be on record by then.
 
-        What is not returned is not begun. Must be quick, and may be abandoned at any moment.
+        Work that is not returned is not begun. Must be quick, and may be abandoned at any moment.
 
         Raises:
             SessionExpired: nothing may be begun.
         """
+        return dict.fromkeys(works)
 
+    @abstractmethod
     def work_on(self, attempt: Attempt) -> F:
         """
-        Work on one machine and return what is to be committed.
+        Work on one machine and return the result to be committed.
 
         Runs in a thread of its own, must not touch the BMDB, must end by the
         attempt's deadline, and calls its ``check`` before every effect. May run
@@ -119,5 +125,6 @@ class Loop(Protocol[F]):
             ShepherdError: the machine failed; the text becomes the cause in its history.
         """
 
+    @abstractmethod
     def finish(self, session: Session, done: Mapping[Work, F]) -> set[UUID]:
-        """Commit what ``work_on`` returned for each, and return the machines whose work that ended."""
+        """Commit the results of ``work_on``, and return the machines whose work that ended."""

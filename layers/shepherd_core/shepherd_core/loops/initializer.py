@@ -1,18 +1,20 @@
-"""The Initializer: brings the agent to machines that have none, starts it, and records its key."""
+"""The Initializer: uploads the agent to machines that have none, starts it, and records its key."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.agent.takeover import take_over
+from shepherd_core.agent.takeover import AgentProgram, take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.errors import NoAddress, ShepherdError
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops.base import Admission
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
+from shepherd_core.loops.base import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from shepherd_core.agent.takeover import AgentBinary, Dialer
@@ -24,69 +26,68 @@ if TYPE_CHECKING:
     from shepherd_core.loops.base import Attempt
 
 
-class Initializer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions:
+    """How agents are started."""
+
+    path: str
+    """Of the agent on the machines."""
+    endpoint: str
+    """Where the agents report to."""
+    answer_seconds: float
+    """How long an agent may take to answer."""
+    backoff: Backoff
+    """How long to leave a machine alone after a failure."""
+
+
+class Initializer(Loop[AgentStarted]):
     """Starts agents. Starting one where one runs already is harmless: the newer agent replaces the older."""
 
     process = Process.AGENT_START
-    guard = None
 
     def __init__(
         self,
         provider: Provider,
         dialer: Dialer,
         fetch: Callable[[], tuple[AgentBinary, bytes]],
-        *,
-        path: str,
-        endpoint: str,
-        answer_seconds: float,
-        backoff: Backoff,
+        options: StartOptions,
     ) -> None:
-        """*fetch* returns the agent and the CA certificate (DER, or empty) that it is to trust for *endpoint*."""
-        self.backoff = backoff
+        """*fetch* returns the agent and the CA certificate (DER, or empty) that it is to trust for its endpoint."""
+        self.backoff = options.backoff
         self._provider = provider
         self._dialer = dialer
         self._fetch = fetch
-        self._path = path
-        self._endpoint = endpoint
-        self._answer_seconds = answer_seconds
-
-    def admit(self, _: Session) -> Admission:
-        """Hold nothing back: an agent too many harms nobody."""
-        return Admission()
+        self._options = options
 
     def prepare(self, deadline: Deadline) -> None:
-        """Fetch the agent: without it no machine can be worked on, which is no machine's fault."""
+        """Fetch the agent: without it no machine can be worked on, and none is at fault."""
         deadline.left()
-        self._binary, self._ca_certificate = self._fetch()
-
-    def decide(self, _: Session, works: Sequence[Work]) -> Mapping[Work, object]:
-        """Do the same with all of them."""
-        return dict.fromkeys(works)
+        binary, self._ca_certificate = self._fetch()
+        options = self._options
+        self._program = AgentProgram(binary=binary, path=options.path, answer_seconds=options.answer_seconds)
 
     def work_on(self, attempt: Attempt) -> AgentStarted:
         """Return the keys of the agent that now runs on the machine, and of the machine."""
         work, deadline = attempt.work, attempt.deadline
         if work.provider_id is None:
-            message = "the machine is not provided by anyone"
+            message = "the machine is not provided: it has no provider id"
             raise NoAddress(message)
         machine = self._provider.get_machine(work.provider_id, deadline)
         if machine.address is None:
             message = f"the provider names no address for {work.provider_id} (status {machine.status})"
             raise NoAddress(message)
-        known = work.host_key or machine.host_key  # a reinstall drops the pin, but the provider may still know
+        known = (
+            work.host_key or machine.host_key
+        )  # a reinstall deletes the pinned key, but the provider may know the new one
         connection = self._dialer.dial(str(machine.address), known, deadline)
         try:
             attempt.host_key = connection.host_key
-            takeover = take_over(
-                connection,
-                self._binary,
-                self._path,
+            init = TakeoverInit(
                 machine_id=str(work.machine_id),
-                endpoint=self._endpoint,
+                bmaas_endpoint=self._options.endpoint,
                 ca_certificate=self._ca_certificate,
-                answer_seconds=self._answer_seconds,
-                deadline=deadline,
             )
+            takeover = take_over(connection, self._program, init, deadline)
         except ShepherdError as error:
             telemetry.info("takeover failed", machine_id=work.machine_id, notes=getattr(error, "__notes__", []))
             raise
@@ -94,7 +95,7 @@ class Initializer:
             connection.close()
         if takeover.warnings or takeover.stderr:
             telemetry.warning(
-                "the agent has something to say",
+                "agent warnings",
                 machine_id=work.machine_id,
                 warnings=takeover.warnings,
                 agent_stderr=takeover.stderr,
@@ -102,5 +103,5 @@ class Initializer:
         return AgentStarted(takeover.public_key, connection.host_key)
 
     def finish(self, session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
-        """Tag the machines: their agents are started, with these keys."""
+        """Record the facts: the agents are started, with these keys."""
         return finish_agent_start(session, done)

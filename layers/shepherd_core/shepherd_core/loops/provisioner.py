@@ -2,10 +2,10 @@
 The Provisioner: turns unused capacity at the provider into machines of the BMDB.
 
 A pass takes the provider's lock, lists both sides at the same time, lets
-``make_plan`` decide, and carries the plan out step by step. Before the provider
-is asked for a machine, an intent is written whose machine id is the token of
-the creation; so whenever a pass dies, the next one finds the intent, and with
-it either the machine that came of it or the capacity to try again on.
+``make_plan`` decide, and carries out the plan step by step. Before the provider
+is asked for a machine, an intent is recorded whose machine id is the token of
+the creation. So if a pass is killed at any point, the next one finds the intent,
+and with it either the machine that was created or the capacity to retry on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.rules.provisioning import Plan, make_plan
+from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -42,48 +42,59 @@ if TYPE_CHECKING:
     from shepherd_core.rules.provisioning import Creation, PlanLimits
 
 CREATE_SECONDS = 60.0
-"""What one creation at the provider may take."""
+"""How long one creation at the provider may take."""
 
-REMIND_SECONDS = 300.0
-"""So old may be what is on record about the limit, if nothing changes: a pass that finds it fresh writes nothing."""
+WAITING_RECORD_SECONDS = 300.0
+"""How old the record of waiting capacity may be: a pass that finds it newer and unchanged writes nothing."""
 
 REFUSALS = 3
-"""So many refused creations end a pass: it is hardly the capacity that is to blame."""
+"""This many refused creations end a pass: the capacity is probably not the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """How fast, in seconds."""
+    """How fast machines are created, in seconds."""
 
     session_seconds: float
     creation_seconds: float
-    """Between two creations at the provider, also across passes; 0: none. To take over what exists needs no time."""
+    """Between two creations at the provider, also across passes; 0: none. An existing machine needs none."""
     penalty_seconds: float
-    """For which capacity that failed is left alone."""
+    """For which failed capacity is not used."""
     boot_seconds: float | None = None
-    """For which no agent start is tried at a machine that is ``Provisioning``; None: what is usual at the provider."""
+    """For which no agent start is tried on a machine that is ``Provisioning``; None: the provider's usual boot time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a machine came to be recorded."""
+
+    metric: Metric
+    created: bool = True
+    """At the provider; else it existed already."""
+    age_seconds: float = 0.0
+    """Of its intent."""
 
 
 class Provisioner:
-    """One provider's Provisioner. As many may be started as like: one works, the others leave."""
+    """One provider's Provisioner. Any number may run at once: one works, the others end."""
 
     def __init__(
-        self, provider: Provider, connection: Connection, clock: Clock, limits: PlanLimits, pace: RateLimits
+        self, provider: Provider, connection: Connection, clock: Clock, limits: PlanLimits, rates: RateLimits
     ) -> None:
         self._provider = provider
         self._connection = connection
         self._clock = clock
         self._limits = limits
-        self._pace = pace
+        self._rates = rates
         self._counts: Counter[Metric] = Counter()
         self._refusals = 0
 
-    def plan(self, deadline: Deadline) -> Plan:
-        """Return what a pass would do now, and change nothing. Raises what ``run`` raises."""
+    def plan(self, deadline: Deadline) -> ProvisioningPlan:
+        """Return the plan of a pass now, and change nothing. Raises as ``run``."""
         name = self._provider.name
         if reason := provisioning.paused(self._connection, name):
-            telemetry.info("nothing is provisioned", reason=reason)
-            return Plan()
+            telemetry.info("provisioning paused", reason=reason)
+            return ProvisioningPlan()
         listing = self._provider.list_machines(deadline)
         return make_plan(listing, provisioning.ledger(self._connection, name), self._limits)
 
@@ -92,63 +103,63 @@ class Provisioner:
         Make one pass, until the plan is carried out or *deadline* comes near, and return the counts.
 
         Raises:
-            Discrepancy: provider and BMDB disagree in bulk; nothing was done. Counted by the caller.
+            DriftLimitExceeded: too many machines drifted; nothing was done. The caller counts it.
             ProviderError: the provider's listing failed; nothing was done.
-            SessionExpired: the session was lost; the next pass goes on.
-            BmdbError: the BMDB failed; the next pass goes on.
+            SessionExpired: the session was lost; the next pass continues.
+            BmdbError: the BMDB failed; the next pass continues.
         """
         name = self._provider.name
         session = Session.open(
-            self._connection, self._clock, f"Provisioner/{name}", runtime_info, self._pace.session_seconds
+            self._connection, self._clock, f"Provisioner/{name}", runtime_info, self._rates.session_seconds
         )
         try:
             past = provisioning.take_lock(session, name)
             if past is None:
-                telemetry.info("another Provisioner is at work")
+                telemetry.info("another Provisioner is running")
                 return {}
             if reason := provisioning.paused(self._connection, name):
-                telemetry.info("nothing is provisioned", reason=reason)
+                telemetry.info("provisioning paused", reason=reason)
                 return {}
             plan = self._read(session, deadline)
-            self._settle_differences(plan, session)
-            self._tell_waiting(plan, session, past)
+            self._apply(plan, session)
+            self._record_waiting(plan, session, past)
             self._create_machines(plan, session, deadline, past.idle_seconds)
         finally:
             session.close()
         counted = (
             Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED,
-            Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING, Metric.DRIFT_LIMIT_EXCEEDED,
+            Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING_FOR_LIMIT, Metric.DRIFT_LIMIT_EXCEEDED,
             Metric.INCOMPLETE,
         )  # fmt: skip
         return {metric: self._counts[metric] for metric in counted}
 
-    def _read(self, session: Session, deadline: Deadline) -> Plan:
+    def _read(self, session: Session, deadline: Deadline) -> ProvisioningPlan:
         """Read both sides at the same time: the provider in a thread, the BMDB here."""
         listing = session.begin(lambda: self._provider.list_machines(deadline))
         ledger = provisioning.ledger(self._connection, self._provider.name)
         try:
             return make_plan(listing(), ledger, self._limits)
         except DriftLimitExceeded as error:
-            for difference in error.differences:
-                telemetry.error("discrepancy", difference=difference)
+            for each in error.drift:
+                telemetry.error("drift limit exceeded", drift=each)
             raise
 
-    def _settle_differences(self, plan: Plan, session: Session) -> None:
+    def _apply(self, plan: ProvisioningPlan, session: Session) -> None:
         self._counts[Metric.MACHINES_TOTAL] = plan.managed
-        self._counts[Metric.DISPUTED] = len(plan.differences)
-        for difference in plan.differences:
-            telemetry.warning("set aside: provider and BMDB disagree", difference=difference)
-        session.renew()  # what follows needs a live session, and not every statement looks for itself
-        for provided in plan.depart:
+        self._counts[Metric.DISPUTED] = len(plan.drift)
+        for each in plan.drift:
+            telemetry.warning("drift: machine set aside", drift=each)
+        session.renew()  # not every statement below checks that the session has not expired
+        for provided in plan.decommissioned:
             if departures.remove(session, self._provider.name, provided.machine_id):
                 released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
-                telemetry.info("released machine is gone", **released)
+                telemetry.info("released machine removed", **released)
         for provided in plan.take_back:
             provisioning.take_back(session, provided.machine_id)
         for provided in plan.set_aside:
             provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
         for intent, machine in plan.adopt:
-            self._record(session, intent.machine_id, machine, Metric.ADOPTED, age_seconds=intent.age_seconds)
+            self._record(session, intent.machine_id, machine, _Outcome(Metric.ADOPTED, age_seconds=intent.age_seconds))
         for intent in plan.forget:
             self._forget(session, intent)
         for machine in plan.assimilate:
@@ -156,17 +167,19 @@ class Provisioner:
             if machine_id is not None:
                 self._recorded(machine_id, machine, Metric.ASSIMILATED)
 
-    def _tell_waiting(self, plan: Plan, session: Session, past: Past) -> None:
-        """Say what the limit keeps out; on record for ``shepherdctl status`` when it changes, and now and then."""
-        self._counts[Metric.WAITING] = plan.waiting
+    def _record_waiting(self, plan: ProvisioningPlan, session: Session, past: Past) -> None:
+        """Log and record what waits for the limit; ``shepherdctl status`` shows the record."""
+        self._counts[Metric.WAITING_FOR_LIMIT] = plan.waiting
         limit = self._limits.max_machines
         if plan.waiting:
-            telemetry.info("the limit of machines is reached", waiting=plan.waiting, max_machines=limit)
-        if plan.waiting != past.waiting or (plan.waiting and past.waiting_seconds > REMIND_SECONDS):
+            telemetry.info("machine limit reached", waiting=plan.waiting, max_machines=limit)
+        if plan.waiting != past.waiting or (plan.waiting and past.waiting_seconds > WAITING_RECORD_SECONDS):
             provisioning.note_waiting(session, self._provider.name, plan.waiting, limit)
 
-    def _create_machines(self, plan: Plan, session: Session, deadline: Deadline, idle_seconds: float) -> None:
-        next_at = self._clock.monotonic() - idle_seconds + self._pace.creation_seconds
+    def _create_machines(
+        self, plan: ProvisioningPlan, session: Session, deadline: Deadline, idle_seconds: float
+    ) -> None:
+        next_at = self._clock.monotonic() - idle_seconds + self._rates.creation_seconds
         for creation in plan.create:
             wait = 0.0 if creation.takes_over else max(0.0, next_at - self._clock.monotonic())
             if deadline.remaining() < wait + CREATE_SECONDS:
@@ -175,12 +188,12 @@ class Provisioner:
             if wait:
                 session.keep_alive(partial(self._clock.sleep, wait))
             if not creation.takes_over:
-                next_at = self._clock.monotonic() + self._pace.creation_seconds
+                next_at = self._clock.monotonic() + self._rates.creation_seconds
             if not self._create(session, creation, deadline):
                 return
 
     def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
-        """Create one machine; False: the provider is not well, or put on hold, so leave it at that for this pass."""
+        """Create one machine; False: the provider fails or was paused, so this pass ends."""
         capacity, intent = creation.capacity, creation.intent
         session.renew()
         if intent is None:
@@ -193,40 +206,31 @@ class Provisioner:
             machine = session.keep_alive(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
         except (CapacityTaken, ProviderRefused) as error:
             self._penalize(session, intent, error)
-            # This call created nothing; an earlier one, of which no answer came, may yet turn out to have.
+            # This call created nothing, but an earlier one whose answer was lost may have.
             if creation.intent is None or isinstance(error, CapacityTaken):
                 self._forget(session, intent)
             self._refusals += isinstance(error, ProviderRefused)
             return self._refusals < REFUSALS
         except (ProviderError, TimeLimitExceeded) as error:
-            # Perhaps it was created. The intent stays; the machine is adopted, or its creation repeated, later. A
-            # provider that asks for patience has nothing against the capacity.
+            # It may have been created. The intent stays: later the machine is adopted, or its creation repeated. A
+            # provider that asks to retry later does not object to the capacity.
             if getattr(error, "retry_after", None) is None:
                 self._penalize(session, intent, error)
             self._counts[Metric.INCOMPLETE] = 1
             return False
-        self._record(session, intent.machine_id, machine, Metric.CREATED, created=not creation.takes_over)
+        self._record(session, intent.machine_id, machine, _Outcome(Metric.CREATED, created=not creation.takes_over))
         return True
 
-    def _record(
-        self,
-        session: Session,
-        machine_id: UUID,
-        machine: Machine,
-        metric: Metric,
-        *,
-        created: bool = True,
-        age_seconds: float = 0.0,
-    ) -> None:
-        usual = self._pace.boot_seconds if self._pace.boot_seconds is not None else self._provider.boot_seconds
-        boot_seconds = max(0.0, usual - age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
+    def _record(self, session: Session, machine_id: UUID, machine: Machine, outcome: _Outcome) -> None:
+        usual = self._rates.boot_seconds if self._rates.boot_seconds is not None else self._provider.boot_seconds
+        left = max(0.0, usual - outcome.age_seconds) if machine.status is ProviderStatus.PROVISIONING else 0.0
         name = self._provider.name
-        provisioning.provide(session, name, machine_id, machine, created=created, boot_seconds=boot_seconds)
-        self._recorded(machine_id, machine, metric)
+        provisioning.provide(session, name, machine_id, machine, created=outcome.created, boot_seconds=left)
+        self._recorded(machine_id, machine, outcome.metric)
 
     def _recorded(self, machine_id: UUID, machine: Machine, metric: Metric) -> None:
         self._counts[metric] += 1
-        self._counts[Metric.MACHINES_TOTAL] += metric is Metric.CREATED  # the others were counted before
+        self._counts[Metric.MACHINES_TOTAL] += metric is Metric.CREATED  # the others are counted already
         telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
 
     def _forget(self, session: Session, intent: Intent) -> None:
@@ -237,6 +241,6 @@ class Provisioner:
         cause = f"{type(error).__name__}: {error}"
         telemetry.warning("capacity penalized", capacity_id=intent.capacity_id, cause=cause)
         if intent.capacity_id is not None:
-            seconds = self._pace.penalty_seconds
+            seconds = self._rates.penalty_seconds
             provisioning.penalize(session, self._provider.name, intent.capacity_id, seconds, cause)
             self._counts[Metric.CAPACITY_PENALIZED] += 1

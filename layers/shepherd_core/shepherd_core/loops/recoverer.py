@@ -1,22 +1,23 @@
 """
-The Recoverer: brings back machines whose agent has fallen silent, step by step, and gives up on those that stay so.
+The Recoverer: brings unhealthy machines back step by step, and quarantines those that stay unhealthy.
 
-Which step is next follows from what was tried before; ``ladder`` has the rules.
-A step is put on record before it is taken, and what became of it afterwards. If
-this dies in between, nobody knows whether it was taken: then it is not repeated,
-but the machine waited for as after any step. Just before it is taken it is
-asked once more whether the machine is still silent: one that reports again, or
-was paused, is not touched. A step that the provider certainly did not take is
-no attempt; if it fails so for several machines, the rest is not asked for.
+The next step follows from the machine's history; ``rules.remediation`` has the
+rules. A step is recorded before it is taken, and its outcome afterwards. If the
+function is killed in between, it is unknown whether the step was taken: then it
+is not repeated, and the machine is waited for as after any step. Just before a
+step the machine's health is checked once more: a machine that reports again, or
+was paused, is left alone. A step that the provider certainly did not take is
+not an attempt. If the provider fails for several machines, it is not asked for the rest.
 
-Before it claims anything it asks whether that many machines can be silent by
-themselves, or whether they are not heard through a fault of ours; ``breaker``
-has the rule. Then it holds back, and reboots nobody.
+Before claiming, the Recoverer checks whether so many machines are unhealthy
+that the fault is probably ours; ``rules.circuit_breaker`` has the rules. If so,
+it suspends recovery there and reboots no machine.
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from shepherd_core import telemetry
@@ -32,18 +33,25 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import NextStep, StepName, Timeouts
-from shepherd_core.loops.base import Admission
+from shepherd_core.domain.remediation import NextStep, StepName
+from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.rules.circuit_breaker import (
     WHOLE_PROVIDER,
     BreakerLimits,
-    by_number,
-    by_share,
+    over_number,
+    over_share,
     ssh_outages,
     total,
     where,
 )
-from shepherd_core.rules.remediation import DEFAULT, healthy_until, next_step, parse_policy, past_attempts, possible
+from shepherd_core.rules.remediation import (
+    DEFAULT_POLICY,
+    healthy_until,
+    next_step,
+    parse_policy,
+    past_attempts,
+    possible,
+)
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -64,84 +72,77 @@ if TYPE_CHECKING:
 
 
 _FAILURES = 3
-"""After so many failures of the provider, with no step taken in between, nothing more is asked of it for a while."""
+"""After this many failures of the provider in a row, it is not asked again in this invocation."""
 
 
-class Recoverer:
-    """Does not wait for the machines: the Initializer comes back when they should be up."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRules:
+    """When machines are recovered, how, and when recovery is suspended."""
+
+    timeouts: HealthTimeouts
+    backoff: Backoff
+    """How long to leave a machine alone after a failure."""
+    policy: Sequence[Step] = parse_policy(DEFAULT_POLICY)
+    limits: BreakerLimits = field(default_factory=BreakerLimits)
+    reset_after_seconds: float = 3600
+    """How long an agent must report until its machine's policy starts over."""
+
+
+class Recoverer(Loop[NextStep]):
+    """Takes one step on each unhealthy machine. It does not wait for them: the Initializer tries them again later."""
 
     process = Process.RECOVERY
 
-    def __init__(
-        self,
-        provider: Provider,
-        *,
-        silence: HealthTimeouts,
-        boot_wait_seconds: float,
-        backoff: Backoff,
-        budgets: BreakerLimits | None = None,
-        ladder: Sequence[Step] | None = None,
-        reset_after_seconds: float = 3600,
-    ) -> None:
-        """
-        Take these settings.
-
-        *boot_wait_seconds*: how long a machine takes to come up, where there is no
-        *ladder*; *budgets*: how many may be silent at once; *reset_after_seconds*:
-        how long an agent must report for its machine's ladder to begin anew.
-        """
-        self.silence = silence
-        self._judged_by = silence
-        self.backoff = backoff
-        self._outage = _Outage()
+    def __init__(self, provider: Provider, rules: RecoveryRules) -> None:
+        self.backoff = rules.backoff
         self._provider = provider
-        self._ladder = ladder or parse_policy(DEFAULT, Timeouts(settle=boot_wait_seconds))
-        self._healthy_seconds = reset_after_seconds
-        self._budgets = budgets or BreakerLimits()
-
-    @property
-    def guard(self) -> Recoverer:
-        """Return this: it interrupts machines."""
-        return self
+        self._rules = rules
+        self._timeouts = rules.timeouts
+        self._outage = _Outage()
+        self.guard = self
 
     def admit(self, session: Session) -> Admission:
-        """Hold back where too many machines are silent, and admit as many as were counted elsewhere."""
-        provider = self._provider.name
-        held, look = self._judge(session, suspension.take_snapshot(session, provider, self.silence))
-        self._judged_by = look.silence
-        if (patience := look.silence.recover_silent_seconds) > self.silence.heartbeat_timeout_seconds:
-            # Else those that are the last to report again after an outage of the BMDB would be rebooted for it.
+        """Suspend recovery where too many machines are unhealthy, and admit as many as are due elsewhere."""
+        provider, timeouts = self._provider.name, self._rules.timeouts
+        suspended, snapshot = self._evaluate(session, suspension.take_snapshot(session, provider, timeouts))
+        self._timeouts = snapshot.silence
+        if (extended := snapshot.silence.recover_silent_seconds) > timeouts.heartbeat_timeout_seconds:
+            # Else the machines that report last after an outage of the BMDB would be rebooted for it.
             telemetry.info(
-                "recovery waits longer: nobody looked for a time in which machines may not have been heard",
-                gaps=[{"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in look.silence.gaps],
-                silent_for_seconds=round(patience),
+                "heartbeat timeout extended: heartbeats may have been lost between health snapshots",
+                gaps=[
+                    {"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in snapshot.silence.gaps
+                ],
+                timeout_seconds=round(extended),
             )
-        if held or look.held:
-            for location in suspension.record(session, provider, held):
-                telemetry.info("recovery is held back no more", where=where(location))
-        for location, reason in held.items():
-            telemetry.warning("recovery is held back", where=where(location), reason=reason)
-        outages = self._ssh_outages(session, look)
-        quiet = total(look.cells.values()).quiet
+        if suspended or snapshot.held:
+            for location in suspension.record(session, provider, suspended):
+                telemetry.info("recovery resumed", where=where(location))
+        for location, reason in suspended.items():
+            telemetry.warning("recovery suspended", where=where(location), reason=reason)
+        outages = self._ssh_outages(session, snapshot)
+        unhealthy = total(snapshot.cells.values()).unhealthy
         counts = {
-            Metric.RECOVERY_SUSPENDED: len(held) + len(outages),
-            Metric.UNHEALTHY: quiet[Unhealthy.SILENT],
-            Metric.STARTUP_TIMEOUTS: quiet[Unhealthy.NEVER],
-            Metric.QUARANTINED: look.quarantined,
-            Metric.NO_ACCESS: look.no_access,
+            Metric.RECOVERY_SUSPENDED: len(suspended) + len(outages),
+            Metric.UNHEALTHY: unhealthy[Unhealthy.STOPPED_REPORTING],
+            Metric.STARTUP_TIMEOUTS: unhealthy[Unhealthy.NEVER_REPORTED],
+            Metric.QUARANTINED: snapshot.quarantined,
+            Metric.NO_ACCESS: snapshot.no_access,
         }
-        words = tuple(f"{where(location)}: {reason}" for location, reason in sorted([*held.items(), *outages.items()]))
-        limit = 0 if WHOLE_PROVIDER in held else look.claimable
-        if held and not look.idle:
-            limit += self._overridden(session, look.silence)
-        return Admission(limit, words, counts, look.silence, idle=look.idle)
+        reasons = tuple(
+            f"{where(location)}: {reason}" for location, reason in sorted([*suspended.items(), *outages.items()])
+        )
+        limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
+        if suspended and not snapshot.idle:
+            limit += self._overridden(session, snapshot.silence)
+        return Admission(limit, reasons, counts, snapshot.silence, idle=snapshot.idle)
 
-    def _overridden(self, session: Session, silence: HealthTimeouts) -> int:
-        """Return how many machines may be taken although recovery is held back where they are."""
-        taken = overrides.take(session, self._provider.name, silence)
+    def _overridden(self, session: Session, timeouts: HealthTimeouts) -> int:
+        """Return how many machines an operator's overrides admit although recovery is suspended there."""
+        taken = overrides.take(session, self._provider.name, timeouts)
         for each in taken:
             telemetry.warning(
-                "machines are recovered although recovery is held back: an operator overrides that",
+                "recovery override in use",
                 where=where(each.location),
                 owner=each.owner,
                 reason=each.reason,
@@ -151,73 +152,76 @@ class Recoverer:
             )
         return sum(each.due for each in taken)
 
-    def _ssh_outages(self, session: Session, look: suspension.HealthSnapshot) -> dict[str, str]:
-        """Put on record where SSH has an outage; there, machines that did not come back have no more done to them."""
-        outages = ssh_outages(look.ssh)
-        if outages.keys() != look.outages:
+    def _ssh_outages(self, session: Session, snapshot: suspension.HealthSnapshot) -> dict[str, str]:
+        """Record where SSH has an outage; machines there that did not come back get no further step."""
+        outages = ssh_outages(snapshot.ssh)
+        if outages.keys() != snapshot.outages:
             suspension.record_outages(session, self._provider.name, outages)
-        for location in look.outages - outages.keys():
-            telemetry.info("SSH works again", where=where(location))
+        for location in snapshot.outages - outages.keys():
+            telemetry.info("SSH outage over", where=where(location))
         for location, reason in outages.items():
-            telemetry.warning("recovery waits: SSH has an outage", where=where(location), reason=reason)
+            telemetry.warning("SSH outage: recovery waits", where=where(location), reason=reason)
         return outages
 
-    def _judge(
-        self, session: Session, look: suspension.HealthSnapshot
+    def _evaluate(
+        self, session: Session, snapshot: suspension.HealthSnapshot
     ) -> tuple[dict[str, str], suspension.HealthSnapshot]:
-        """Return where to hold back and why, and what is due elsewhere."""
-        held = by_share(look.cells, self._budgets)
-        while WHOLE_PROVIDER not in held:
-            if held:
-                look = suspension.take_snapshot(
-                    session, self._provider.name, self.silence, passed_over=held, before=look
+        """Return the locations to suspend, with their reasons, and a snapshot of what is due elsewhere."""
+        limits = self._rules.limits
+        suspended = over_share(snapshot.cells, limits)
+        while WHOLE_PROVIDER not in suspended:
+            if suspended:
+                snapshot = suspension.take_snapshot(
+                    session, self._provider.name, self._rules.timeouts, passed_over=suspended, before=snapshot
                 )
-            over = by_number(look.cells, self._budgets, held)
+            over = over_number(snapshot.cells, limits, suspended)
             if not over:
                 break
-            held = over if WHOLE_PROVIDER in over else held | over
-        return held, look
+            suspended = over if WHOLE_PROVIDER in over else suspended | over
+        return suspended, snapshot
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
-        """Say which steps are never taken; and give the provider another chance."""
+        """Log the steps that the provider cannot take, and give the provider another chance."""
         self._outage = _Outage()
-        steps = possible(self._ladder, self._provider.capabilities)
-        for rung in self._ladder[:-1]:
-            if rung.step not in steps:
-                telemetry.warning("a step of the ladder is skipped: the provider cannot take it", step=rung.step)
+        steps = possible(self._rules.policy, self._provider.capabilities)
+        for step in self._rules.policy[:-1]:
+            if step.name not in steps:
+                telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
-        """Find each machine's place on the ladder, and put on record what is going to be tried."""
-        moves: dict[Work, tuple[NextStep, datetime | None]] = {}
+        """Choose each machine's next step, and record that it will be attempted."""
+        rules, provider = self._rules, self._provider
+        decisions: dict[Work, tuple[NextStep, datetime | None]] = {}
         for work, past in remediation.past(session, works).items():
-            taken = past_attempts(past.history)
-            until = healthy_until(taken, past.started_at, past.heard_at, self._healthy_seconds)
-            move = next_step(
-                self._ladder, self._provider.capabilities, self._provider.name, [] if until else taken, past.now
+            attempts = past_attempts(past.history)
+            until = healthy_until(attempts, past.started_at, past.heard_at, rules.reset_after_seconds)
+            decision = next_step(
+                rules.policy, provider.capabilities, provider.name, [] if until else attempts, past.now
             )
-            moves[work] = move, until
-        return {work: moves[work][0] for work in remediation.attempt(session, moves)}
+            decisions[work] = decision, until
+        return {work: decisions[work][0] for work in remediation.attempt(session, decisions)}
 
     def work_on(self, attempt: Attempt) -> NextStep:
-        """Take the step that was decided. A provider that has accepted it was asked once, whatever happens here."""
-        work, move = attempt.work, attempt.decision
-        telemetry.info("recovery goes on", machine_id=work.machine_id, decision=str(move), skipped=move.skipped)
+        """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
+        work, decision = attempt.work, attempt.decision
+        name = decision.step.name
+        telemetry.info("remediation step", machine_id=work.machine_id, decision=str(decision), skipped=decision.skipped)
         try:
-            if move.concludes or move.rung.step in {StepName.RESTART_AGENT, StepName.QUARANTINE}:
+            if decision.concludes or name in {StepName.RESTART_AGENT, StepName.QUARANTINE}:
                 attempt.deadline.confirm()
             else:
-                self._ask(move.rung.step, work.provider_id, attempt.deadline)
+                self._ask(name, work.provider_id, attempt.deadline)
         except Exception:
-            if not (move.concludes or attempt.deadline.interrupted):
-                attempt.not_taken = move.rung.step
-                attempt.host_key = work.host_key  # nothing was done, so the machine is the one that we know
+            if not (decision.concludes or attempt.deadline.interrupted):
+                attempt.not_taken = name
+                attempt.host_key = work.host_key  # nothing was done, so the pinned key still holds
             raise
-        return cast("NextStep", move)
+        return cast("NextStep", decision)
 
     def _ask(self, step: StepName, provider_id: ProviderId | None, deadline: Deadline) -> None:
-        """Ask the provider to take the step, unless it fails for everybody."""
+        """Ask the provider to take the step, unless the provider has an outage."""
         if provider_id is None:
-            message = "the machine is not provided by anyone"
+            message = "the machine is not provided: it has no provider id"
             raise MachineNotFound(message)
         self._outage.check()
         deadline.check()
@@ -238,36 +242,36 @@ class Recoverer:
         self._outage.answered()
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
-        """Return the machines that report again, or are not to be recovered for another reason."""
-        return remediation.no_longer_due(session, works, self._judged_by)
+        """Return the machines that report again, or must not be recovered for another reason."""
+        return remediation.no_longer_due(session, works, self._timeouts)
 
     def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
-        """End the work on machines that are well; nothing was done to them."""
+        """End the work on machines that are no longer due; nothing was done to them."""
         return remediation.spare(session, spared)
 
     def finish(self, session: Session, done: Mapping[Work, NextStep]) -> set[UUID]:
-        """Drop the tags of the agents that are gone, so that the machines need an agent start; or give machines up."""
-        given_up = {work: move.told for work, move in done.items() if move.rung.step is StepName.QUARANTINE}
+        """Delete the facts of lost agents, so that the machines need an agent start; or quarantine machines."""
+        quarantined = {work: each.summary for work, each in done.items() if each.step.name is StepName.QUARANTINE}
         ended: set[UUID] = set()
-        if given_up:
-            ended |= remediation.quarantine(session, given_up)
-            for work, cause in given_up.items():
+        if quarantined:
+            ended |= remediation.quarantine(session, quarantined)
+            for work, cause in quarantined.items():
                 if work.machine_id in ended:
-                    telemetry.warning("machine put into quarantine", machine_id=work.machine_id, cause=cause)
-        for rung in {move.rung for work, move in done.items() if work not in given_up}:
+                    telemetry.warning("machine quarantined", machine_id=work.machine_id, cause=cause)
+        for step in {each.step for work, each in done.items() if work not in quarantined}:
             ended |= finish_recovery(
                 session,
-                [work for work, move in done.items() if move.rung == rung],
-                rung.waits.settle,
-                grace_seconds=rung.waits.grace,
-                cooldown_seconds=rung.waits.cooldown,
-                rebooted=rung.step is not StepName.RESTART_AGENT,
+                [work for work, each in done.items() if each.step == step],
+                step.timeouts.boot_wait,
+                grace_seconds=step.timeouts.grace,
+                cooldown_seconds=step.timeouts.cooldown,
+                rebooted=step.name is not StepName.RESTART_AGENT,
             )
         return ended
 
 
 class _Outage:
-    """What the provider answered in this invocation: whether it is worth asking for more. For several threads."""
+    """Counts the provider's failures in this invocation, to tell when to stop asking. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -287,14 +291,14 @@ class _Outage:
                 raise ProviderUnavailable(message)
 
     def failed(self, error: ProviderError) -> None:
-        """Take note that it failed, which is no machine's fault."""
+        """Record that the provider failed in a way that is not a machine's fault."""
         with self._lock:
             self._failures += 1
             self._cause = error
             if self._failures == _FAILURES:
-                telemetry.warning("recovery waits: the provider fails", machines=self._failures, cause=error)
+                telemetry.warning("provider outage: recovery waits", machines=self._failures, cause=error)
 
     def answered(self) -> None:
-        """Take note that it answered about a machine."""
+        """Record that the provider answered about a machine."""
         with self._lock:
             self._failures = 0

@@ -5,13 +5,13 @@ One call is one invocation: it opens a session, claims a bounded batch of due
 machines, works on them in threads, commits each result as soon as it is there
 (those that are there together, together), claims again while time allows, and
 closes the session. Only the calling thread talks to the BMDB; while it waits
-it keeps the session alive. A slow machine holds up nobody: the others' results
-are committed, and their places given to new machines, while it goes on. A
-thread that is about to interrupt a machine asks whether it still should;
-the questions come with the results, and all that are there are answered by one
-statement.
+it renews the lease of the session. A slow machine delays no other: their
+results are committed, and new machines take their places, while it goes on. A
+thread that is about to interrupt a machine asks whether it still should. Its
+question comes with the results, and one statement answers all questions that
+have come.
 
-A new loop is a class with the methods of ``loop.Loop``.
+A new loop is a subclass of ``loops.base.Loop``.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 MARGIN_SECONDS = 5.0
-"""Left at the end of an invocation for committing, closing and whoever is slow to notice its deadline."""
+"""Left at the end of an invocation for committing, closing, and threads that are slow to notice their deadline."""
 
 ADMISSION_SECONDS = 30.0
-"""So long the loop's word holds on what may be claimed."""
+"""For how long an admission holds."""
 
 _CAUSE_LENGTH = 1000
 _SUSPENDED = 1000
-"""Machines that a rehearsal looks for where recovery is held back."""
+"""Machines at most that a dry run lists where recovery is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """How much one invocation takes on."""
+    """How many machines one invocation works on at once, and for how long."""
 
     concurrency: int
     machine_seconds: float
     session_seconds: float
     history_days: int = 0
-    """Days for which history is kept; 0: for ever."""
+    """Days for which history is kept; 0: without limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result(Generic[F]):
-    """What came of the work on one machine."""
+    """The outcome of the work on one machine."""
 
     work: Work
     facts: F | None = None
@@ -84,7 +84,7 @@ class _Result(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Whether a machine is still to be interrupted; the answer is None if it is, else an error to be raised."""
+    """Asks whether a machine may still be interrupted; the answer is None if so, else the error to raise."""
 
     work: Work
     answer: SimpleQueue[ShepherdError | None] = field(default_factory=SimpleQueue)
@@ -102,8 +102,8 @@ class _Run(Generic[F]):
     counts: Counter[Metric] = field(default_factory=Counter)
     running: dict[Work, Attempt] = field(default_factory=dict)
     messages: SimpleQueue[_Result[F] | _Question] = field(default_factory=SimpleQueue)
-    over: bool = False
-    """Nobody answers questions any more."""
+    closed: bool = False
+    """Questions are not answered any more."""
     next_renewal: float = 0.0
     admission: Admission | None = None
     admitted_until: float = 0.0
@@ -111,11 +111,11 @@ class _Run(Generic[F]):
     more: bool = True
 
     def has_time(self) -> bool:
-        """Return whether there is time enough to begin with a machine."""
+        """Return whether the time is enough to begin work on a machine."""
         return self.deadline.remaining() >= self.limits.machine_seconds + MARGIN_SECONDS
 
     def prepare(self, works: Sequence[Work]) -> None:
-        """Let the loop prepare itself; if it cannot, *works*, which wait for that, are as due as they were."""
+        """Let the loop prepare; if that fails, give *works* back, so that they are due as before."""
         try:
             self.session.keep_alive(lambda: self.loop.prepare(self.deadline))
         except Exception:
@@ -123,9 +123,9 @@ class _Run(Generic[F]):
             raise
 
     def claim(self, provider: str, limit: int) -> Sequence[Work]:
-        """Claim up to *limit* machines, as far as the loop admits them, and see whether there may be more."""
-        spent = self.admission is None or self.allowed <= 0 < self.admission.limit
-        if self.admission is None or spent or self.clock.monotonic() >= self.admitted_until:
+        """Claim up to *limit* machines, as far as the loop admits them, and note whether more may be due."""
+        used_up = self.admission is None or self.allowed <= 0 < self.admission.limit
+        if self.admission is None or used_up or self.clock.monotonic() >= self.admitted_until:
             self.admission = self.loop.admit(self.session)
             self.admitted_until = self.clock.monotonic() + ADMISSION_SECONDS
             self.allowed = self.admission.limit
@@ -137,8 +137,8 @@ class _Run(Generic[F]):
             self.session,
             self.loop.process,
             provider,
-            limit,  # 0: due rows that came too early are moved all the same
-            silence=self.admission.silence,
+            limit,  # 0: the claim still reschedules rows that are not due
+            silence=self.admission.timeouts,
             known=[work.machine_id for work in self.running],
         )
         self.allowed -= len(claim.work)
@@ -147,6 +147,7 @@ class _Run(Generic[F]):
         return claim.work
 
     def begin(self, work: Work, decision: object) -> None:
+        """Start the work on a machine in a thread of its own."""
         ask = partial(self._ask, work) if self.loop.guard else None
         deadline = self.deadline.within(self.limits.machine_seconds, self.session.left, ask)
         attempt = Attempt(work, deadline, decision=decision)
@@ -156,14 +157,14 @@ class _Run(Generic[F]):
     def _work_on(self, attempt: Attempt) -> None:
         try:
             self.messages.put(_Result(attempt.work, self.loop.work_on(attempt)))
-        except Exception as error:  # noqa: BLE001 - carried to the thread that commits and logs
+        except Exception as error:  # noqa: BLE001 - handed to the thread that commits and logs
             self.messages.put(_Result(attempt.work, error=error))
 
     def _ask(self, work: Work, deadline: Deadline) -> None:
-        """Return if the machine is still to be interrupted; called by the thread that works on it."""
+        """Return if the machine may still be interrupted; called by the thread that works on it."""
         question = _Question(work)
         self.messages.put(question)
-        if self.over:
+        if self.closed:
             raise SessionExpired
         try:
             refusal = question.answer.get(timeout=deadline.left(threading.TIMEOUT_MAX))
@@ -173,7 +174,7 @@ class _Run(Generic[F]):
             raise refusal
 
     def _answer(self, questions: Sequence[_Question]) -> None:
-        """Answer them all by one statement; who was given up, or if that fails all, may not go on."""
+        """Answer all questions by one statement. Work that was given up, or all if the statement fails, is refused."""
         asked = [question.work for question in questions if question.work in self.running]
         answers: Mapping[Work, ShepherdError | None] = {}
         try:
@@ -183,26 +184,26 @@ class _Run(Generic[F]):
             for question in questions:
                 question.answer.put(answers.get(question.work, SessionExpired()))
 
-    def dismiss(self) -> None:
-        """Let nobody wait for an answer any more: the session is over."""
-        self.over = True
-        for message in self._waiting():
+    def close(self) -> None:
+        """Refuse all questions, those to come too: the session is over."""
+        self.closed = True
+        for message in self._received():
             if isinstance(message, _Question):
                 message.answer.put(SessionExpired())
 
-    def settle(self) -> bool:
-        """Wait a second at most for results, commit all that have come, and return whether any had."""
+    def commit_results(self) -> bool:
+        """Wait a second at most for results, commit those that have come, and return whether there were any."""
         if self.clock.monotonic() >= self.next_renewal:
             self.session.renew()
             self.next_renewal = self.clock.monotonic() + self.session.renew_interval
         done: dict[Work, F] = {}
         failed: dict[Work, Exception] = {}
-        collected = self._collected()
+        collected = self._collect()
         for message in collected:
             if message.work not in self.running:
-                continue  # given up before; the result comes too late
+                continue  # given up before: the result comes too late
             if message.error is None:
-                done[message.work] = message.facts  # type: ignore[assignment]  # there is no error, so there are facts
+                done[message.work] = message.facts  # type: ignore[assignment]  # without an error there are facts
             else:
                 failed[message.work] = message.error
         for work, attempt in self.running.items():
@@ -214,7 +215,7 @@ class _Run(Generic[F]):
         return bool(collected)
 
     def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
-        """Commit what did not succeed; where nothing was to be done any more, that is no failure."""
+        """Commit what did not succeed. A machine that is no longer due is not a failure."""
         spared = {work: self._spared(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)}
         if spared and (guard := self.loop.guard):
             self._count(Metric.SPARED, list(spared), guard.spare(self.session, spared))
@@ -222,28 +223,29 @@ class _Run(Generic[F]):
         if failures:
             self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
 
-    def _collected(self) -> list[_Result[F]]:
+    def _collect(self) -> list[_Result[F]]:
         """Wait for messages, answer the questions among them, and return the results."""
         wait = max(0.01, min(1.0, self.next_renewal - self.clock.monotonic()))
         try:
-            messages = [self.messages.get(timeout=wait), *self._waiting()]
+            messages = [self.messages.get(timeout=wait), *self._received()]
         except Empty:
             messages = []
         if questions := [message for message in messages if isinstance(message, _Question)]:
             self._answer(questions)
         return [message for message in messages if not isinstance(message, _Question)]
 
-    def _waiting(self) -> list[_Result[F] | _Question]:
-        waiting = []
+    def _received(self) -> list[_Result[F] | _Question]:
+        """Return the messages that are there, without waiting."""
+        received = []
         try:
             while True:
-                waiting.append(self.messages.get_nowait())
+                received.append(self.messages.get_nowait())
         except Empty:
-            return waiting
+            return received
 
     def _spared(self, work: Work, reason: NoLongerDue) -> Spared:
         attempt = self.running[work]
-        telemetry.info("work is not needed any more", machine_id=work.machine_id, reason=reason)
+        telemetry.info("work no longer needed", machine_id=work.machine_id, reason=reason)
         return Spared(str(reason), reason.recovered, attempt.not_taken, attempt.host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
@@ -253,7 +255,7 @@ class _Run(Generic[F]):
         if isinstance(error, ShepherdError):
             telemetry.warning("work failed", **facts)
         else:
-            telemetry.error("work failed for a reason that nobody thought of", exc=error, **facts)
+            telemetry.error("work failed: unexpected error", exc=error, **facts)
         attempt = self.running[work]
         fault = error.fault if isinstance(error, ShepherdError) else Fault.MACHINE
         if attempt.not_taken is not None:
@@ -266,12 +268,12 @@ class _Run(Generic[F]):
             if work.machine_id in ended:
                 self.counts[metric] += 1
             else:
-                telemetry.warning("work lost: it was no longer ours to end", machine_id=work.machine_id)
+                telemetry.warning("work lost: its session or claim is gone", machine_id=work.machine_id)
         if len(ended) < len(works):
             self.session.renew()  # raises if it is the session that was lost
 
     def cancel(self, works: Sequence[Work]) -> None:
-        """Give back what was not begun, or is still running; its deadline keeps it from having further effects."""
+        """Give back work that was not begun or still runs; its deadline keeps it from further effects."""
         if works:
             self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
 
@@ -302,15 +304,15 @@ def run(
         )
     session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
-    prepared, calm, backlog = False, False, None
+    prepared, waited, backlog = False, False, None
     try:
         while state.more or state.running:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
-            # A claim costs a round trip, whatever it brings: it is made when half of the places are free, or when
-            # nothing else was to be done for a second.
-            enough = 1 if calm else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
+            # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
+            # no result has come for a second.
+            enough = 1 if waited else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
             if state.more and state.has_time() and free >= enough:
-                calm = False
+                waited = False
                 works = state.claim(provider, free)
                 if works and not prepared:
                     state.prepare(works)
@@ -322,12 +324,12 @@ def run(
                     for work, decision in loop.decide(session, works).items():
                         state.begin(work, decision)
             elif state.running and deadline.remaining() > 0:
-                calm = not state.settle()
+                waited = not state.commit_results()
             else:
                 break
         state.cancel(list(state.running))
     finally:
-        state.dismiss()
+        state.close()
         backlog = session.close(loop.process, provider)
     if limits.history_days:
         queries.forget_history(connection, limits.history_days)
@@ -345,42 +347,42 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What an invocation would begin with."""
+    """The work that an invocation would begin with."""
 
     work: list[Work]
     suspended: list[Work]
-    """What it would take besides, at most 1,000 machines, if nothing were held back."""
+    """The work that it would begin besides if recovery were not suspended, at most 1,000 machines."""
     decisions: Mapping[Work, object]
-    """What it would do with each."""
-    recovery_suspended: tuple[str, ...]
-    """As in ``Admission``."""
+    """What it would do with each machine."""
+    reasons: tuple[str, ...]
+    """``Admission.suspended``."""
 
 
 def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits) -> DryRun:
     """
-    Return what an invocation would claim first, by claiming it and undoing that: nothing is changed.
+    Return what an invocation would claim first, and what it would claim if recovery were not suspended.
 
-    And what it would claim if recovery were not held back, where it is.
+    Claims it, and rolls that back: nothing is changed.
     """
 
-    def unit() -> DryRun:
+    def claim_and_decide() -> DryRun:
         session = Session.open(connection, clock, f"{loop.process}/{provider}", "dry run", limits.session_seconds)
         admission = loop.admit(session)
 
         def claimed(limit: int) -> Sequence[Work]:
             while True:
-                claim = bmdb_work.claim(session, loop.process, provider, limit, silence=admission.silence)
+                claim = bmdb_work.claim(session, loop.process, provider, limit, silence=admission.timeouts)
                 if claim.work or not claim.examined:
                     return claim.work
 
         work = list(claimed(min(limits.concurrency, admission.limit)))
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
-        if admission.recovery_suspended:
+        if admission.suspended:
             suspension.disregard(session, provider)
             while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
                 suspended += more
                 decisions |= loop.decide(session, more)
-        return DryRun(work, suspended, decisions, admission.recovery_suspended)
+        return DryRun(work, suspended, decisions, admission.suspended)
 
-    return connection.rehearse(unit)
+    return connection.rehearse(claim_and_decide)

@@ -1,8 +1,8 @@
 """
-The Updater: keeps what the BMDB says of machines what their provider says.
+The Updater: updates the BMDB's records of machines from their provider's listing.
 
-In passing it sees to it that the due index says what the facts say, a stretch of
-machines at a time. It should never find anything.
+Each pass also checks a part of the due index against the facts, and repairs
+rows that contradict them. There should never be any.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def changes(listing: Sequence[Machine], known: Sequence[provider_facts.Known]) -> list[provider_facts.Change]:
     """
-    Return where *known* machines, all or some, are not on record as in the provider's complete *listing*.
+    Return the changes that make the records of *known* machines, all or some, match the complete *listing*.
 
     Raises:
         ListingInvalid: the listing contradicts itself.
@@ -42,7 +42,7 @@ def changes(listing: Sequence[Machine], known: Sequence[provider_facts.Known]) -
 def _now(known: provider_facts.Known, machine: Machine | None) -> provider_facts.Facts:
     if machine is not None:
         return provider_facts.Facts.of(machine)
-    # The Provisioner must go on knowing that one failed for good when it is gone: then it does not miss it.
+    # A permanent failure stays on record when the machine is gone, so that the Provisioner does not count it as drift.
     if known.age_seconds <= YOUNG_SECONDS or known.facts.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT:
         return known.facts
     return replace(known.facts, status=ProviderStatus.MISSING)
@@ -51,9 +51,9 @@ def _now(known: provider_facts.Known, machine: Machine | None) -> provider_facts
 @dataclass(frozen=True, slots=True)
 class Updater:
     """
-    One provider's Updater. As many may be started as like: one works, the others leave.
+    One provider's Updater. Any number may run at once: one works, the others end.
 
-    Settled machines are compared after *update_seconds*, the others in every pass. A pass asks the provider for one
+    Steady machines are compared after *update_seconds*, the others in every pass. A pass asks the provider for one
     listing, whatever the number of machines, and for none if there is nothing to compare.
     """
 
@@ -64,7 +64,7 @@ class Updater:
     update_seconds: float
 
     def plan(self, deadline: Deadline) -> dict[str, object]:
-        """Return the ``changes`` and ``repairs`` that a pass would make; raises what ``run`` raises."""
+        """Return the ``changes`` and ``repairs`` that a pass would make. Raises as ``run``."""
         wrong = due.disagreements(self.connection, self.provider.name)
         repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
         outlook = provider_facts.look(self.connection, self.provider.name, self.update_seconds)
@@ -76,11 +76,11 @@ class Updater:
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
-        Make one pass and return the counts; only that of repairs if it was not to be made, which the log explains.
+        Make one pass and return the counts. If the pass is skipped, only repairs are counted; the log has the reason.
 
         Raises:
             ProviderError: the listing failed; nothing was done.
-            SessionExpired, BmdbError: the next pass goes on with what was not written.
+            SessionExpired, BmdbError: the next pass continues with the changes that were not written.
         """
         name = self.provider.name
         session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)
@@ -92,7 +92,7 @@ class Updater:
             if not outlook.wanted:
                 return counts
             if outlook.paused or outlook.held or not provider_facts.begin(session, name, outlook.holder):
-                telemetry.info("nothing is updated", reason=outlook.paused or "another Updater is at work")
+                telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
                 return {**repaired}
             known = provider_facts.known(self.connection, name, everything=outlook.due)
             found = changes(session.keep_alive(lambda: self.provider.list_machines(deadline)), known)
@@ -111,5 +111,5 @@ class Updater:
     def _repair(self) -> int:
         wrong = due.repair(self.connection, self.provider.name)
         for machine_id, what in wrong.items():
-            telemetry.error("a due row disagreed with the facts, and was mended", machine_id=machine_id, wrong=what)
+            telemetry.error("due row repaired: it contradicted the facts", machine_id=machine_id, wrong=what)
         return len(wrong)

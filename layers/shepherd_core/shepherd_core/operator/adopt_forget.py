@@ -1,9 +1,9 @@
 """
-What can be done about a machine on which the sides disagree: adopt it, or forget it. ``releases`` has the rest.
+The operator actions adopt and forget, which repair drift; ``operator.release`` has the others.
 
-Whether that may be is decided by ``judge``, a pure function of two looks; a dry
-run stops there. ``do`` does it for one machine, in a session that holds the
-provider's lock. Each may run twice.
+``evaluate``, a pure function of two comparisons, decides which machines may be
+repaired; a dry run stops there. ``apply`` repairs one machine, in a session
+that holds the provider's lock. Each may run twice.
 """
 
 from __future__ import annotations
@@ -25,74 +25,75 @@ if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
     from shepherd_core.rules.drift import Comparison, Drift
 
-_RECENT = "nothing is missing there: the provider may not list it yet"
+_RECENT = "it is not missing yet: the provider may list it later"
 
 
 class Result(StrEnum):
-    """What becomes of a machine that was named."""
+    """The result of an action for one machine."""
 
     READY = "ready"
-    """It may be done."""
+    """The action is allowed."""
     BEGUN = "begun"
-    """The provider accepted it, and shows no effect yet."""
+    """The provider accepted the action; its listing shows no effect yet."""
     DONE = "done"
-    """It is so, by now or since before."""
+    """The action is complete, now or since before."""
     REFUSED = "refused"
-    """It may not be done, or failed."""
+    """The action is not allowed, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of one machine."""
+    """The outcome of an action for one machine."""
 
     result: Result
-    words: str
+    text: str
+    """Why; human-readable."""
     provider_id: ProviderId | None = None
     machine_id: UUID | None = None
 
-    def now(self, result: Result, words: str) -> Outcome:
-        """Return what has become of it since."""
-        return replace(self, result=result, words=words)
+    def with_result(self, result: Result, text: str) -> Outcome:
+        """Return the same machine's outcome with another result."""
+        return replace(self, result=result, text=text)
 
     @property
-    def told(self) -> dict[str, object]:
-        """Return it for people and programs."""
+    def record(self) -> dict[str, object]:
+        """The outcome as a record for logs and JSON output."""
         return {
             "provider_id": self.provider_id,
             "machine_id": self.machine_id,
             "result": self.result,
-            "words": self.words,
+            "text": self.text,
         }
 
 
 class OperatorAction(Protocol):
-    """One thing that is to be done about some machines."""
+    """One action of an operator on some machines."""
 
-    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
-        """Return for each machine, in the order in which they were named, whether it may be done."""
+    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
+        """Return for each machine, in the order of the command, whether the action is allowed."""
 
-    def do(
-        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    def apply(
+        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
     ) -> Outcome:
         """
-        Do it for a machine that is ready by the *look* taken just now.
+        Apply the action to a machine that is ready by the *comparison* made just now.
 
         Raises:
-            WorkConflict, ProviderError, TimeLimitExceeded: it was not done, or not certainly; ask again.
-            SessionExpired, BmdbError: likewise, and nothing more can be done in this session.
+            WorkConflict, ProviderError, TimeLimitExceeded: it was not applied, or that is unknown; run it again.
+            SessionExpired, BmdbError: likewise, and the session cannot be used any more.
         """
 
-    def finish(self, session: Session, provider: Provider, verdict: Outcome, look: Comparison) -> Outcome:
-        """Bring to its end what was begun, if a later *look* shows the effect."""
+    def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
+        """Complete an action that was begun, if a later *comparison* shows its effect."""
 
 
 class OnePhase:
-    """What ends with ``do``."""
+    """An action that is complete after ``apply``."""
 
-    def finish(self, session: Session, provider: Provider, verdict: Outcome, look: Comparison) -> Outcome:
+    def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
         """See ``OperatorAction``."""
-        del session, provider, look
-        return verdict
+        del session, provider, comparison
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,96 +105,100 @@ class Adopt(OnePhase):
     max_machines: int
     """0: no limit."""
 
-    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
+    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``OperatorAction``."""
         managed = len(second.ledger.provided) + len(second.ledger.intents)
         known = {provided.provider_id: provided.machine_id for provided in second.ledger.provided}
         begun = {intent.machine_id for intent in second.ledger.intents}
-        verdicts: list[Outcome] = []
+        outcomes: list[Outcome] = []
         for name in self.provider_ids:
-            then, now = first.differences.get(name), second.differences.get(name)
+            then, now = first.drift.get(name), second.drift.get(name)
             if name in known:
-                verdicts.append(Outcome(Result.DONE, "is in the BMDB", name, known[name]))
+                outcomes.append(Outcome(Result.DONE, "is in the BMDB", name, known[name]))
                 continue
             if now is None or now != then:
-                words = _disagreement(then, now) if then or now else "it is no difference"
-                verdicts.append(Outcome(Result.REFUSED, words, name))
+                text = _disagreement(then, now) if then or now else "it has not drifted"
+                outcomes.append(Outcome(Result.REFUSED, text, name))
                 continue
-            # Of several with one token, the first is the creation that was begun, which counts already.
+            # Of several machines with one token, the first is the interrupted creation, which is counted already.
             token = second.used[name].token
             intended = token if token in begun else None
             if now.kind is not self.kind:
-                words = f"it is {now.kind}, and {self.kind} machines were to be adopted: {now.words}"
-                verdicts.append(Outcome(Result.REFUSED, words, name))
+                text = f"it is {now.kind}, and {self.kind} machines were to be adopted: {now.text}"
+                outcomes.append(Outcome(Result.REFUSED, text, name))
             elif intended is None and self.max_machines and managed >= self.max_machines:
-                verdicts.append(Outcome(Result.REFUSED, f"{managed} machines are managed, which is the limit", name))
+                outcomes.append(Outcome(Result.REFUSED, f"{managed} machines are managed, which is the limit", name))
             else:
                 managed += intended is None
                 begun -= {token}
-                verdicts.append(Outcome(Result.READY, now.words, name, intended))
-        return verdicts
+                outcomes.append(Outcome(Result.READY, now.text, name, intended))
+        return outcomes
 
-    def do(
-        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    def apply(
+        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
     ) -> Outcome:
         """See ``OperatorAction``."""
         del deadline
-        machine = look.used[verdict.provider_id or ProviderId("")]
-        machine_id = provisioning.take_in(session, provider.name, machine, verdict.machine_id, heed_pauses=False)
-        return replace(verdict, result=Result.DONE, words="adopted", machine_id=machine_id)
+        machine = comparison.used[outcome.provider_id or ProviderId("")]
+        machine_id = provisioning.take_in(session, provider.name, machine, outcome.machine_id, heed_pauses=False)
+        return replace(outcome, result=Result.DONE, text="adopted", machine_id=machine_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Forget(OnePhase):
-    """Take machines out of the BMDB's care that the provider has no more."""
+    """Remove machines from the BMDB that the provider does not have any more."""
 
     machine_ids: tuple[UUID, ...]
     order: Order
 
-    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
+    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``OperatorAction``."""
-        return [self._judge(machine_id, first, second) for machine_id in self.machine_ids]
+        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
 
-    def _judge(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
         provided = second.machine(machine_id)
         if provided is None:
-            return absent(machine_id, second)
+            return not_managed(machine_id, second)
         name = provided.provider_id
-        verdict = Outcome(Result.REFUSED, "", name, machine_id)
-        then, now = first.differences.get(name), second.differences.get(name)
+        outcome = Outcome(Result.REFUSED, "", name, machine_id)
+        then, now = first.drift.get(name), second.drift.get(name)
         if first.has(name) or second.has(name):
-            return verdict.now(Result.REFUSED, "the provider has it in use; release gives it back")
+            return outcome.with_result(Result.REFUSED, "the provider has it in use; release gives it back")
         if then != now or now is None:
-            return verdict.now(Result.REFUSED, _disagreement(then, now) if then or now else _RECENT)
+            return outcome.with_result(Result.REFUSED, _disagreement(then, now) if then or now else _RECENT)
         ready = now.kind in (DriftKind.VANISHED, DriftKind.STRANDED) and not alive(provided)
-        return verdict.now(Result.READY if ready else Result.REFUSED, now.words)
+        return outcome.with_result(Result.READY if ready else Result.REFUSED, now.text)
 
-    def do(
-        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    def apply(
+        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
     ) -> Outcome:
         """See ``OperatorAction``."""
-        del look, deadline
-        departures.forget(session, provider.name, machine_id_of(verdict), self.order)
-        return verdict.now(Result.DONE, "forgotten")
+        del comparison, deadline
+        departures.forget(session, provider.name, machine_id_of(outcome), self.order)
+        return outcome.with_result(Result.DONE, "forgotten")
 
 
 def _disagreement(first: Drift | None, second: Drift | None) -> str:
-    then, now = (each.kind.value if each else "no difference" for each in (first, second))
-    return f"the two looks do not agree: {then}, then {now}"
+    then, now = (each.kind.value if each else "no drift" for each in (first, second))
+    return f"the two comparisons do not agree: {then}, then {now}"
 
 
-def absent(machine_id: UUID, look: Comparison, *, gone: Result = Result.DONE) -> Outcome:
-    """Return what is to be said of a machine that is none of the provider's, where *gone* is for one that left."""
-    for departed in look.ledger.departed:
-        if departed.machine_id == machine_id:
-            words = "released" if departed.released else "forgotten"
-            return Outcome(gone, words, departed.provider_id, machine_id)
-    begun = any(intent.machine_id == machine_id for intent in look.ledger.intents)
-    words = "its creation is under way; the Provisioner ends it" if begun else "it is none of this provider's machines"
-    return Outcome(Result.REFUSED, words, None, machine_id)
+def not_managed(machine_id: UUID, comparison: Comparison, *, gone: Result = Result.DONE) -> Outcome:
+    """Return the outcome for a machine without a record; *gone* is the result if the machine was removed."""
+    for tombstone in comparison.ledger.tombstones:
+        if tombstone.machine_id == machine_id:
+            text = "released" if tombstone.released else "forgotten"
+            return Outcome(gone, text, tombstone.provider_id, machine_id)
+    begun = any(intent.machine_id == machine_id for intent in comparison.ledger.intents)
+    text = (
+        "its creation is in progress; the Provisioner completes it"
+        if begun
+        else "it is none of this provider's machines"
+    )
+    return Outcome(Result.REFUSED, text, None, machine_id)
 
 
-def machine_id_of(verdict: Outcome) -> UUID:
-    """Return the machine of a verdict about one that is in the BMDB."""
-    assert verdict.machine_id is not None
-    return verdict.machine_id
+def machine_id_of(outcome: Outcome) -> UUID:
+    """Return the machine id of an outcome for a machine that is in the BMDB."""
+    assert outcome.machine_id is not None
+    return outcome.machine_id

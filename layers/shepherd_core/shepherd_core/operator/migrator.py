@@ -1,9 +1,9 @@
 """
-The BMDB's part in a deployment: a CloudFormation custom resource that stands for the schema.
+The migrator: a CloudFormation custom resource that stands for the BMDB's schema.
 
-CloudFormation sends a request and waits, an hour if need be, for an answer at
-the URL that the request names. So every request is answered, within the time of
-the invocation, whatever happens. Whoever knows the URL may answer: it appears in
+CloudFormation sends a request and waits up to an hour for an answer at the URL
+in the request. So every request is answered within the time of the invocation,
+whatever happens. The URL is a secret, since it allows answering: it appears in
 no message and no log.
 """
 
@@ -37,12 +37,12 @@ ANSWER_SECONDS = 30.0
 """Kept of an invocation's time for the answer."""
 
 RESOURCE_ID = "bmdb-schema"
-"""The same for ever: with another one CloudFormation would have the resource replaced and the old one deleted."""
+"""Must never change: CloudFormation would replace the resource and delete the old one."""
 
 _VERSION = "SchemaVersion"
 _ATTEMPTS = 3
 _FIRST_PAUSE_SECONDS = 1.0
-_ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two signs of life
+_ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two bytes
 _REASON_CHARACTERS = 700  # CloudFormation takes 4,096 bytes in all
 _OK = 200
 
@@ -51,15 +51,15 @@ def handle(
     event: Mapping[str, object], connect: Callable[[], Connection], clock: Clock, seconds: float
 ) -> dict[str, object]:
     """
-    Do what *event* asks of the BMDB's schema, answer it if it names a ``ResponseURL``, and return the answer.
+    Carry out *event* on the BMDB's schema, answer it if it has a ``ResponseURL``, and return the answer.
 
     Create and Update apply the migrations that are missing. Delete, and an
-    Update to an older ``SchemaVersion``, which is what a rollback sends, succeed
-    and touch nothing. May run twice and beside itself. *seconds* are left in all.
+    Update to an older ``SchemaVersion``, which a rollback sends, succeed and
+    change nothing. May run twice and concurrently. *seconds* are left in all.
 
     Raises:
-        AnswerUndelivered: CloudFormation did not take the answer.
-        ShepherdError: nobody waits for an answer, so this is the failure itself.
+        AnswerUndelivered: CloudFormation did not accept the answer.
+        ShepherdError: the event failed and has no ``ResponseURL`` to answer to.
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
     if "ResponseURL" not in event:
@@ -67,8 +67,8 @@ def handle(
     answer: dict[str, object]
     try:
         answer = {"Status": "SUCCESS", "Data": _carry_out(event, connect, deadline)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, CloudFormation waits for an answer
-        telemetry.error("the deployment fails", exc=error)
+    except Exception as error:  # noqa: BLE001 - CloudFormation waits for an answer in any case
+        telemetry.error("deployment failed", exc=error)
         answer = {"Status": "FAILED", "Reason": _reason(error)}
     answer["PhysicalResourceId"] = RESOURCE_ID
     answer |= {name: event.get(name) for name in ("StackId", "RequestId", "LogicalResourceId")}
@@ -79,14 +79,14 @@ def handle(
 def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], deadline: Deadline) -> dict[str, object]:
     kind = event.get("RequestType")
     if kind not in ("Create", "Update", "Delete"):
-        raise EventInvalid(f"RequestType is {kind!r}; Create, Update or Delete was wanted")
+        raise EventInvalid(f"RequestType is {kind!r}; it must be Create, Update or Delete")
     if kind == "Delete":
-        telemetry.info("the schema stays, and everything in the BMDB")
+        telemetry.info("schema kept: deleting the stack does not delete data")
         return {}
     wanted, before = _wanted(event), _wanted(event, "OldResourceProperties")
     if kind == "Update" and wanted is not None and before is not None and wanted < before:
         telemetry.warning(
-            "a rollback leaves the schema as it is: the loops stand still until code for it is deployed",
+            "schema kept at rollback: the loops stop until code for this schema is deployed",
             schema_version=before,
             wanted=wanted,
         )
@@ -94,7 +94,7 @@ def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], d
     latest = migrations()[-1].version
     if wanted not in (None, latest):
         message = (
-            f"the template wants schema version {wanted}, the code deployed with it has version {latest}: "
+            f"the template has schema version {wanted}, but the code deployed with it has version {latest}: "
             "build both from the same source"
         )
         raise SchemaMismatch(message)
@@ -102,13 +102,13 @@ def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], d
 
 
 def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties") -> int | None:
-    """Return the schema version that the *properties* of the resource name, if they do; CloudFormation sends texts."""
+    """Return the schema version in the *properties* of the resource, if any. CloudFormation sends it as text."""
     found = event.get(properties)
     value = found.get(_VERSION) if isinstance(found, dict) else None
     if value is None:
         return None
     if not str(value).isdecimal():
-        raise EventInvalid(f"{properties}.{_VERSION} is {value!r}; a whole number was wanted")
+        raise EventInvalid(f"{properties}.{_VERSION} is {value!r}; it must be a whole number")
     return int(str(value))
 
 
@@ -118,12 +118,12 @@ def _migrate(connection: Connection, deadline: Deadline) -> dict[str, object]:
         version = schema_version(connection)
     finally:
         connection.close()
-    telemetry.info("the schema is up to date", schema_version=version, applied=[each.name for each in applied])
+    telemetry.info("schema up to date", schema_version=version, applied=[each.name for each in applied])
     return {_VERSION: version}
 
 
 def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
-    """Return what *call* returns, in a thread of its own; at the deadline it is abandoned, and commits no more."""
+    """Return the result of *call*, run in a thread. At the deadline it is abandoned, and can commit no more."""
     outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
     def target() -> None:
@@ -136,7 +136,7 @@ def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
     try:
         result, error = outcome.get(timeout=max(0.0, deadline.remaining()))
     except Empty:
-        message = "the migrations did not end in the time of this function; what was not whole then is undone"
+        message = "the migrations did not end within the time of this function; unfinished ones are rolled back"
         raise TimeLimitExceeded(message) from None
     if error is not None:
         raise error
@@ -145,7 +145,7 @@ def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
 
 def _reason(error: Exception) -> str:
     # The text of an error that is not ours may hold anything.
-    text = f": {error}" if isinstance(error, ShepherdError) else ", which nobody thought of; the log has more"
+    text = f": {error}" if isinstance(error, ShepherdError) else ": unexpected; see the log"
     reason = f"{type(error).__name__}{text}"
     return reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
 
@@ -166,5 +166,5 @@ def _deliver(url: str, answer: bytes, clock: Clock) -> None:
             if status == _OK:
                 return
             outcome = f"status {status}"
-        telemetry.warning("CloudFormation did not take the answer", outcome=outcome)
-    raise AnswerUndelivered(f"CloudFormation did not take the answer in {_ATTEMPTS} attempts: {outcome}")
+        telemetry.warning("CloudFormation did not accept the answer", outcome=outcome)
+    raise AnswerUndelivered(f"CloudFormation did not accept the answer in {_ATTEMPTS} attempts: {outcome}")

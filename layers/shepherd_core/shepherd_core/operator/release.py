@@ -1,9 +1,10 @@
 """
-Giving machines back to their provider, and keeping them after all.
+The operator actions release and cancel release.
 
-A release is on record before the provider is asked, and the machine is on hold
-from then on. When the provider accepted, and has it no more, it is taken out of
-the BMDB: here if that is at once, else by the Provisioner. Until then it counts.
+A release is recorded before the provider is asked, and the machine is paused
+from then on. When the provider has accepted and does not have the machine any
+more, it is removed from the BMDB: here if that is at once, else by the
+Provisioner. Until then it counts as a machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.bmdb.listings import departures
 from shepherd_core.domain.errors import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.operator.adopt_forget import OnePhase, Outcome, Result, absent, machine_id_of
+from shepherd_core.operator.adopt_forget import OnePhase, Outcome, Result, machine_id_of, not_managed
 from shepherd_core.rules.drift import YOUNG_SECONDS, alive
 
 if TYPE_CHECKING:
@@ -27,94 +28,98 @@ if TYPE_CHECKING:
     from shepherd_core.rules.drift import Comparison
 
 RELEASE_SECONDS = 60.0
-"""What one release at the provider may take."""
+"""How long one release at the provider may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give machines back to the provider; what is on them is lost."""
+    """Return machines to the provider; everything on them is lost."""
 
     machine_ids: tuple[UUID, ...]
     order: Order
 
-    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
-        """See ``Remedy``."""
-        return [self._judge(machine_id, first, second) for machine_id in self.machine_ids]
+    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
+        """See ``OperatorAction``."""
+        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
 
-    def _judge(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
         provided = second.machine(machine_id)
         if provided is None:
-            return absent(machine_id, second)
+            return not_managed(machine_id, second)
         name = provided.provider_id
-        verdict = Outcome(Result.REFUSED, "", name, machine_id)
+        outcome = Outcome(Result.REFUSED, "", name, machine_id)
         if provided.released_seconds is not None and not second.has(name):
-            return verdict.now(Result.BEGUN, "released")
+            return outcome.with_result(Result.BEGUN, "released")
         if first.machine(machine_id) is None or first.has(name) != second.has(name):
-            return verdict.now(Result.REFUSED, "the two looks do not agree whether the provider has it in use")
+            return outcome.with_result(
+                Result.REFUSED, "the two comparisons do not agree whether the provider has it in use"
+            )
         if not second.has(name) and provided.asked_seconds is None:
-            return verdict.now(Result.REFUSED, "the provider does not have it in use; see forget")
+            return outcome.with_result(Result.REFUSED, "the provider does not have it in use; forget removes it")
         if alive(provided) and not self.order.despite_heartbeat:
-            words = f"its agent reported {provided.heartbeat_seconds:.0f} s ago"
-            return verdict.now(Result.REFUSED, words)
-        return verdict.now(Result.READY, "will be given back")
+            text = f"its agent reported {provided.heartbeat_seconds:.0f} s ago"
+            return outcome.with_result(Result.REFUSED, text)
+        return outcome.with_result(Result.READY, "will be released")
 
-    def do(
-        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    def apply(
+        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
     ) -> Outcome:
-        """See ``Remedy``. The record comes first, so that whoever finds the machine gone finds why."""
-        del look
-        machine_id, name = machine_id_of(verdict), verdict.provider_id or ProviderId("")
+        """See ``OperatorAction``. The record comes first, so that the reason is on record when the machine is gone."""
+        del comparison
+        machine_id, name = machine_id_of(outcome), outcome.provider_id or ProviderId("")
         new = departures.ask_release(session, provider.name, machine_id, self.order)
         limit = deadline.within(RELEASE_SECONDS, session.left)
         try:
             limit.check()
             session.keep_alive(lambda: provider.release(name, limit))
         except (ProviderRefused, NotSupported):
-            # This call did nothing; an earlier one, of which no answer came, may have.
+            # This call did nothing, but an earlier one whose answer was lost may have.
             if new:
                 departures.withdraw(session, provider.name, machine_id)
             raise
         departures.accept(session, machine_id)
-        return verdict.now(Result.BEGUN, "accepted; until the provider lists it no more it counts as a machine")
+        return outcome.with_result(
+            Result.BEGUN, "accepted; it counts as a machine until the provider does not list it any more"
+        )
 
-    def finish(self, session: Session, provider: Provider, verdict: Outcome, look: Comparison) -> Outcome:
-        """See ``Remedy``. What is still listed here is left to the Provisioner."""
-        if verdict.result is not Result.BEGUN or verdict.provider_id is None or look.has(verdict.provider_id):
-            return verdict
-        removed = departures.remove(session, provider.name, machine_id_of(verdict))
-        return verdict.now(Result.DONE, "released") if removed else verdict
+    def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
+        """See ``OperatorAction``. The Provisioner completes releases of machines that are still listed."""
+        if outcome.result is not Result.BEGUN or outcome.provider_id is None or comparison.has(outcome.provider_id):
+            return outcome
+        removed = departures.remove(session, provider.name, machine_id_of(outcome))
+        return outcome.with_result(Result.DONE, "released") if removed else outcome
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRelease(OnePhase):
-    """Keep machines after all whose release was asked for and did not happen."""
+    """Cancel the release of machines whose release was requested and did not happen."""
 
     machine_ids: tuple[UUID, ...]
 
-    def judge(self, first: Comparison, second: Comparison) -> list[Outcome]:
-        """See ``Remedy``."""
-        return [self._judge(machine_id, first, second) for machine_id in self.machine_ids]
+    def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
+        """See ``OperatorAction``."""
+        return [self._evaluate(machine_id, first, second) for machine_id in self.machine_ids]
 
-    def _judge(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
+    def _evaluate(self, machine_id: UUID, first: Comparison, second: Comparison) -> Outcome:
         provided = second.machine(machine_id)
         if provided is None:
-            return absent(machine_id, second, gone=Result.REFUSED)
-        verdict = Outcome(Result.REFUSED, "", provided.provider_id, machine_id)
+            return not_managed(machine_id, second, gone=Result.REFUSED)
+        outcome = Outcome(Result.REFUSED, "", provided.provider_id, machine_id)
         if provided.asked_seconds is None:
-            return verdict.now(Result.DONE, "is not to be released")
+            return outcome.with_result(Result.DONE, "its release is not requested")
         if provided.released_seconds is not None:
-            return verdict.now(Result.REFUSED, "the provider accepted its release")
+            return outcome.with_result(Result.REFUSED, "the provider accepted its release")
         if not (first.has(provided.provider_id) and second.has(provided.provider_id)):
-            return verdict.now(Result.REFUSED, "the provider does not have it in use")
+            return outcome.with_result(Result.REFUSED, "the provider does not have it in use")
         if provided.asked_seconds <= YOUNG_SECONDS:
-            words = f"its release was asked for {provided.asked_seconds:.0f} s ago and may yet show an effect"
-            return verdict.now(Result.REFUSED, words)
-        return verdict.now(Result.READY, "will be kept")
+            text = f"its release was requested {provided.asked_seconds:.0f} s ago and may still take effect"
+            return outcome.with_result(Result.REFUSED, text)
+        return outcome.with_result(Result.READY, "will be kept")
 
-    def do(
-        self, session: Session, provider: Provider, verdict: Outcome, look: Comparison, deadline: Deadline
+    def apply(
+        self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison, deadline: Deadline
     ) -> Outcome:
-        """See ``Remedy``."""
-        del look, deadline
-        departures.withdraw(session, provider.name, machine_id_of(verdict))
-        return verdict.now(Result.DONE, "kept")
+        """See ``OperatorAction``."""
+        del comparison, deadline
+        departures.withdraw(session, provider.name, machine_id_of(outcome))
+        return outcome.with_result(Result.DONE, "kept")

@@ -1,10 +1,10 @@
 """
-The way out of a disagreement: what an operator has done about single machines.
+Two-phase drift repair: an operator's actions on single machines.
 
-Two complete looks at both sides must agree before anything is done. The second
-is taken right before, with the provider's lock in hand: no Provisioner and no
-other operator is at work meanwhile. Everything may be interrupted anywhere and
-asked for again; what was done by then is found done.
+Two complete comparisons of provider and BMDB must agree before anything is
+done. The second is made just before, while holding the provider's lock, so that
+no Provisioner and no other operator works meanwhile. A command may be
+interrupted at any point and run again; it then finds the earlier actions done.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from shepherd_core.operator.adopt_forget import OperatorAction, Outcome
 
 LOCK_SECONDS = 120.0
-"""For which a Provisioner that is at work, or another operator, is waited for."""
+"""How long to wait for a Provisioner or another operator that holds the lock."""
 
-LOOK_SECONDS = 2.0
-"""Between two looks whether that one is done."""
+RETRY_SECONDS = 2.0
+"""Between two attempts to take the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class TwoPhase:
-    """What is done about one provider's machines on an operator's behalf."""
+    """Carries out operator actions on one provider's machines."""
 
     provider: Provider
     connection: Connection
@@ -47,58 +47,60 @@ class TwoPhase:
     """As the Provisioner's; 0: no limit."""
     session_seconds: float
     interval_seconds: float
-    """Between two looks at least."""
+    """Between the two comparisons, at least."""
 
-    def look(self, deadline: Deadline) -> Comparison:
+    def compare(self, deadline: Deadline) -> Comparison:
         """
-        Return what both sides say now, and change nothing.
+        Compare both sides now, and change nothing.
 
         Raises:
             ProviderError: the listing failed.
-            BmdbError: the BMDB did.
+            BmdbError: the BMDB failed.
         """
         listing = self.provider.list_machines(deadline)
         return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
 
-    def look_again(self, first: Comparison, deadline: Deadline) -> Comparison:
-        """Return the same once more, when the interval is over. Raises what ``look`` raises."""
+    def compare_again(self, first: Comparison, deadline: Deadline) -> Comparison:
+        """Compare once more when the interval is over. Raises as ``compare``."""
         self._wait(first)
-        return self.look(deadline)
+        return self.compare(deadline)
 
     def carry_out(
-        self, remedy: OperatorAction, first: Comparison, deadline: Deadline, runtime_info: str
+        self, action: OperatorAction, first: Comparison, deadline: Deadline, runtime_info: str
     ) -> list[Outcome]:
         """
-        Look again, do what both looks allow, and return what became of each machine. May run twice.
+        Compare again, apply what both comparisons allow, and return the outcome for each machine. May run twice.
 
         Raises:
-            WorkConflict: somebody else is at work with this provider's machines; nothing was done.
+            WorkConflict: a Provisioner or another operator holds the provider's lock; nothing was done.
             ProviderError: the listing failed; nothing was done.
-            SessionExpired, BmdbError: ask again; what was done by then is found done.
+            SessionExpired, BmdbError: run it again; it finds the earlier actions done.
         """
         self._wait(first)
         with self._alone(deadline, runtime_info) as session:
-            second = self._look_in(session, deadline)
-            verdicts = [self._do(remedy, session, verdict, second, deadline) for verdict in remedy.judge(first, second)]
-            if any(verdict.result is Result.BEGUN for verdict in verdicts):
-                last = self._look_in(session, deadline)
-                verdicts = [remedy.finish(session, self.provider, verdict, last) for verdict in verdicts]
-            return verdicts
+            second = self._compare_in(session, deadline)
+            outcomes = [
+                self._apply(action, session, outcome, second, deadline) for outcome in action.evaluate(first, second)
+            ]
+            if any(outcome.result is Result.BEGUN for outcome in outcomes):
+                last = self._compare_in(session, deadline)
+                outcomes = [action.finish(session, self.provider, outcome, last) for outcome in outcomes]
+            return outcomes
 
-    def _do(
-        self, remedy: OperatorAction, session: Session, verdict: Outcome, look: Comparison, deadline: Deadline
+    def _apply(
+        self, action: OperatorAction, session: Session, outcome: Outcome, comparison: Comparison, deadline: Deadline
     ) -> Outcome:
-        if verdict.result is not Result.READY:
-            return verdict
+        if outcome.result is not Result.READY:
+            return outcome
         session.renew()
         try:
-            done = remedy.do(session, self.provider, verdict, look, deadline)
+            done = action.apply(session, self.provider, outcome, comparison, deadline)
         except (ProviderError, WorkConflict, TimeLimitExceeded) as error:
-            return verdict.now(Result.REFUSED, f"{type(error).__name__}: {error}")
-        telemetry.info("resolved", **done.told)
+            return outcome.with_result(Result.REFUSED, f"{type(error).__name__}: {error}")
+        telemetry.info("operator action applied", **done.record)
         return done
 
-    def _look_in(self, session: Session, deadline: Deadline) -> Comparison:
+    def _compare_in(self, session: Session, deadline: Deadline) -> Comparison:
         listing = session.keep_alive(lambda: self.provider.list_machines(deadline))
         return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
 
@@ -111,13 +113,13 @@ class TwoPhase:
         name = self.provider.name
         session = Session.open(self.connection, self.clock, f"shepherdctl/{name}", runtime_info, self.session_seconds)
         try:
-            patience = deadline.within(LOCK_SECONDS)
+            wait = deadline.within(LOCK_SECONDS)
             while provisioning.take_lock(session, name) is None:
-                if patience.remaining() <= 0:
-                    message = f"a Provisioner of {name}, or another operator, is still at work: nothing was done"
+                if wait.remaining() <= 0:
+                    message = f"a Provisioner of {name}, or another operator, is still running: nothing was done"
                     raise WorkConflict(message)
                 session.renew()
-                session.keep_alive(partial(self.clock.sleep, LOOK_SECONDS))
+                session.keep_alive(partial(self.clock.sleep, RETRY_SECONDS))
             yield session
         finally:
             session.close()

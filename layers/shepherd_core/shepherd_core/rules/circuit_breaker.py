@@ -1,14 +1,14 @@
 """
-When so many machines are silent at once that the fault is more likely ours than theirs: a pure rule.
+The circuit breaker: when so many machines are unhealthy that the fault is probably ours. Pure rules.
 
-The machines of a provider are judged as a whole and location by location; each
-of these is a cell. There are two kinds of silence, each with a budget of its
-own, as a number of machines and as a share. Shares are judged early, on
-machines that have been quiet for half of the patience with them, because not
-all fall silent in the same moment: when the first are due, most of the others
-must be seen coming. Numbers are judged on machines that are due, and on those
-that were rebooted lately, so that a fleet that falls silent little by little is
-not rebooted little by little.
+The machines of a provider are evaluated as a whole and location by location.
+There are two ways to be unhealthy, each with limits of its own: a number of
+machines and a share. Shares are evaluated early, on machines without a
+heartbeat for half of their timeout, because they do not all stop in the same
+moment: when the first are due, most of the others must already be counted.
+Numbers are evaluated on machines that are due and on those rebooted in the
+last hour, so that a fleet that fails little by little is not rebooted little by
+little.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    Stats = Mapping[str | None, LocationStats]
+    """By location; None: machines without one."""
+
 WHOLE_PROVIDER = ""
-"""Names the provider as a whole where locations are named. Machines without a location are in no other cell."""
+"""Stands for the provider where a location is named. Machines without a location count for the provider alone."""
 
 _UNREACHED = 3
-"""From so many machines on, and if they are more than SSH reaches, SSH itself is not believed to work."""
-_WITNESSES_WANTED = 2
-"""From so many quiet machines on, at least one other must report."""
+"""SSH has an outage if it does not reach this many machines, and more than it reaches."""
+_UNHEALTHY_ALONE = 2
+"""From this many unhealthy machines on, at least one other must report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many machines may be silent in one way; more are held back."""
+    """How many machines may be unhealthy in one way; above it recovery is suspended."""
 
     machines: int
     share: float
@@ -41,23 +44,24 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerLimits:
-    """How many machines may be silent at once."""
+    """How many machines may be unhealthy at once."""
 
-    silent: Limit = Limit(20, 0.2)
-    never: Limit = Limit(20, 0.5)
-    smallest_fleet: int = 10
-    """A share of fewer machines means nothing."""
+    unhealthy: Limit = Limit(20, 0.2)
+    """Machines that stopped reporting."""
+    never_reported: Limit = Limit(20, 0.5)
+    share_min_machines: int = 10
+    """Shares apply to fleets of at least this many machines."""
 
     def of(self, kind: Unhealthy) -> Limit:
-        """Return the budget for machines that are silent in this way."""
-        return self.silent if kind is Unhealthy.SILENT else self.never
+        """Return the limit for machines that are unhealthy in this way."""
+        return self.unhealthy if kind is Unhealthy.STOPPED_REPORTING else self.never_reported
 
 
 def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
     """
-    Return in which locations SSH fails for so many machines that the fault is hardly theirs, and why that is believed.
+    Return the locations where SSH fails for so many machines that the fault is probably not theirs, and why.
 
-    As in ``by_share``; but the provider is judged only where no location is at fault.
+    As in ``over_share``; but the provider is evaluated only if no location has an outage.
     """
     found = {
         location: reason for location, each in ssh.items() if location is not None and (reason := _unreachable(each))
@@ -67,50 +71,50 @@ def ssh_outages(ssh: Mapping[str | None, Access]) -> dict[str, str]:
     return found
 
 
-def by_share(cells: Mapping[str | None, LocationStats], budgets: BreakerLimits) -> dict[str, str]:
+def over_share(stats: Stats, limits: BreakerLimits) -> dict[str, str]:
     """
-    Return which locations are to be held back for the shares of their machines that are quiet, and why.
+    Return the locations where the share of unhealthy machines is above its limit, and the reason for each.
 
-    *cells* has a cell for each location, None: of machines without one. If it is
-    the provider, then ``WHOLE_PROVIDER`` alone is returned.
+    If that holds for the provider, ``WHOLE_PROVIDER`` alone is returned.
     """
-    whole = total(cells.values())
-    if reason := _no_witness(whole, budgets) or _share(whole, budgets):
+    provider = total(stats.values())
+    if reason := _none_reports(provider, limits) or _share(provider, limits):
         return {WHOLE_PROVIDER: reason}
     return {
         location: reason
-        for location, cell in cells.items()
-        if location is not None and (reason := _share(cell, budgets))
+        for location, each in stats.items()
+        if location is not None and (reason := _share(each, limits))
     }
 
 
-def by_number(cells: Mapping[str | None, LocationStats], budgets: BreakerLimits, held: Iterable[str]) -> dict[str, str]:
+def over_number(stats: Stats, limits: BreakerLimits, suspended: Iterable[str]) -> dict[str, str]:
     """
-    Return which locations besides *held* are to be held back for the number of their due machines, and why.
+    Return the locations besides *suspended* where the number of due machines is above its limit, and the reasons.
 
-    Only if none is, the provider is judged, by what is not held back: what is
-    not going to be rebooted spends nothing. If it is the provider, then
-    ``WHOLE_PROVIDER`` alone is returned.
+    Only if there is none, the provider is evaluated, without the *suspended*
+    locations: machines that will not be rebooted do not count. If it is above
+    its limit, ``WHOLE_PROVIDER`` alone is returned.
     """
-    rest = {location: cell for location, cell in cells.items() if location not in set(held)}
+    excluded = set(suspended)
+    rest = {location: each for location, each in stats.items() if location not in excluded}
     over = {
         location: reason
-        for location, cell in rest.items()
-        if location is not None and (reason := _number(cell, budgets))
+        for location, each in rest.items()
+        if location is not None and (reason := _number(each, limits))
     }
-    if not over and (reason := _number(total(rest.values()), budgets)):
+    if not over and (reason := _number(total(rest.values()), limits)):
         return {WHOLE_PROVIDER: reason}
     return over
 
 
 def where(location: str) -> str:
-    """Return what people call the *location*, or ``WHOLE_PROVIDER``."""
+    """Return the human-readable name of *location*, which may be ``WHOLE_PROVIDER``."""
     return f"location {location}" if location != WHOLE_PROVIDER else "the whole provider"
 
 
-def total(cells: Iterable[LocationStats]) -> LocationStats:
-    """Return the figures of all *cells* together."""
-    return sum(cells, LocationStats())
+def total(stats: Iterable[LocationStats]) -> LocationStats:
+    """Return the figures of all *stats* together."""
+    return sum(stats, LocationStats())
 
 
 def _unreachable(access: Access) -> str | None:
@@ -118,36 +122,37 @@ def _unreachable(access: Access) -> str | None:
         return None
     return (
         f"SSH does not reach {access.unreached} machines that should have come back, and reached {access.reached} "
-        "within the hour: look at network, firewall and key"
+        "in the last hour: check network, firewall and key"
     )
 
 
-def _no_witness(whole: LocationStats, budgets: BreakerLimits) -> str | None:
-    """Return why nobody can tell whether reports arrive at all, in however small a fleet."""
-    if whole.reporting:
+def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
+    """Return why it is unknown whether heartbeats arrive at all; the share limit needs no minimum here."""
+    if provider.reporting:
         return None
-    quiet = {kind: count for kind, count in whole.quiet.items() if count and budgets.of(kind).share < 1}
-    if sum(quiet.values()) < _WITNESSES_WANTED:
+    unhealthy = {kind: count for kind, count in provider.unhealthy.items() if count and limits.of(kind).share < 1}
+    if sum(unhealthy.values()) < _UNHEALTHY_ALONE:
         return None
-    return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(quiet.items()))
+    return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(unhealthy.items()))
 
 
-def _share(cell: LocationStats, budgets: BreakerLimits) -> str | None:
-    """Return why too large a share is quiet: of those that ever reported, or, that never did, of all."""
-    ever = cell.reporting + cell.quiet[Unhealthy.SILENT]
-    for kind, fleet in ((Unhealthy.SILENT, ever), (Unhealthy.NEVER, ever + cell.quiet[Unhealthy.NEVER])):
-        share = budgets.of(kind).share
-        if fleet >= budgets.smallest_fleet and cell.quiet[kind] > round(share * fleet, 9):
-            return f"{cell.quiet[kind]} of {fleet} machines {kind}, the budget is {100 * share:g} %"
+def _share(stats: LocationStats, limits: BreakerLimits) -> str | None:
+    """Return why too large a share is unhealthy: of the machines that ever reported, or, if they never did, of all."""
+    stopped, never = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
+    ever = stats.reporting + stats.unhealthy[stopped]
+    for kind, fleet in ((stopped, ever), (never, ever + stats.unhealthy[never])):
+        share = limits.of(kind).share
+        if fleet >= limits.share_min_machines and stats.unhealthy[kind] > round(share * fleet, 9):
+            return f"{stats.unhealthy[kind]} of {fleet} machines {kind}, the limit is {100 * share:g} %"
     return None
 
 
-def _number(cell: LocationStats, budgets: BreakerLimits) -> str | None:
-    """Return why too many are due. Where none is, nothing has to be held back."""
+def _number(stats: LocationStats, limits: BreakerLimits) -> str | None:
+    """Return why too many machines are due. If none is due, there is nothing to suspend."""
     for kind in Unhealthy:
-        due, recovered, allowed = cell.due[kind], cell.recovered[kind], budgets.of(kind).machines
-        if due and due + recovered > allowed:
+        due, recovered, limit = stats.due[kind], stats.recovered[kind], limits.of(kind).machines
+        if due and due + recovered > limit:
             machines = f"{due} machine{'' if due == 1 else 's'} {kind}"
-            spent = f", {recovered} recovered lately" if recovered else ""
-            return f"{machines}{spent}, the budget is {allowed}"
+            recent = f", {recovered} recovered in the last hour" if recovered else ""
+            return f"{machines}{recent}, the limit is {limit}"
     return None

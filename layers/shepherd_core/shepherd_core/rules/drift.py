@@ -1,4 +1,4 @@
-"""Where a provider, the BMDB and the heartbeats disagree: one pure function, for the Provisioner and for people."""
+"""Drift: where a provider, the BMDB and the heartbeats disagree. Pure functions, for the Provisioner and operators."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ if TYPE_CHECKING:
     from shepherd_core.domain.records import Ledger, Provided
 
 YOUNG_SECONDS = 600.0
-"""A machine that was created so lately is not missed, and one whose release was accepted so lately may still be listed:
-listings lag behind."""
+"""Listings lag behind. A machine younger than this is not missed, and one whose release was accepted within this time
+may still be listed."""
 
 FRESH_SECONDS = 3600.0
-"""A heartbeat that is not older than this is a sign of life, whatever the provider says."""
+"""A machine with a heartbeat not older than this is alive, whatever the provider says."""
 
 
 class DriftKind(StrEnum):
-    """The class of a difference; each has exactly one."""
+    """The classes of drift; each drifted machine has exactly one."""
 
     ADOPTABLE = "adoptable"
-    """In use at the provider under our name, not in the BMDB, and nobody else's: its token is that of a creation that
-    was begun or of a machine that was forgotten, or it has none."""
+    """In use at the provider under our name, not in the BMDB, and claimed by no other BMDB: its token is that of a
+    creation that was begun or of a machine that was forgotten, or it has none."""
     STRANDED = "stranded"
-    """In the BMDB, and no loop can finish with it: the provider gave up on it, or its release was asked for and the
-    machine is still there. The two sides do not contradict each other, so the Provisioner does not count it."""
+    """In the BMDB, and no loop can complete it: it failed permanently at the provider, or its release was requested
+    and it is still there. The two sides do not contradict each other, so it does not count towards the drift limit."""
     VANISHED = "vanished"
     """In the BMDB, and not in use at the provider; no heartbeat for ``FRESH_SECONDS``."""
     DUPLICATED = "duplicated"
     """In use at the provider, not in the BMDB, and another machine has the same token."""
     FOREIGN = "foreign"
-    """In use at the provider under our name, with a token that this BMDB never gave: another BMDB's machine."""
+    """In use at the provider under our name, with a token that this BMDB never issued: another BMDB's machine."""
     DISPUTED = "disputed"
-    """Contradictory: not in use at the provider, and its agent reports; or released, and in use at the provider."""
+    """Contradictory: not in use at the provider although its agent reports; or released, and in use at the provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One machine about which the sides disagree."""
+    """One machine on which the two sides disagree."""
 
     kind: DriftKind
     provider_id: ProviderId
     machine_id: UUID | None = None
-    """In the BMDB: a machine, or the creation whose machine this is. None: the BMDB has neither."""
-    words: str = field(default="", compare=False)
-    """What is wrong, on one line that begins with the provider id; the evidence included."""
+    """Of the machine in the BMDB, or of the creation whose machine this is. None: the BMDB has neither."""
+    text: str = field(default="", compare=False)
+    """The disagreement and its evidence, on one line that begins with the provider id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a complete listing and the BMDB said at one time."""
+    """A complete listing, the BMDB's records of the same time, and the drift between them."""
 
     used: Mapping[ProviderId, Machine]
     ledger: Ledger
-    differences: Mapping[ProviderId, Drift]
+    drift: Mapping[ProviderId, Drift]
     at: float
-    """By the clock of whoever looked."""
+    """Monotonic seconds, by the clock of the caller."""
 
     @classmethod
     def of(cls, listing: Sequence[Machine], ledger: Ledger, at: float = 0.0) -> Comparison:
@@ -83,30 +83,30 @@ class Comparison:
         return machine is not None and machine.status is not ProviderStatus.MISSING
 
     def machine(self, machine_id: UUID) -> Provided | None:
-        """Return what the BMDB has under that id; None: no machine of this provider."""
+        """Return the BMDB's record of the machine; None: it is not a machine of this provider."""
         return next((provided for provided in self.ledger.provided if provided.machine_id == machine_id), None)
 
 
 def agreed(first: Comparison, second: Comparison) -> list[tuple[Drift, bool]]:
     """
-    Return the differences of both looks by provider id, as last seen, and whether the looks agree on each.
+    Return the drift of both comparisons by provider id, the later one if both have it, and whether they agree.
 
-    Nothing may be done about those on which they do not.
+    A machine on which the comparisons do not agree must not be repaired.
     """
     return [
         (
-            second.differences.get(provider_id) or first.differences[provider_id],
-            first.differences.get(provider_id) == second.differences.get(provider_id),
+            second.drift.get(provider_id) or first.drift[provider_id],
+            first.drift.get(provider_id) == second.drift.get(provider_id),
         )
-        for provider_id in sorted({*first.differences, *second.differences})
+        for provider_id in sorted({*first.drift, *second.drift})
     ]
 
 
 def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:
-    """Return the differences between the machines *used* at the provider and the *ledger*, by provider id."""
+    """Return the drift between the machines *used* at the provider and the *ledger*, ordered by provider id."""
     known, missing = ledger.known, ProviderStatus.MISSING
-    strangers = [used[name] for name in used.keys() - known.keys()]
-    # Nearly all that the BMDB has is there, and well, and to stay. Only the others are judged one by one.
+    unknown = [used[name] for name in used.keys() - known.keys()]
+    # Nearly all machines of the BMDB are in use, well, and to stay. Only the others are examined one by one.
     absent = known.keys() - used.keys()
     unwell = {name for name, machine in used.items() if machine.failed or machine.status is missing}
     leaving = {
@@ -114,54 +114,54 @@ def compare(used: Mapping[ProviderId, Machine], ledger: Ledger) -> list[Drift]:
         for provided in ledger.provided
         if provided.asked_seconds is not None or provided.released_seconds is not None
     }
-    found = [_judge_known(known[name], used.get(name)) for name in absent | leaving | (unwell & known.keys())]
-    if strangers:
-        found += _judge_strangers(strangers, ledger)
+    found = [_known_drift(known[name], used.get(name)) for name in absent | leaving | (unwell & known.keys())]
+    if unknown:
+        found += _unknown_drift(unknown, ledger)
     return sorted((difference for difference in found if difference), key=lambda difference: difference.provider_id)
 
 
-def _judge_strangers(strangers: Sequence[Machine], ledger: Ledger) -> list[Drift | None]:
-    """Return what is wrong with each machine in use that the BMDB has not."""
-    claims = _claims(strangers, ledger)
+def _unknown_drift(unknown: Sequence[Machine], ledger: Ledger) -> list[Drift | None]:
+    """Return the drift of each machine in use that the BMDB does not have; None: it has none."""
+    claims = _claims(unknown, ledger)
     begun = {intent.machine_id for intent in ledger.intents}
-    forgotten = {departed.machine_id for departed in ledger.departed if not departed.released}
-    released = {name for each in ledger.departed if each.released for name in (each.machine_id, each.provider_id)}
+    forgotten = {tombstone.machine_id for tombstone in ledger.tombstones if not tombstone.released}
+    released = {name for each in ledger.tombstones if each.released for name in (each.machine_id, each.provider_id)}
 
-    def judge(machine: Machine) -> Drift | None:
+    def drift(machine: Machine) -> Drift | None:
         name, token = machine.provider_id, machine.token
-        strange = f"{name} is in use at the provider and not in the BMDB"
+        place = f"{name} is in use at the provider and not in the BMDB"
         if others := sorted(claimant for claimant in claims[token] if claimant != name):
             kind, words = DriftKind.DUPLICATED, f"{name} carries the token {token}, and so does {', '.join(others)}"
         elif token in begun:
-            return Drift(DriftKind.ADOPTABLE, name, token, f"{strange}, which began to create it")
+            return Drift(DriftKind.ADOPTABLE, name, token, f"{place}, which began to create it")
         elif machine.failed or machine.status is ProviderStatus.MISSING:
-            return None  # it is nobody's any more
+            return None  # the provider gave up on it, and no record refers to it
         elif token in released or name in released:
             kind, words = DriftKind.DISPUTED, f"{name} was released and is in use at the provider"
         elif token in forgotten:
-            kind, words = DriftKind.ADOPTABLE, f"{strange}, which has forgotten it as machine {token}"
+            kind, words = DriftKind.ADOPTABLE, f"{place}, which has forgotten it as machine {token}"
         elif token is None:
-            kind, words = DriftKind.ADOPTABLE, strange
+            kind, words = DriftKind.ADOPTABLE, place
         else:
-            kind, words = DriftKind.FOREIGN, f"{strange}, which never gave its token {token}"
+            kind, words = DriftKind.FOREIGN, f"{place}, which never issued its token {token}"
         return Drift(kind, name, None, words)
 
-    return [judge(machine) for machine in strangers]
+    return [drift(machine) for machine in unknown]
 
 
-def _claims(strangers: Sequence[Machine], ledger: Ledger) -> Mapping[UUID | None, Sequence[ProviderId]]:
-    """Return which machines claim each token of the *strangers*, the BMDB's own among them; no token: nobody."""
-    claims: dict[UUID | None, list[ProviderId]] = {machine.token: [] for machine in strangers}
+def _claims(unknown: Sequence[Machine], ledger: Ledger) -> Mapping[UUID | None, Sequence[ProviderId]]:
+    """Return the machines that claim each token of the *unknown* ones, those of the BMDB included."""
+    claims: dict[UUID | None, list[ProviderId]] = {machine.token: [] for machine in unknown}
     for provided in ledger.provided:
         if provided.machine_id in claims:
             claims[provided.machine_id].append(provided.provider_id)
-    for machine in strangers:
+    for machine in unknown:
         if machine.token is not None:
             claims[machine.token].append(machine.provider_id)
     return claims
 
 
-def _judge_known(provided: Provided, machine: Machine | None) -> Drift | None:
+def _known_drift(provided: Provided, machine: Machine | None) -> Drift | None:
     if machine is None or machine.status is ProviderStatus.MISSING:
         found = _absent(provided, listed=machine is not None)
     else:
@@ -173,21 +173,21 @@ def _judge_known(provided: Provided, machine: Machine | None) -> Drift | None:
 
 
 def _present(provided: Provided, machine: Machine) -> tuple[DriftKind, str] | None:
-    """Return what is wrong with a machine of the BMDB that the provider has in use."""
+    """Return the drift of a machine in the BMDB that is in use at the provider."""
     if provided.released_seconds is not None:
         late = provided.released_seconds > YOUNG_SECONDS
         return (DriftKind.STRANDED, "is still in use although its release was accepted") if late else None
     if provided.asked_seconds is not None:
-        return DriftKind.STRANDED, "was to be released, and whether the provider heard of it is not on record"
-    return (DriftKind.STRANDED, "is one that the provider gave up on") if machine.failed else None
+        return DriftKind.STRANDED, "was to be released, and it is not on record whether the provider accepted"
+    return (DriftKind.STRANDED, "has failed permanently at the provider") if machine.failed else None
 
 
 def _absent(provided: Provided, *, listed: bool) -> tuple[DriftKind, str] | None:
-    """Return what is wrong with a machine of the BMDB that the provider has not in use; *listed*: and says so."""
+    """Return the drift of a machine in the BMDB that is not in use; *listed*: the provider lists it as missing."""
     if provided.released_seconds is not None:
-        return None  # as was wanted
+        return None  # as intended
     if provided.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT and not listed:
-        return DriftKind.STRANDED, "is one that the provider gave up on and lists no more"
+        return DriftKind.STRANDED, "has failed permanently at the provider and is not listed any more"
     if provided.age_seconds <= YOUNG_SECONDS and not listed:
         return None
     words = "is in the BMDB and not in use at the provider"
@@ -197,13 +197,13 @@ def _absent(provided: Provided, *, listed: bool) -> tuple[DriftKind, str] | None
 
 
 def alive(provided: Provided) -> bool:
-    """Return whether its agent reported lately."""
+    """Return whether its agent reported within the last hour."""
     return provided.heartbeat_seconds is not None and provided.heartbeat_seconds <= FRESH_SECONDS
 
 
 def in_use(listing: Sequence[Machine], known: Collection[ProviderId]) -> dict[ProviderId, Machine]:
     """
-    Return the machines in use by id, where those that may be used or not are if the BMDB has them: they are *known*.
+    Return the machines in use by provider id. Those that may be in use or not count if the BMDB has them: *known*.
 
     Raises:
         ListingInvalid: the listing contradicts itself.
@@ -215,7 +215,7 @@ def in_use(listing: Sequence[Machine], known: Collection[ProviderId]) -> dict[Pr
         if machine.availability == certain
         or (machine.availability == perhaps and machine.provider_id in known and machine.provider_id != INVALID)
     }
-    # A listing of nothing but machines in use, each once and with an id, contradicts itself in nothing.
+    # If every entry is a machine in use, listed once and with an id, the listing cannot contradict itself.
     if len(used) < len(listing) or INVALID in used:
         _refuse_impossible(listing)
         refuse_duplicates(machine.provider_id for machine in listing if machine.provider_id != INVALID)
@@ -230,17 +230,17 @@ def _refuse_impossible(listing: Sequence[Machine]) -> None:
         ):
             message = (
                 f"the provider lists {machine.provider_id} at {machine.address} with availability "
-                f"{machine.availability!r}, which it cannot have"
+                f"{machine.availability!r}, which is impossible"
             )
             raise ListingInvalid(message)
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:
     """
-    See that no name comes twice.
+    Check that no name comes twice.
 
     Raises:
-        ListingInvalid: one does.
+        ListingInvalid: a name comes twice.
     """
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:

@@ -1,11 +1,11 @@
 """
-How far recovery goes, step by step, and when it stops: pure rules over a machine's history.
+The remediation policy: which step of recovery comes next, and when recovery gives up. Pure rules over the history.
 
-A ladder is data: rungs, each a step that is taken some times, from the gentle
-to the violent; the last is quarantine. Where a machine stands is never stored,
-but computed from what its history says since it was last healthy for a while.
-The power state of a machine is no part of it: it is often unknown, and to be
-silent is reason enough.
+A policy is data: steps in order, from gentle to violent, each with a number of
+attempts; the last is quarantine. A machine's position in the policy is never
+stored. It is computed from the history since the machine was last healthy for
+long enough. The power state of the machine is not used: it is often unknown,
+and being unhealthy is reason enough.
 """
 
 from __future__ import annotations
@@ -21,183 +21,185 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
-"""How causes begin that are about one machine; all others are about the provider, or us."""
-MOST_ATTEMPTS = 100
-"""On all rungs together: so many are read from the history."""
+"""How causes begin that are about one machine; all others are about the provider, or about Shepherd."""
+MAX_ATTEMPTS = 100
+"""Of all steps together: as many attempts as are read from the history."""
+_MAX_SECONDS = 86_400 * 7
 
+DEFAULT_POLICY = "reboot:3,power-cycle:2,quarantine"
 
 NEEDS = {
     StepName.REBOOT: Capability.REBOOT,
     StepName.POWER_CYCLE: Capability.POWER_CYCLE,
     StepName.REINSTALL: Capability.REINSTALL,
 }
+"""The capability of the provider that a step needs. Other steps need none."""
 
 
-def parse_policy(text: str, waits: Timeouts | None = None) -> tuple[Step, ...]:
+def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...]:
     """
-    Return the ladder that *text* describes, as ``reboot:3,power-cycle:2,quarantine``; *waits* where it says nothing.
+    Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
 
-    A rung is a step, how often it is taken, and the seconds that it has of its
-    own: ``reinstall:1:settle=900:grace=7200:cooldown=86400``.
+    A step is written as its name, the number of attempts, and the timeouts that
+    differ from *timeouts*, in seconds:
+    ``reinstall:1:boot-wait=900:grace=7200:cooldown=86400``.
 
     Raises:
-        ValueError: it is no ladder; says what was wanted.
+        ValueError: *text* is not a policy; the message says what is wrong.
     """
-    rungs: list[Step] = []
+    steps: list[Step] = []
     for part in text.split(","):
-        name, *rest = (word.strip() for word in part.split(":"))
+        name, *options = (word.strip() for word in part.split(":"))
         if name not in list(StepName):
-            message = f"{name!r} is no step: {', '.join(StepName)} are"
+            message = f"{name!r} is not a step; use {', '.join(StepName)}"
             raise ValueError(message)
-        rungs.append(_rung(StepName(name), rest, waits or Timeouts()))
-    steps = [rung.step for rung in rungs]
-    if len(set(steps)) < len(steps):
-        twice = max(steps, key=steps.count)
-        message = f"{twice} is there more than once: say how often with {twice}:{steps.count(twice)}"
+        steps.append(_step(StepName(name), options, timeouts or Timeouts()))
+    names = [step.name for step in steps]
+    if len(set(names)) < len(names):
+        twice = max(names, key=names.count)
+        message = f"{twice} appears more than once; write {twice}:{names.count(twice)} for several attempts"
         raise ValueError(message)
-    if steps[-1] is not StepName.QUARANTINE or StepName.QUARANTINE in steps[:-1]:
-        message = f"the last step was wanted to be {StepName.QUARANTINE}, and no other"
+    if names[-1] is not StepName.QUARANTINE or StepName.QUARANTINE in names[:-1]:
+        message = f"the policy must end with {StepName.QUARANTINE}, which may appear only once"
         raise ValueError(message)
-    if len(steps) == 1:
-        message = f"a step before {StepName.QUARANTINE} was wanted"
+    if len(names) == 1:
+        message = f"the policy must have a step before {StepName.QUARANTINE}"
         raise ValueError(message)
-    if sum(rung.attempts for rung in rungs) > MOST_ATTEMPTS:
-        message = f"at most {MOST_ATTEMPTS} attempts in all were wanted"
+    if sum(step.attempts for step in steps) > MAX_ATTEMPTS:
+        message = f"the policy may have at most {MAX_ATTEMPTS} attempts in all"
         raise ValueError(message)
-    return tuple(rungs)
+    return tuple(steps)
 
 
-def _rung(step: StepName, words: Sequence[str], waits: Timeouts) -> Step:
+def _step(name: StepName, options: Sequence[str], timeouts: Timeouts) -> Step:
     attempts = 1
-    values = {"settle": 0.0 if step is StepName.RESTART_AGENT else waits.settle}
-    values |= {"grace": waits.grace, "cooldown": waits.cooldown}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if step is StepName.QUARANTINE:
-            message = f"{step} was wanted without {word!r}: it is the end"
+    seconds = {"boot-wait": 0.0 if name is StepName.RESTART_AGENT else timeouts.boot_wait}
+    seconds |= {"grace": timeouts.grace, "cooldown": timeouts.cooldown}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if name is StepName.QUARANTINE:
+            message = f"{name} takes no options, but has {option!r}"
             raise ValueError(message)
-        if not equals and name.isdecimal() and 1 <= int(name) <= MOST_ATTEMPTS:
-            attempts = int(name)
-        elif name in values and value.isdecimal() and int(value) <= 86_400 * 7:
-            values[name] = float(value)
+        if not equals and key.isdecimal() and 1 <= int(key) <= MAX_ATTEMPTS:
+            attempts = int(key)
+        elif key in seconds and value.isdecimal() and int(value) <= _MAX_SECONDS:
+            seconds[key] = float(value)
         else:
             message = (
-                f"{word!r} of {step} is neither a number of attempts, 1 to {MOST_ATTEMPTS}, nor settle=, grace= or "
+                f"{option!r} of {name} is neither a number of attempts, 1 to {MAX_ATTEMPTS}, nor boot-wait=, grace= or "
                 "cooldown= with whole seconds, at most a week"
             )
             raise ValueError(message)
-    return Step(step, attempts, Timeouts(**values))
+    own = Timeouts(boot_wait=seconds["boot-wait"], grace=seconds["grace"], cooldown=seconds["cooldown"])
+    return Step(name, attempts, own)
 
 
-DEFAULT = "reboot:3,power-cycle:2,quarantine"
-
-
-def possible(ladder: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepName, ...]:
-    """Return the steps of the *ladder* before quarantine that a provider with these *capabilities* can take."""
+def possible(policy: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepName, ...]:
+    """Return the steps of *policy* before quarantine that a provider with these *capabilities* can take."""
     return tuple(
-        rung.step
-        for rung in ladder
-        if rung.step is not StepName.QUARANTINE and NEEDS.get(rung.step) in {None, *capabilities}
+        step.name
+        for step in policy
+        if step.name is not StepName.QUARANTINE and NEEDS.get(step.name) in {None, *capabilities}
     )
 
 
 def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     """
-    Return the attempts since the bottom, oldest first, from the lines of a machine's history in their order.
+    Return the attempts since the policy last started over, oldest first; *history* is in its order.
 
-    A step that was not taken is no attempt, unless the provider refused it for this machine: else a machine that is
-    always refused would never get to the next rung. Lines of one moment may come in any order.
+    A step that was not taken is not an attempt, unless the provider refused it for this machine: otherwise a machine
+    that is always refused would never reach the next step. Lines with the same time may come in any order.
     """
-    taken: list[PastAttempt] = []
+    attempts: list[PastAttempt] = []
     dropped: set[int] = set()
     for line in history:
         match line.event:
             case WorkEvent.HEALTHY | WorkEvent.UNQUARANTINED:
-                taken, dropped = [], set()
-            case WorkEvent.ATTEMPTED if line.rung is not None:
-                taken.append(PastAttempt(line.rung, line.at))
-            case WorkEvent.NOT_TAKEN if taken:
-                last = taken.pop()
+                attempts, dropped = [], set()
+            case WorkEvent.ATTEMPTED if line.step is not None:
+                attempts.append(PastAttempt(line.step, line.at))
+            case WorkEvent.NOT_TAKEN if attempts:
+                last = attempts.pop()
                 if not (line.cause or "").startswith(_REFUSALS):
-                    dropped.add(len(taken))
-                taken.append(PastAttempt(last.step, last.at, line.cause, concluded=True, refused=True))
-            case WorkEvent.FINISHED | WorkEvent.FAILED if taken and not taken[-1].concluded:
-                last = taken.pop()
-                taken.append(PastAttempt(last.step, last.at, line.cause, concluded=True))
-    return [attempt for number, attempt in enumerate(taken) if number not in dropped]
+                    dropped.add(len(attempts))
+                attempts.append(PastAttempt(last.step, last.at, line.cause, concluded=True, refused=True))
+            case WorkEvent.FINISHED | WorkEvent.FAILED if attempts and not attempts[-1].concluded:
+                last = attempts.pop()
+                attempts.append(PastAttempt(last.step, last.at, line.cause, concluded=True))
+    return [attempt for number, attempt in enumerate(attempts) if number not in dropped]
 
 
 def healthy_until(
-    taken: Sequence[PastAttempt], started_at: datetime | None, heard_at: datetime | None, reset_after_seconds: float
+    attempts: Sequence[PastAttempt], started_at: datetime | None, heard_at: datetime | None, reset_after_seconds: float
 ) -> datetime | None:
     """
-    Return until when the machine was healthy for so long that its ladder begins at the bottom again; None: not so.
+    Return until when the machine was healthy, if that was long enough for its policy to start over; else None.
 
-    It is healthy from the start of its agent, or the last attempt if that is
-    later, to its last heartbeat. None also if there is nothing to forget.
+    It is healthy from the start of its agent, or from the last attempt if that
+    is later, to its last heartbeat. None also if there are no *attempts* to forget.
     """
-    if not taken or started_at is None or heard_at is None:
+    if not attempts or started_at is None or heard_at is None:
         return None
-    since = max(started_at, taken[-1].at)
+    since = max(started_at, attempts[-1].at)
     return heard_at if (heard_at - since).total_seconds() >= reset_after_seconds else None
 
 
 def next_step(
-    ladder: Sequence[Step],
+    policy: Sequence[Step],
     capabilities: Collection[Capability],
     provider: str,
-    taken: Sequence[PastAttempt],
+    attempts: Sequence[PastAttempt],
     now: datetime,
 ) -> NextStep:
     """
-    Return what is to be done about a machine after the attempts that were *taken*, oldest first.
+    Return the step to take on a machine after these *attempts*, oldest first.
 
-    It never goes down: a rung below the highest that was taken is not taken any
-    more, also when the ladder is another than it was.
+    It never goes back: a step before the furthest one that was attempted is not
+    taken again, even if the policy has changed since.
     """
-    steps = [rung.step.value for rung in ladder]
-    heights = [steps.index(attempt.step) for attempt in taken if attempt.step in steps]
-    if taken and not taken[-1].concluded and taken[-1].step in steps:
-        rung = ladder[steps.index(taken[-1].step)]
-        if rung.step is not StepName.QUARANTINE and (now - taken[-1].at).total_seconds() < rung.waits.grace:
-            return NextStep(rung, _used(rung, taken), concludes=True)
-    highest = max(heights, default=0)
+    names = [step.name.value for step in policy]
+    positions = [names.index(attempt.step) for attempt in attempts if attempt.step in names]
+    if attempts and not attempts[-1].concluded and attempts[-1].step in names:
+        step = policy[names.index(attempts[-1].step)]
+        if step.name is not StepName.QUARANTINE and (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
+            return NextStep(step, _used(step, attempts), concludes=True)
+    furthest = max(positions, default=0)
     skipped = []
-    for height, rung in enumerate(ladder):
-        if height < highest or rung.step is StepName.QUARANTINE:
+    for position, step in enumerate(policy):
+        if position < furthest or step.name is StepName.QUARANTINE:
             continue
-        needed = NEEDS.get(rung.step)
+        needed = NEEDS.get(step.name)
         if needed is not None and needed not in capabilities:
-            if height > highest or not heights:
-                skipped.append((rung.step, f"the provider {provider} cannot {needed} machines"))
+            if position > furthest or not positions:
+                skipped.append((step.name, f"the provider {provider} cannot {needed} machines"))
             continue
-        if (used := _used(rung, taken)) < rung.attempts:
-            return NextStep(rung, used + 1, skipped=tuple(skipped))
-    return NextStep(ladder[-1], 1, skipped=tuple(skipped), told=_told(taken))
+        if (used := _used(step, attempts)) < step.attempts:
+            return NextStep(step, used + 1, skipped=tuple(skipped))
+    return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(attempts))
 
 
-def _used(rung: Step, taken: Iterable[PastAttempt]) -> int:
-    """Return how many attempts at the rung count; those that failed count once in the time that each is given."""
+def _used(step: Step, attempts: Iterable[PastAttempt]) -> int:
+    """Return how many attempts at the step count; failed ones count once within the grace time of the step."""
     used, last = 0, None
-    for attempt in taken:
-        if attempt.step != rung.step:
+    for attempt in attempts:
+        if attempt.step != step.name:
             continue
         if attempt.failed is not None:
             if attempt.failed.startswith("NotSupported: "):
-                return rung.attempts
-            if last is not None and (attempt.at - last).total_seconds() < rung.waits.grace:
+                return step.attempts
+            if last is not None and (attempt.at - last).total_seconds() < step.timeouts.grace:
                 continue
         used, last = used + 1, attempt.at
     return used
 
 
-def _told(taken: Sequence[PastAttempt]) -> str:
+def _summary(attempts: Sequence[PastAttempt]) -> str:
     parts = [
         f"{beginning} {words}"
-        for beginning, refused in (("still silent after", False), ("the provider refused", True))
-        if (words := _counted(attempt.step for attempt in taken if attempt.refused is refused))
+        for beginning, refused in (("still unhealthy after", False), ("the provider refused", True))
+        if (words := _counted(attempt.step for attempt in attempts if attempt.refused is refused))
     ]
-    return "; ".join(parts) or "there is nothing else that could be done"
+    return "; ".join(parts) or "no step of the policy can be taken"
 
 
 def _counted(steps: Iterable[str]) -> str:

@@ -2,8 +2,8 @@
 The settings: one type for each function, composed of small ones.
 
 Each field is read from the environment variable ``SHEPHERD_`` + its name in
-capitals; its description gives unit, meaning and range. ``load`` checks all
-types that it is given and reports every fault at once.
+capitals; its description has unit, meaning and range. ``load`` checks all types
+that it is given and reports every fault at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
-from shepherd_core.rules.remediation import DEFAULT, parse_policy
+from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 PREFIX = "SHEPHERD_"
 
@@ -27,13 +27,13 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=1_000)]
 
 
-def _ladder(text: str) -> str:
+def _valid_policy(text: str) -> str:
     parse_policy(text)
     return text
 
 
 class Settings(BaseSettings):
-    """What all settings types share: names in capitals behind the prefix, nothing but the environment."""
+    """The base of all settings types: read from environment variables with the prefix, and from nothing else."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
 
 
 class BmdbSettings(Settings):
-    """How to reach the BMDB."""
+    """How to connect to the BMDB."""
 
     bmdb_host: str = Field(description="Host name of the database, or the folder of its Unix socket.")
     bmdb_port: int = Field(5432, ge=1, le=65_535, description="Port of the database.")
@@ -75,7 +75,7 @@ class MigratorSettings(BmdbSettings):
 
 
 class AgentApiSettings(BmdbSettings):
-    """The endpoint that agents report to."""
+    """The agent API."""
 
     bmdb_statement_timeout_seconds: Seconds = Field(
         5, description="Maximum seconds for one statement of an agent's report."
@@ -91,7 +91,7 @@ class AgentApiSettings(BmdbSettings):
 
 
 class ProviderChoice(Settings):
-    """Whose machines."""
+    """The choice of the provider."""
 
     provider: Literal["static", "redfish", "equinix", "ec2", "hetzner"] = Field(
         description="Provider whose machines the function works on."
@@ -99,7 +99,7 @@ class ProviderChoice(Settings):
 
 
 class SessionSettings(Settings):
-    """How long a function may be silent before its work is given to others."""
+    """When the session of a function expires, so that other functions get its work."""
 
     session_seconds: Seconds = Field(
         60, ge=2, description="Seconds without a renewal after which a session expires and others may take its work."
@@ -107,7 +107,7 @@ class SessionSettings(Settings):
 
 
 class ConcurrencySettings(SessionSettings):
-    """How much one invocation takes on."""
+    """How many machines one invocation works on at once, and for how long."""
 
     concurrency: Count = Field(
         10, description="Maximum number of machines that one invocation works on at the same time."
@@ -119,7 +119,7 @@ class ConcurrencySettings(SessionSettings):
 
 
 class SshKeySettings(Settings):
-    """Our SSH key."""
+    """Shepherd's SSH key."""
 
     ssh_key_parameter: str = Field(
         "/shepherd/ssh-key", description="Name of the SSM parameter that holds the SSH key; created at first use."
@@ -211,12 +211,12 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
 
     @property
     def backoff(self) -> Backoff:
-        """Return the policy for machines whose agent could not be started."""
+        """Return the backoff of machines whose agent could not be started."""
         return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
 
 
 class HealthSettings(Settings):
-    """When an agent counts as silent."""
+    """When a machine counts as unhealthy."""
 
     startup_timeout_seconds: Seconds = Field(
         1_800, description="Seconds that a started agent has for its first heartbeat before its machine is unhealthy."
@@ -227,7 +227,7 @@ class HealthSettings(Settings):
 
 
 class BreakerSettings(Settings):
-    """When so many machines are silent at once that the fault is hardly theirs, and the Recoverer holds back."""
+    """When so many machines are unhealthy at once that the Recoverer suspends recovery."""
 
     breaker_max_unhealthy: int = Field(
         20,
@@ -260,17 +260,17 @@ class BreakerSettings(Settings):
     )
 
     @property
-    def budgets(self) -> BreakerLimits:
-        """Return how many machines may be silent at once."""
+    def breaker_limits(self) -> BreakerLimits:
+        """Return how many machines may be unhealthy at once."""
         return BreakerLimits(
-            silent=Limit(self.breaker_max_unhealthy, self.breaker_max_unhealthy_share),
-            never=Limit(self.breaker_max_never_reported, self.breaker_max_never_reported_share),
-            smallest_fleet=self.breaker_share_min_machines,
+            unhealthy=Limit(self.breaker_max_unhealthy, self.breaker_max_unhealthy_share),
+            never_reported=Limit(self.breaker_max_never_reported, self.breaker_max_never_reported_share),
+            share_min_machines=self.breaker_share_min_machines,
         )
 
 
 class GraceSettings(Settings):
-    """How long a machine is waited for."""
+    """How long a machine has to come back after a step."""
 
     grace_seconds: Seconds = Field(
         1_800, description="Seconds that a machine has to come back after a step, before the next step may be taken."
@@ -282,8 +282,8 @@ class RecovererSettings(
 ):
     """The Recoverer."""
 
-    remediation_policy: Annotated[str, AfterValidator(_ladder)] = Field(
-        DEFAULT,
+    remediation_policy: Annotated[str, AfterValidator(_valid_policy)] = Field(
+        DEFAULT_POLICY,
         description="Steps taken for an unhealthy machine, and how often each is tried: restart-agent, reboot, "
         "power-cycle, reinstall (destroys everything on the machine), and quarantine at the end.",
     )
@@ -308,14 +308,14 @@ class RecovererSettings(
     )
 
     @property
-    def rungs(self) -> tuple[Step, ...]:
-        """Return the ladder."""
-        waits = Timeouts(settle=self.boot_wait_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
-        return parse_policy(self.remediation_policy, waits)
+    def policy(self) -> tuple[Step, ...]:
+        """Return the remediation policy."""
+        timeouts = Timeouts(boot_wait=self.boot_wait_seconds, grace=self.grace_seconds, cooldown=self.cooldown_seconds)
+        return parse_policy(self.remediation_policy, timeouts)
 
     @property
     def backoff(self) -> Backoff:
-        """Return the policy for machines that could not be recovered."""
+        """Return the backoff of machines that could not be recovered."""
         return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
 
 
@@ -327,7 +327,7 @@ def load(*settings_types: type[S]) -> list[S]:
     Return one object for each of *settings_types*, read from the environment of this process.
 
     Raises:
-        ConfigError: something is missing or wrong; holds every fault of all the types.
+        ConfigError: settings are missing or wrong; lists every fault of all types.
     """
     loaded: list[S] = []
     found: list[str] = []
@@ -342,7 +342,7 @@ def load(*settings_types: type[S]) -> list[S]:
 
 
 def _faults(settings_type: type[Settings], error: ValidationError) -> list[str]:
-    """Return one line for each fault: variable, value, and what was wanted. No setting is a secret."""
+    """Return one line for each fault: the variable, its value and its description. No setting is a secret."""
     lines = []
     for item in error.errors(include_url=False):
         name = str(item["loc"][0])

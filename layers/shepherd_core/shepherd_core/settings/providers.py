@@ -1,4 +1,4 @@
-"""The settings of the providers, one type for each; otherwise as ``config``. Only the chosen provider's are read."""
+"""The settings of the providers, one type for each, as in ``functions``. Only those of the chosen one are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shepherd_core.settings.functions import Count, Seconds, Settings
 
 
 def _filled_in(value: str) -> str:
-    """Refuse what was never filled in: a wrong prefix would touch machines that are not ours."""
+    """Refuse a placeholder: with a wrong prefix, Shepherd would change machines that are not ours."""
     if "FIXME" in value:
         msg = "still contains FIXME"
         raise ValueError(msg)
@@ -67,7 +67,7 @@ class HetznerSettings(Settings):
 
 
 def _listed(value: str) -> str:
-    """Refuse a list whose entries cannot all be meant."""
+    """Refuse a list with empty entries or spaces."""
     if not all(value.split(",")) or value != "".join(value.split()):
         msg = "is not one or more ids separated by commas, without spaces"
         raise ValueError(msg)
@@ -125,7 +125,7 @@ class Ec2Settings(Settings):
 
 
 class RedfishSettings(Settings):
-    """Machines of one's own, with their BMCs."""
+    """Your own machines, through their BMCs."""
 
     redfish_list: str = Field(
         description="Location of the list of machines and BMCs: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",

@@ -16,7 +16,7 @@ from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.bmdb.machines import due
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
-from shepherd_core.domain.records import Departed, Intent, Ledger, Provided
+from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -73,8 +73,8 @@ def ledger(connection: Connection, provider: str) -> Ledger:
             ),
             intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
             penalized=frozenset(row[0] for row in connection.run("penalized", provider=provider)),
-            departed=tuple(
-                Departed(machine_id, ProviderId(provider_id), released)
+            tombstones=tuple(
+                Tombstone(machine_id, ProviderId(provider_id), released)
                 for machine_id, provider_id, released in connection.run("departed", provider=provider)
             ),
         )

@@ -70,7 +70,7 @@ def attempt(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | No
     rows = session.run(
         "attempt_recovery",
         machine_ids=[work.machine_id for work in moves],
-        rungs=[move.rung.step for move, _ in moves.values()],
+        rungs=[move.step.name for move, _ in moves.values()],
         healthy_untils=[until for _, until in moves.values()],
         concludes=[move.concludes for move, _ in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],

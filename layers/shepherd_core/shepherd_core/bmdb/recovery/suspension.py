@@ -117,16 +117,16 @@ def _look(
     cells: Cells = defaultdict(LocationStats)
     if before:
         for location, cell in before.cells.items():
-            cells[location] = LocationStats(cell.reporting, cell.quiet)
+            cells[location] = LocationStats(cell.reporting, cell.unhealthy)
     ssh: dict[str | None, Access] = defaultdict(Access)
     claimable = 0
     for figure, location, reported, news, number, _ in rows:
-        kind = Unhealthy.SILENT if reported else Unhealthy.NEVER
+        kind = Unhealthy.STOPPED_REPORTING if reported else Unhealthy.NEVER_REPORTED
         match figure:
             case "reporting":
                 cells[location].reporting += int(number)
             case "quiet":
-                cells[location].quiet[kind] += int(number)
+                cells[location].unhealthy[kind] += int(number)
             case "recovering":
                 cells[location].recovered[kind] += int(number)
             case "unreached":

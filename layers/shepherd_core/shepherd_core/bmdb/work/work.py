@@ -74,23 +74,24 @@ class HealthTimeouts:
     @property
     def recover_never_seconds(self) -> float:
         """Return how long ago the agent must have been started that never reported."""
-        return gaps.patience(self.startup_timeout_seconds, self.gaps)
+        return gaps.extended_timeout(self.startup_timeout_seconds, self.gaps)
 
     @property
     def recover_silent_seconds(self) -> float:
         """Return how long ago the last heartbeat must have been."""
-        return gaps.patience(self.heartbeat_timeout_seconds, self.gaps)
+        return gaps.extended_timeout(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
     def recover_awaited_seconds(self) -> float:
         """Return for how long a machine must have been overdue that was told to come back."""
-        return gaps.overdue(self.heartbeat_timeout_seconds, self.gaps)
+        return gaps.required_overdue(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
     def again_seconds(self) -> float | None:
         """Return in how many seconds machines must be looked at again that are spared for a gap; None: none are."""
         left = (
-            gaps.doubt_left(each, self.gaps) for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
+            gaps.recheck_after(each, self.gaps)
+            for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
         )
         soonest = min((each for each in left if each is not None), default=None)
         return soonest and max(_SHORTEST_WAIT_SECONDS, soonest)

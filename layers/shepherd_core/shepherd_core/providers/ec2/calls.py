@@ -132,7 +132,7 @@ def _asked(
     except ShepherdError:
         raise
     except Exception as error:  # noqa: BLE001 - a malformed answer makes boto3 raise anything
-        meaning, said = aws.fault(error)
+        meaning, said = aws.classify(error)
         if sent and aws.declined(error):
             declined()
     if said in expected:
@@ -141,11 +141,11 @@ def _asked(
     raise _provider_error(meaning, said)(f"EC2 could not {what}: {said}")
 
 
-def _provider_error(meaning: aws.Fault, said: str) -> type[ProviderError]:
+def _provider_error(meaning: aws.AwsFault, said: str) -> type[ProviderError]:
     if said in _NO_SUCH:
         return MachineNotFound
-    if meaning is aws.Fault.DENIED or said in _NOT_US:
+    if meaning is aws.AwsFault.DENIED or said in _NOT_US:
         return ProviderUnusable
-    if meaning is aws.Fault.PASSING or said in _CHANGING:
+    if meaning is aws.AwsFault.PASSING or said in _CHANGING:
         return ProviderUnavailable
     return ProviderRefused

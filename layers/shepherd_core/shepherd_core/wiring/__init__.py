@@ -1,0 +1,1 @@
+"""Settings to objects: builds adapters, providers and loops, and nothing else."""

@@ -1,0 +1,110 @@
+"""
+The adapters of a function, built from its settings: the BMDB, secrets, documents, SSH.
+
+Libraries that not every function needs are imported when they are used first.
+"""
+
+from __future__ import annotations
+
+import ssl
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.bmdb.connection import ATTEMPTS, Connection
+from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings import functions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.adapters.ssh import SshConnection, SshDialer
+    from shepherd_core.domain.clock import Deadline
+
+CLOCK = SystemClock()
+"""The clock of every function."""
+
+
+@cache
+def secrets() -> SsmSecretStore:
+    """Return the store that caches secrets between invocations."""
+    return SsmSecretStore()
+
+
+def read(source: str) -> bytes:
+    """Return the document at *source*, as ``adapters.documents.read``."""
+    from shepherd_core.adapters import documents  # noqa: PLC0415 - see the module's docstring
+
+    return documents.read(source)
+
+
+def certificate(source: str) -> bytes:
+    """
+    Return the one PEM certificate at *source* as DER.
+
+    Raises:
+        ConfigError: *source* holds something else.
+        SourceError: as ``read``.
+    """
+    try:
+        return ssl.PEM_cert_to_DER_cert(read(source).decode("ascii").strip())
+    except ValueError as error:
+        raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
+
+
+def bmdb(settings: functions.BmdbSettings | None = None, attempts: int = ATTEMPTS) -> Connection:
+    """
+    Return a connection to the BMDB of *settings*, or of the environment. It connects when it is first used.
+
+    Raises:
+        ConfigError: the settings in the environment are wrong.
+    """
+    settings = settings or functions.load(functions.BmdbSettings)[0]
+    source = settings.bmdb_ca_source
+    authorities = None if source is None else cache(partial(read, source))
+    return Connection(settings, _password(settings), CLOCK, authorities, attempts)
+
+
+def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:
+    if settings.bmdb_auth == "iam":
+        from shepherd_core.adapters.database_token import DatabaseTokens  # noqa: PLC0415 - see the module's docstring
+
+        return DatabaseTokens(settings).make
+    parameter = settings.bmdb_password_parameter
+    return None if parameter is None else partial(secrets().get, parameter)
+
+
+class LazyDialer:
+    """A ``takeover.Dialer`` that reads or creates its key at first use: not for a dry run, nor if nothing is due."""
+
+    def __init__(self, settings: functions.InitializerSettings) -> None:
+        self._settings = settings
+        self._dialer: SshDialer | None = None
+
+    def dialer(self) -> SshDialer:
+        """
+        Return the dialer that connects.
+
+        Raises:
+            SecretError: the key cannot be read or created.
+            ConfigError: the secret is not a key.
+        """
+        if self._dialer is None:
+            from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
+            from shepherd_core.adapters.ssh import SshDialer  # noqa: PLC0415
+
+            settings = self._settings
+            seconds = settings.agent_heartbeat_seconds
+            self._dialer = SshDialer(
+                secrets().create_once(settings.ssh_key_parameter, ssh_keys.generate),
+                settings.ssh_user,
+                settings.ssh_port,
+                settings.ssh_connect_timeout_seconds,
+                {} if seconds is None else {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": f"{seconds:g}"},
+            )
+        return self._dialer
+
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
+        """See ``takeover.Dialer``."""
+        return self.dialer().dial(address, pinned_host_key, deadline)

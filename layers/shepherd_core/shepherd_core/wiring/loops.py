@@ -1,0 +1,195 @@
+"""
+The loops, built from the settings in the environment.
+
+A loop is built once for each process, so that a warm invocation starts with an
+open database connection. Modules that only one loop needs are imported when
+that loop is built.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.schema.migrate import require
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.machine import Capability
+from shepherd_core.settings import functions
+from shepherd_core.wiring import adapters, providers
+from shepherd_core.wiring.adapters import CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shepherd_core.agent.takeover import AgentBinary
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.provider import Provider
+    from shepherd_core.telemetry import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A loop that is ready to run."""
+
+    provider: str
+    run: Callable[[Deadline, str], dict[Metric, float]]
+    """Runs one invocation until the deadline; the text, which says who runs it, is stored with its session."""
+    plan: Callable[[Deadline], Mapping[str, object]]
+    """Returns the actions of an invocation as ``plan``, with more facts beside it; changes nothing."""
+
+
+def build(loop: str) -> Function:
+    """
+    Return *loop* as the environment configures it; the same object every time. Connects to nothing yet.
+
+    Raises:
+        ConfigError: the settings are wrong; lists every fault.
+    """
+    return _BUILDERS[loop]()
+
+
+@cache
+def _provisioner() -> Function:
+    from shepherd_core.loops.provisioner import Provisioner, RateLimits  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.rules.provisioning import PlanLimits  # noqa: PLC0415
+
+    settings, provider = providers.load(functions.ProvisionerSettings)
+    _require(provider, Capability.CREATE)
+    limits = PlanLimits(
+        max_machines=settings.max_machines,
+        chunk=settings.chunk,
+        drift_limit=settings.drift_limit,
+        assimilate=settings.assimilate,
+        forget_seconds=settings.penalty_seconds,
+    )
+    rates = RateLimits(
+        session_seconds=settings.session_seconds,
+        creation_seconds=settings.creation_seconds,
+        penalty_seconds=settings.penalty_seconds,
+        boot_seconds=settings.boot_seconds,
+    )
+    connection = adapters.bmdb(settings)
+
+    def provisioner() -> Provisioner:
+        return Provisioner(provider, connection, CLOCK, limits, rates)
+
+    def plan(deadline: Deadline) -> dict[str, object]:
+        require(connection)  # a plan opens no session, which would check the schema
+        return {"plan": provisioner().plan(deadline)}
+
+    return Function(provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan)
+
+
+@cache
+def _initializer() -> Function:
+    from shepherd_core.adapters import documents  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.initializer import Initializer, StartOptions  # noqa: PLC0415
+
+    settings, provider = providers.load(functions.InitializerSettings)
+    agents = documents.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
+    dialer = adapters.LazyDialer(settings)
+
+    def fetch() -> tuple[AgentBinary, bytes]:
+        dialer.dialer()  # here, because a missing key must not count against a machine
+        source = settings.agent_ca_source
+        return agents.fetch(settings.agent_source), b"" if source is None else adapters.certificate(source)
+
+    options = StartOptions(
+        path=settings.agent_path,
+        endpoint=settings.agent_endpoint,
+        answer_seconds=settings.agent_timeout_seconds,
+        backoff=settings.backoff,
+    )
+    return _machine_loop(Initializer(provider, dialer, fetch, options), provider, settings)
+
+
+@cache
+def _recoverer() -> Function:
+    from shepherd_core.bmdb.work.work import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
+    from shepherd_core.rules.remediation import NEEDS, possible  # noqa: PLC0415
+
+    settings, provider = providers.load(functions.RecovererSettings)
+    if not possible(settings.policy, provider.capabilities):
+        _require(provider, NEEDS[settings.policy[0].name])
+    rules = RecoveryRules(
+        timeouts=HealthTimeouts(
+            startup_timeout_seconds=settings.startup_timeout_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+        ),
+        backoff=settings.backoff,
+        policy=settings.policy,
+        limits=settings.breaker_limits,
+        reset_after_seconds=settings.reset_after_seconds,
+    )
+    return _machine_loop(Recoverer(provider, rules), provider, settings)
+
+
+@cache
+def _updater() -> Function:
+    from shepherd_core.loops.updater import Updater  # noqa: PLC0415 - see the module's docstring
+
+    settings, provider = providers.load(functions.UpdaterSettings)
+    connection = adapters.bmdb(settings)
+    updater = Updater(provider, connection, CLOCK, settings.session_seconds, settings.update_seconds)
+
+    def plan(deadline: Deadline) -> dict[str, object]:
+        require(connection)  # a plan opens no session, which would check the schema
+        return {"plan": updater.plan(deadline)}
+
+    return Function(provider.name, updater.run, plan)
+
+
+_BUILDERS: dict[str, Callable[[], Function]] = {
+    "provisioner": _provisioner,
+    "initializer": _initializer,
+    "recoverer": _recoverer,
+    "updater": _updater,
+}
+
+LOOPS = tuple(_BUILDERS)
+"""The names of the loops."""
+
+
+def _require(provider: Provider, capability: Capability) -> None:
+    """Refuse a provider that lacks what a loop needs, before the loop touches anything."""
+    if capability not in provider.capabilities:
+        offered = ", ".join(sorted(provider.capabilities))
+        fault = (
+            f"{functions.PREFIX}PROVIDER is {provider.name!r}, which cannot {capability} machines. It can: {offered}."
+        )
+        raise ConfigError([fault])
+
+
+def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
+    from shepherd_core.loops import runner  # noqa: PLC0415 - see the module's docstring
+
+    limits = runner.RunLimits(
+        settings.concurrency, settings.machine_seconds, settings.session_seconds, settings.history_days
+    )
+    connection = adapters.bmdb(settings)
+
+    def plan(_: Deadline) -> dict[str, object]:
+        planned = runner.dry_run(loop, provider.name, connection, CLOCK, limits)
+
+        def with_decisions(works: list[Work]) -> list[dict[str, Any]]:
+            decisions = ((work, planned.decisions.get(work)) for work in works)
+            return [{**asdict(work), "decision": decision and str(decision)} for work, decision in decisions]
+
+        return {
+            "plan": with_decisions(planned.work),
+            "recovery_suspended": planned.reasons,
+            "plan_without_suspension": with_decisions(planned.suspended),
+        }
+
+    return Function(
+        provider.name,
+        lambda deadline, runtime_info: runner.run(
+            loop, provider.name, connection, CLOCK, limits, deadline=deadline, runtime_info=runtime_info
+        ),
+        plan,
+    )
