@@ -101,9 +101,8 @@ class EquinixSource(MachineSource):
             project_id=project,
             api_key=_MADE_UP,
             reservations=spec.machines,
-            options=EquinixOptions(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4),
+            options=EquinixOptions(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
             faults=spec.faults,
-            seed=spec.seed,
             address=spec.address,
         )
         self.environment = {
@@ -182,8 +181,11 @@ class HetznerSource(MachineSource):
             user="#ws+simulated",
             password=_MADE_UP,
             servers=spec.machines,
-            authorized_key=public,
-            options=RobotOptions(action_seconds=spec.minute / 4, clock=lambda: time.monotonic() * 60 / spec.minute),
+            options=RobotOptions(
+                action_seconds=spec.minute / 4,
+                clock=lambda: time.monotonic() * 60 / spec.minute,
+                authorized_key=public,
+            ),
             faults=spec.faults,
             address=spec.address,
         )

@@ -50,19 +50,14 @@ class EquinixApi(SimulatedApi):
         reservations: int | Sequence[ReservationRecord],
         options: EquinixOptions | None = None,
         faults: Iterable[Rule] = (),
-        seed: int = 0,
         address: str = "127.0.0.1",
     ) -> None:
-        """
-        Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on.
-
-        The same *seed* makes the same ids.
-        """
+        """Create the project with its *reservations* (a number: that many of one kind); answer from ``start`` on."""
         options = options or EquinixOptions()
         given = [ReservationRecord() for _ in range(reservations)] if isinstance(reservations, int) else reservations
         self.faults = FaultScript(faults)
         """The faults to inject; rules can be added at any time."""
-        self._state = EquinixState(hardware, options, (project_id, *options.other_projects), given, seed)
+        self._state = EquinixState(hardware, options, (project_id, *options.other_projects), given)
         middleware = EquinixMiddleware(self._state, self.faults, api_key, options)
         super().__init__(middleware, middleware.reply, self._state.timers, address)
 

@@ -38,6 +38,8 @@ class EquinixOptions:
     calls_per_minute: int = 100_000
     other_projects: Sequence[str] = ()
     """Projects that reservations can be moved to."""
+    seed: int = 0
+    """The same seed makes the same ids."""
 
 
 class EquinixState:
@@ -54,7 +56,6 @@ class EquinixState:
         options: EquinixOptions,
         projects: Sequence[str],
         reservations: Sequence[ReservationRecord],
-        seed: int,
     ) -> None:
         """Reservations that name no project belong to the first."""
         self.lock = threading.RLock()
@@ -63,7 +64,7 @@ class EquinixState:
         self.options = options
         self._queue_seconds = options.provision_seconds / 10 if options.queue_seconds is None else options.queue_seconds
         self.projects = tuple(projects)
-        self._random = random.Random(seed)
+        self._random = random.Random(options.seed)
         self.user_id = self.new_id()
         given = [
             replace(spec, id=spec.id or self.new_id(), project_id=spec.project_id or projects[0])

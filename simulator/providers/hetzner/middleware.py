@@ -51,6 +51,8 @@ class RobotOptions:
     lockout_seconds: float = 600
     clock: Callable[[], float] = time.monotonic
     """The seconds by which hours and the lock-out are measured."""
+    authorized_key: str = ""
+    """An SSH key that each server accepts."""
 
 
 class AccessControl:

@@ -45,7 +45,6 @@ class HetznerRobot(SimulatedApi):
         user: str,
         password: str,
         servers: int | Sequence[RobotServer],
-        authorized_key: str = "",
         options: RobotOptions | None = None,
         faults: Iterable[Rule] = (),
         address: str = "127.0.0.1",
@@ -53,14 +52,14 @@ class HetznerRobot(SimulatedApi):
         """
         Create the account with its *servers*; answer from ``start`` on.
 
-        A number of servers means that many, named ``server-1`` and so on. Each accepts *authorized_key*.
+        A number of servers means that many, named ``server-1`` and so on.
         """
         options = options or RobotOptions()
         if isinstance(servers, int):
             servers = [RobotServer(name=f"server-{number}") for number in range(1, servers + 1)]
         self.faults = FaultScript(faults)
         """The faults to inject; rules can be added at any time. The kinds that only Equinix has do nothing here."""
-        self._state = RobotState(hardware, servers, authorized_key, options.action_seconds)
+        self._state = RobotState(hardware, servers, options.authorized_key, options.action_seconds)
         self._gate = AccessControl(f"{user}:{password}", options)
         middleware = RobotMiddleware(self._state, self.faults, self._gate)
         super().__init__(middleware, middleware.reply, self._state.timers, address)

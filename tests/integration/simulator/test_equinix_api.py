@@ -29,10 +29,10 @@ class World:
 
     def __init__(self, stack: ExitStack, **settings: Any) -> None:
         self.hardware = settings.pop("hardware", None) or NoHardware()
-        account = {"reservations": settings.pop("reservations", 1), "seed": settings.pop("seed", 0)}
+        reservations = settings.pop("reservations", 1)
         options = EquinixOptions(other_projects=[OTHER_PROJECT], **settings)
         self.api = stack.enter_context(
-            EquinixApi(self.hardware, project_id=PROJECT, api_key="key", options=options, **account)
+            EquinixApi(self.hardware, project_id=PROJECT, api_key="key", reservations=reservations, options=options)
         )
         self._session = stack.enter_context(requests.Session())
         self._session.headers["X-Auth-Token"] = "key"

@@ -176,7 +176,8 @@ def test_a_reset_reaches_a_simulated_machine(tmp_path: Path) -> None:
     with MachinePool(tmp_path, 0, boot_seconds=0) as pool:
         server = RobotServer(number=1, name="one", hung=True, resets=("sw", "hw", "power", "power_long"))
         line = ssh_keys.public_line(ssh_keys.generate())
-        with HetznerRobot(pool, user="user", password="password", servers=[server], authorized_key=line) as robot:
+        options = RobotOptions(authorized_key=line)
+        with HetznerRobot(pool, user="user", password="password", servers=[server], options=options) as robot:
             state(1, MachineState.UP)
             pool.hang("1")
             ask(robot, "POST", "/reset/1", data={"type": "sw"})
