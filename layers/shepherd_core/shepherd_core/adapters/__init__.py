@@ -1,1 +1,1 @@
-"""The outside world behind our own interfaces: SSH, AWS, secrets, documents."""
+"""The world outside behind our own interfaces: SSH, AWS, secrets, documents."""

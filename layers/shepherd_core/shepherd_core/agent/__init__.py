@@ -1,1 +1,1 @@
-"""The two ends of the conversation with agents: the takeover over SSH, and the endpoint they report to."""
+"""The communication with agents: the takeover over SSH, and the API that they report to."""

@@ -105,26 +105,26 @@ class _Refused(Exception):
 
 
 class AgentApi:
-    """The endpoint. Belongs to the thread that owns *connection*: one request at a time."""
+    """The agent API. Belongs to the thread that owns *connection*: one request at a time."""
 
     def __init__(self, connection: Connection, *, max_body_bytes: int, stale_seconds: float) -> None:
-        """Take bodies of *max_body_bytes* at most, signed no more than *stale_seconds* from now by the database."""
+        """Accept bodies of at most *max_body_bytes*, signed within *stale_seconds* of the database's clock."""
         self.connection = connection
         self._max_body_bytes = max_body_bytes
         self._stale_seconds = stale_seconds
         self._keys: dict[UUID, bytes] = {}
-        # Stands in where there is no key, so that the work is the same. Nobody has its private half.
+        # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
 
     def handle(self, request: AgentRequest) -> AgentResponse:
         """
-        Record what *request* reports, and return what to answer; that the BMDB is away is an answer too.
+        Record the report in *request* and return the response, also if the BMDB is down.
 
-        A plain heartbeat is one round trip, two if its key is not remembered,
-        and writes no log. May run twice: the second is a replay, and refused.
+        A plain heartbeat costs one round trip, two if its key is not cached, and
+        writes no log. May run twice: the second is a replay, and refused.
 
         Raises:
-            SecretError, SourceError: what it takes to connect to the BMDB cannot be had.
+            SecretError, SourceError: a secret or document for the connection to the BMDB cannot be read.
         """
         machine_id: UUID | None = None
         try:

@@ -1,1 +1,1 @@
-"""What everything else is built from: machines, providers, errors, clocks, back-off. No input or output."""
+"""The basic types: machines, providers, errors, clocks, backoff. No input or output."""

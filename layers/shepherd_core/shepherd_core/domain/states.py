@@ -68,7 +68,7 @@ TRANSITIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What the BMDB knows of a machine, as far as its state depends on it."""
+    """The facts in the BMDB that a machine's state depends on."""
 
     decommissioned: State | None = None
     """FORGOTTEN or RELEASED; None: it is still in the BMDB's care."""

@@ -1,1 +1,1 @@
-"""The loops: Provisioner, Initializer, Recoverer, Updater, and what runs them."""
+"""The loops: Provisioner, Initializer, Recoverer and Updater, and the runner of those that work on machines."""

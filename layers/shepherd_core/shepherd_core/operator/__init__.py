@@ -1,1 +1,1 @@
-"""What operators and deployments ask for: adopt, forget and release machines; migrate the schema."""
+"""The actions of operators and deployments: adopt, forget and release machines; migrate the schema."""

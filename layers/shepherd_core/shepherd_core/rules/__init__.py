@@ -1,1 +1,1 @@
-"""The decisions, as pure functions: what to create, what has drifted, how to recover, when to stop."""
+"""The rules, as pure functions: provisioning, drift, remediation, the circuit breaker."""

@@ -67,7 +67,7 @@ class BmdbSettings(Settings):
 
 
 class MigratorSettings(BmdbSettings):
-    """The migrator."""
+    """The Migrator."""
 
     bmdb_statement_timeout_seconds: Seconds = Field(
         240, description="Maximum seconds for one statement of a migration."
