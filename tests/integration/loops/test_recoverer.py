@@ -113,7 +113,7 @@ def world(fleet: Fleet, clock: ManualClock) -> Iterator[World]:
         assert api.errors == []
 
 
-def test_a_silent_machine_is_rebooted_once_and_needs_its_agent_again(world: World) -> None:
+def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(world: World) -> None:
     """What the agent said is gone with it; the machine is the same, and so is its pinned host key."""
     machine = world.given(world.fleet.unhealthy_machine())
     world.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=machine)
@@ -148,7 +148,7 @@ def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> No
         (10 * MINUTE, 2 * HOUR, False),  # what an earlier agent said does not count
     ],
 )
-def test_only_a_silent_machine_is_rebooted(
+def test_only_an_unhealthy_machine_is_rebooted(
     world: World, started: float, heartbeat: float | None, rebooted: bool
 ) -> None:
     """There is more patience with a first heartbeat, since much has to start before it."""
@@ -228,7 +228,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
     assert world.run()[Metric.CLAIMED] == 0
 
 
-def test_a_provider_that_answers_503_for_hours_brings_nobody_up_the_ladder(world: World) -> None:
+def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> None:
     """One silent machine climbed from reboot to quarantine without one step having been taken."""
     world.given(world.fleet.unhealthy_machine(silent_for=0))
     machine = world.given(world.fleet.unhealthy_machine())

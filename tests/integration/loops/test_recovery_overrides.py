@@ -70,7 +70,7 @@ def world(fleet: Fleet, clock: ManualClock) -> Dark:
     return Dark(fleet, clock)
 
 
-def test_as_many_machines_are_taken_as_an_override_allows_and_then_recovery_is_held_back_again(world: Dark) -> None:
+def test_an_override_admits_its_number_of_machines_and_no_more(world: Dark) -> None:
     """The Recoverer goes on to say so, and why."""
     world.override(5)
     counts = world.run()
@@ -81,7 +81,7 @@ def test_as_many_machines_are_taken_as_an_override_allows_and_then_recovery_is_h
     assert world.held() != {}
 
 
-def test_those_that_are_silent_longest_come_first(world: Dark) -> None:
+def test_the_longest_unhealthy_machines_come_first(world: Dark) -> None:
     """An operator can tell beforehand which they are."""
     longest = world.down[-1]
     world.fleet.sql(
@@ -126,7 +126,7 @@ def test_the_override_of_a_location_is_used_before_that_of_the_provider(world: D
     assert world.rebooted == 5
 
 
-def test_what_is_not_held_back_uses_nothing_up(world: Dark) -> None:
+def test_machines_outside_a_suspension_do_not_use_an_override(world: Dark) -> None:
     """An override may wait for the day on which it is needed."""
     suspension.record(world.fleet.open_session(), PROVIDER, {})
     world.fleet.empty()
@@ -138,7 +138,7 @@ def test_what_is_not_held_back_uses_nothing_up(world: Dark) -> None:
 
 
 @pytest.mark.parametrize("how", ["expired", "withdrawn"])
-def test_when_an_override_ends_recovery_is_held_back_again(world: Dark, how: str) -> None:
+def test_when_an_override_ends_recovery_is_suspended_again(world: Dark, how: str) -> None:
     """Also for machines that it had let through and that were not taken yet."""
     world.override(5)
     session = world.fleet.open_session()

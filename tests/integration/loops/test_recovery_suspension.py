@@ -126,7 +126,7 @@ def world(fleet: Fleet, clock: ManualClock) -> World:
     return World(fleet, clock)
 
 
-def test_an_outage_of_our_own_reboots_nobody_and_silence_counts_from_its_end(world: World) -> None:
+def test_our_own_outage_reboots_no_machine_and_timeouts_start_at_its_end(world: World) -> None:
     """Heartbeats that we could not take say nothing about machines, not even when the first arrive again."""
     world.sound(REPORTING)
     everyone, world.reporting = world.reporting, []
@@ -193,7 +193,7 @@ def test_a_location_that_is_dark_does_not_keep_others_from_being_recovered(world
     }
 
 
-def test_a_fleet_that_falls_silent_little_by_little_is_not_rebooted_little_by_little(world: World) -> None:
+def test_a_fleet_that_fails_little_by_little_is_not_rebooted(world: World) -> None:
     """What was recovered within an hour counts too."""
     world.sound(110)
     for _ in range(3):
@@ -212,14 +212,14 @@ def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> No
     assert world.run()[Metric.FINISHED] == 1
 
 
-def test_two_machines_and_no_witness_are_held_back_however_small_the_fleet(world: World) -> None:
+def test_two_machines_are_not_recovered_if_no_other_reports(world: World) -> None:
     """Nobody can tell then whether reports arrive at all."""
     world.silent(2)
     assert world.run()[Metric.CLAIMED] == 0
     assert world.held() == {WHOLE_PROVIDER: "no machine reports: 2 stopped reporting"}
 
 
-def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
+def test_a_suspension_continues_for_the_current_reason(world: World) -> None:
     """Operators look where the reason sends them, and one that is over sends them to the wrong place."""
     world.sound(REPORTING)
     world.silent(REPORTING)
@@ -235,7 +235,7 @@ def test_a_hold_goes_on_for_the_reason_that_holds_now(world: World) -> None:
     assert (after["ended_at"], after["suspended_at"]) == (None, suspended_at)
 
 
-def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> None:
+def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> None:
     """It is known, and would stand there for ever."""
     world.sound(10)
     world.silent(3)
@@ -247,7 +247,7 @@ def test_a_machine_that_cannot_be_recovered_holds_nobody_back(world: World) -> N
     assert world.tick()[Metric.RECOVERY_SUSPENDED] == 0
 
 
-def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
+def test_a_suspension_binds_every_later_claim(world: World) -> None:
     """Also that of a twin, which decided a moment ago that all was well."""
     world.sound(REPORTING)
     machines = world.silent(2)
@@ -262,7 +262,7 @@ def test_a_hold_binds_every_claim_from_then_on(world: World) -> None:
     assert len(claimed(twin, Process.RECOVERY, silence=SILENCE)) == len(machines) + REPORTING
 
 
-def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
+def test_an_expired_session_neither_starts_nor_ends_a_suspension(world: World) -> None:
     """Its figures are of another time."""
     living, dead = world.fleet.open_session(), world.fleet.open_session()
     suspension.record(living, PROVIDER, {"fra": "?"})
@@ -276,7 +276,7 @@ def test_a_dead_session_neither_begins_nor_ends_a_hold(world: World) -> None:
     assert world.held() == {"fra": "?"}
 
 
-def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World, clock: ManualClock) -> None:
+def test_a_dry_run_shows_a_suspension_and_leaves_no_trace(world: World, clock: ManualClock) -> None:
     """It is how operators look before they switch the Recoverer on."""
     due = world.never(12)
     for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
@@ -291,7 +291,7 @@ def test_a_dry_run_tells_why_it_would_hold_back_and_leaves_no_trace(world: World
     assert all(world.fleet.events(machine) == [] for machine in due)
 
 
-def test_a_dry_run_tells_apart_what_is_held_back_and_what_is_not(world: World, clock: ManualClock) -> None:
+def test_a_dry_run_separates_suspended_machines_from_others(world: World, clock: ManualClock) -> None:
     """And tells of all that is held back, because an operator decides by it whether to let that be done."""
     world.sound(60, "ams")
     world.sound(10, "fra")
@@ -308,7 +308,7 @@ def test_a_dry_run_tells_apart_what_is_held_back_and_what_is_not(world: World, c
     assert not world.provider.reboots
 
 
-def test_a_hold_is_told_in_the_counts_with_how_many_are_silent(world: World) -> None:
+def test_the_counts_show_a_suspension_and_the_unhealthy_machines(world: World) -> None:
     """They become metrics, and an alarm."""
     world.sound(10)
     world.silent(5)

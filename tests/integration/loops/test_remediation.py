@@ -293,7 +293,7 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(wor
     assert len(world.fleet.holders(world.machine)) == 1
 
 
-def test_a_machine_that_did_not_come_back_gets_its_agent_while_recovery_is_held_back(world: World) -> None:
+def test_a_machine_that_did_not_come_back_gets_its_agent_in_a_suspension(world: World) -> None:
     """Else nobody would ever report again after an outage, and the hold would last for ever."""
     world.run()
     world.watch(3)
@@ -305,7 +305,7 @@ def test_a_machine_that_did_not_come_back_gets_its_agent_while_recovery_is_held_
     assert ids(claimed(session, START)) == [world.machine]
 
 
-def test_a_machine_that_falls_silent_again_goes_on_where_it_was(world: World) -> None:
+def test_a_machine_that_fails_again_continues_with_its_policy(world: World) -> None:
     """Ten minutes of reports between two faults are no recovery."""
     for _ in range(4):
         world.run()
@@ -758,7 +758,7 @@ def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
     return machines
 
 
-def test_where_ssh_reaches_nobody_machines_that_did_not_come_back_wait(world: World) -> None:
+def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World) -> None:
     """Network, firewall or key are at fault: nobody who is up is power-cycled for that, and none is given up."""
     queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     few = waiting(world, 2, "fra")

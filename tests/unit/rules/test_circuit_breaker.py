@@ -194,7 +194,7 @@ shares = st.floats(0, 1)
 
 
 @given(cells, shares, shares, st.integers(1, 50))
-def test_more_that_report_never_hold_back_and_fewer_never_let_go(
+def test_more_reports_never_suspend_and_fewer_never_resume(
     cell: LocationStats, silent: float, never: float, smallest: int
 ) -> None:
     """The verdict goes one way only, or a machine that comes back could stop the recovery of others."""

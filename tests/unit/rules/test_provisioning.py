@@ -150,7 +150,7 @@ def test_a_missing_machine_is_a_difference_and_is_set_aside() -> None:
 GONE = replace(in_use("gone", failed=True), status=ProviderStatus.MISSING)
 
 
-def test_machines_that_the_provider_says_are_gone_are_set_aside_and_stop_nobody() -> None:
+def test_machines_listed_as_missing_are_set_aside_and_stop_no_pass() -> None:
     """Somebody terminated them. There is no doubt which side is right, so any number of them explains itself."""
     ledger = Ledger(provided=tuple(known(f"gone {number}", number) for number in range(5)))
     listing = [replace(GONE, provider_id=provided.provider_id) for provided in ledger.provided]
@@ -194,7 +194,7 @@ def test_a_machine_that_was_created_lately_is_not_missed(age: float, missed: int
     assert len(plan(ledger=Ledger(provided=(young,))).set_aside) == missed
 
 
-def test_machines_that_were_set_aside_before_stop_nobody() -> None:
+def test_machines_set_aside_before_stop_no_pass() -> None:
     """A fleet loses machines one by one over the years; what is known of must not add up to a discrepancy."""
     gone = [known(f"gone{number}", number, set_aside=True) for number in range(9)]
     new = [known(f"new{number}", 10 + number) for number in range(4)]
@@ -207,7 +207,7 @@ def test_machines_that_were_set_aside_before_stop_nobody() -> None:
         plan(*listing, ledger=Ledger(provided=(known("a", 99), gone[0])), drift_limit=0)
 
 
-def test_quarantined_machines_that_are_missing_stop_nobody() -> None:
+def test_missing_quarantined_machines_stop_no_pass() -> None:
     """What is broken goes missing more often than the rest, and no loop touches it anyway."""
     gone = tuple(replace(known(f"m{number}", number), quarantined=True) for number in range(5))
     found = plan(ledger=Ledger(gone), drift_limit=1)
