@@ -657,12 +657,12 @@ def test_who_loses_the_lock_while_it_waits_writes_nothing(fleet: Fleet, write: s
     assert (asked(fleet), len(provided(fleet)), queries.pauses(fleet.connection)) == ([[machine_id, False]], 1, [])
 
 
-def test_a_provisioner_at_work_is_waited_for_but_not_for_ever(fleet: Fleet, operator: Operator) -> None:
+def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator: Operator) -> None:
     """Both would act on what the other is changing."""
     gone = old(fleet, fleet.provided_machine())
     provisioner = fleet.open_session()
     assert provisioning.take_lock(provisioner, "equinix") is not None
-    with pytest.raises(WorkConflict, match="still at work: nothing was done"):
+    with pytest.raises(WorkConflict, match="still running: nothing was done"):
         operator.forget(gone)
     assert tombstones(fleet) == []
     provisioner.close()
