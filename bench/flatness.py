@@ -88,7 +88,7 @@ class Subject:
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
             "breaker's look": lambda: timed(
-                lambda: suspension.take_snapshot(self._session, PROVIDER, HealthTimeouts())
+                lambda: suspension.take_health_snapshot(self._session, PROVIDER, HealthTimeouts())
             ),
             PREDECESSOR: self._look,
         }

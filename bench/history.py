@@ -103,5 +103,5 @@ class _Subject:
 def _forgetting(fleet: BenchFleet) -> list[float]:
     """Return the seconds of each bounded deletion from the old end of a long history."""
     connection = fleet.connect()
-    queries.forget_history(connection, 36_500)
-    return [timed(lambda: queries.forget_history(connection, 3)) for _ in range(20)]
+    queries.delete_old_history(connection, 36_500)
+    return [timed(lambda: queries.delete_old_history(connection, 3)) for _ in range(20)]

@@ -80,7 +80,7 @@ class Observer:
 
 
 def _facts(machine: Mapping[str, Any]) -> MachineFacts:
-    decommissioned = machine.get("departed_how")  # only show_machine returns those that departed
+    decommissioned = machine.get("decommissioned_how")  # only show_machine returns those that departed
     return MachineFacts(
         decommissioned=None if decommissioned is None else State(decommissioned.lower()),
         provided=machine["provider"] is not None,

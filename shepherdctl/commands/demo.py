@@ -182,7 +182,7 @@ def _tell_history(console: Console, world: Environment, provider_id: str) -> Non
     )
     for entry in reversed(world.history(machine_id)):
         cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
-        event = " ".join(filter(None, (entry["event"], entry["rung"])))
+        event = " ".join(filter(None, (entry["event"], entry["step"])))
         line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {event}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -110,7 +110,7 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     with bmdb(settings) as connection:
         found, observer = observed(connection, machine, settings)
         reported = queries.hardware_report(connection, found["machine_id"])
-        requested = installation.look(connection, found["machine_id"])
+        requested = installation.load(connection, found["machine_id"])
     found["installation"] = installations.described(requested)
     evidence = found.pop("quarantine_evidence")
     found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
@@ -134,7 +134,7 @@ def forget_host_key(machine: MachineArgument, output: Output = Form.TABLE) -> No
       shepherdctl machine forget-host-key 3f2a
     """
     with bmdb() as connection:
-        machine_id = queries.machine_named(connection, machine)
+        machine_id = queries.find_machine(connection, machine)
         host_key = queries.show_machine(connection, machine_id)["host_key"]
         forgotten = queries.forget_host_key(connection, machine_id)
     if output is Form.JSON:
@@ -183,7 +183,7 @@ def history(
                 f"{event['timestamp']:%Y-%m-%d %H:%M:%S}",
                 event["process"],
                 Text(event["event"], style=_EVENT_STYLES.get(event["event"], "")),
-                event["rung"],
+                event["step"],
                 session,
                 event["failed_cause"],
             )
@@ -203,7 +203,7 @@ def observed(connection: Connection, name: str, settings: Settings) -> tuple[dic
     Raises:
         MachineUnknown: no machine is called so, or more than one.
     """
-    found = queries.show_machine(connection, queries.machine_named(connection, name))
+    found = queries.show_machine(connection, queries.find_machine(connection, name))
     observer = Observer(queries.now(connection), settings, queries.pauses(connection))
     found["being_worked_on"] = bool(found["work"])
     found["backing_off"] = found["backoff_until"] is not None and found["backoff_until"] > observer.now
@@ -228,7 +228,7 @@ def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any
     with suppress(ValueError):
         if events := queries.history(connection, UUID(name), limit):
             return events
-    return queries.history(connection, queries.machine_named(connection, name), limit)
+    return queries.history(connection, queries.find_machine(connection, name), limit)
 
 
 def _asked(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
@@ -240,12 +240,11 @@ def _asked(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str
 
 
 def _departed(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
-    if machine["departed_at"] is None:
+    if machine["decommissioned_at"] is None:
         return None
-    was = f"was {machine['departed_provider_id']} at {machine['departed_provider']}"
-    return f"{was}, {machine['departed_how'].lower()} {when('departed_at')} by {machine['departed_by']}: " + str(
-        machine["departed_reason"]
-    )
+    was = f"was {machine['decommissioned_provider_id']} at {machine['decommissioned_provider']}"
+    how, by, reason = (machine[f"decommissioned_{each}"] for each in ("how", "by", "reason"))
+    return f"{was}, {how.lower()} {when('decommissioned_at')} by {by}: {reason}"
 
 
 def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
@@ -271,7 +270,7 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("host key", None if machine["host_key"] is None else fingerprint(machine["host_key"])),
         ("rebooted", when("rebooted_at")),
         ("settled", when("boot_wait_until")),
-        ("expected back", when("awaited_until") if machine["agent_started_at"] is None else None),
+        ("expected back", when("grace_until") if machine["agent_started_at"] is None else None),
         ("in quarantine", when("quarantined_at")),
         ("because", machine["quarantine_cause"]),
         *(("evidence", line) for line in machine["quarantine_evidence"] or ()),

@@ -7,7 +7,7 @@ from contextlib import closing, redirect_stdout
 from typing import Annotated
 
 import typer
-from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.listings.departures import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import NotSupported
@@ -88,9 +88,9 @@ def forget(
       shepherdctl machine forget 3f2a 81fe --reason "rack 7 was sold"
     """
     askable(yes=yes or dry_run or len(machines) == 1)
-    order = Order(user(), reason, FRESH_SECONDS)
+    order = RemovalRequest(user(), reason, FRESH_SECONDS)
     with schema_named(), closing((repair := services.drift_repair(interval)).connection):
-        named = [queries.machine_named(repair.connection, name) for name in machines]
+        named = [queries.find_machine(repair.connection, name) for name in machines]
         remedy = Forget(tuple(dict.fromkeys(named)), order)
         verdicts = _resolve(repair, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)
@@ -124,12 +124,12 @@ def release(
       shepherdctl machine release 3f2a --reason "sold" --despite-heartbeat
     """
     askable(yes=yes or dry_run)
-    order = Order(user(), reason, FRESH_SECONDS, despite_heartbeat)
+    order = RemovalRequest(user(), reason, FRESH_SECONDS, despite_heartbeat)
     with schema_named(), closing((repair := services.drift_repair(interval)).connection):
         if not cancel and Capability.RELEASE not in repair.provider.capabilities:
             message = f"the provider {repair.provider.name} cannot release machines: give them back by its own means"
             raise NotSupported(message)
-        named = tuple(dict.fromkeys(queries.machine_named(repair.connection, name) for name in machines))
+        named = tuple(dict.fromkeys(queries.find_machine(repair.connection, name) for name in machines))
         remedy: OperatorAction = CancelRelease(named) if cancel else Release(named, order)
         verdicts = _resolve(repair, remedy, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
     _tell(verdicts, output, dry_run=dry_run)

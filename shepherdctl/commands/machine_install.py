@@ -95,7 +95,7 @@ def install(
     with bmdb(settings) as connection:
         found, observer = observed(connection, machine, settings)
         machine_id = found["machine_id"]
-        seen = installation.look(connection, machine_id)
+        seen = installation.load(connection, machine_id)
         _refuse(found, seen, observer, replace=replace)
         for consequence in _consequences(found, seen, observer):
             note(consequence)
@@ -170,7 +170,7 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
             f"Generation {seen.request.generation}, requested {when}, has no outcome yet. If the agent has it, it is "
             "not stopped, and this one follows."
         )
-    if seen.report and seen.fulfilled:
+    if seen.report and seen.succeeded:
         when = relative(seen.report.reported_at, observer.now)
         lines.append(
             f"Generation {seen.report.generation} was installed {when}, and no loop cares for the machine since. With "

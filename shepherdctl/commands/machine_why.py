@@ -41,7 +41,7 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
     )
     with bmdb(settings) as connection:
-        machine_id = queries.machine_named(connection, machine)
+        machine_id = queries.find_machine(connection, machine)
         verdicts, now = explain.why(connection, machine_id, silence)
     if output is Form.JSON:
         document({"machine_id": machine_id, "processes": [_plain(verdict) for verdict in verdicts]})
@@ -83,7 +83,7 @@ def retry(
     """
     owner = owner or user()
     with bmdb() as connection:
-        machine_id = queries.machine_named(connection, machine)
+        machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
         if dry_run:
             ended = [
@@ -126,7 +126,7 @@ def unquarantine(
     owner = owner or user()
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
-        machine_id = queries.machine_named(connection, machine)
+        machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
         if dry_run:
             found = queries.show_machine(connection, machine_id)

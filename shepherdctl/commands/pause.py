@@ -108,7 +108,7 @@ def pause(
     scope: dict[str, Any] = {"process": Process(process) if process else None, "provider": provider}
     owner = owner or user()
     with bmdb() as connection:
-        named = dict.fromkeys(queries.machine_named(connection, name) for name in machines or ())
+        named = dict.fromkeys(queries.find_machine(connection, name) for name in machines or ())
 
         def unit() -> list[dict[str, Any]]:
             return [

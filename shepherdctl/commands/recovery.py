@@ -91,7 +91,9 @@ def override(
             seconds=seconds,
         )
         held = [
-            hold for hold in suspension.holds(connection) if hold["provider"] == provider and hold["ended_at"] is None
+            hold
+            for hold in suspension.suspensions(connection)
+            if hold["provider"] == provider and hold["ended_at"] is None
         ]
     if made is None:
         message = (
@@ -127,7 +129,7 @@ def withdraw(*, provider: _ProviderOption, location: _LocationOption = None, out
         document({"provider": provider, "location": location, **was})
         return
     facts(
-        [("covered", _place(provider, location)), ("taken", f"{was['taken']} of {counted(was['machines'], 'machine')}")]
+        [("covered", _place(provider, location)), ("taken", f"{was['used']} of {counted(was['machines'], 'machine')}")]
     )
 
 

@@ -41,7 +41,7 @@ def status(output: Output = Form.TABLE) -> None:
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
         )
         counts = queries.count_machines(connection, silence)
-        held = suspension.holds(connection)
+        held = suspension.suspensions(connection)
         overridden = overrides.overrides(connection)
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
@@ -138,7 +138,7 @@ def _tell_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> N
                 f"ends {relative(one['expires_at'], now)}",
                 one["provider"],
                 where(one["location"]),
-                f"{one['taken']} of {one['machines']}" + (", used up" if one["taken"] >= one["machines"] else ""),
+                f"{one['used']} of {one['machines']}" + (", used up" if one["used"] >= one["machines"] else ""),
                 one["owner"],
                 one["reason"],
             )

@@ -134,8 +134,8 @@ INVARIANTS = (
             AND (d.process IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
         UNION ALL
         SELECT format('%s was told to come back, and nobody is to look whether it did', w.machine_id)
-        FROM machine_wants w JOIN machine_due d ON d.machine_id = w.machine_id
-        WHERE w.overdue AND d.recover_at IS NULL
+        FROM machine_process_needs w JOIN machine_due d ON d.machine_id = w.machine_id
+        WHERE w.overdue AND d.recovery_not_before IS NULL
         """,
     ),
     Invariant(
@@ -208,11 +208,11 @@ INVARIANTS = (
             AND h.timestamp > x.suspended_at + :margin::float8 * interval '1 second'
             AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
         UNION ALL
-        SELECT format('%s machines were let through, %s are counted and %s allowed', count(*), o.taken, o.machines)
+        SELECT format('%s machines were let through, %s are counted and %s allowed', count(*), o.used, o.machines)
         FROM recovery_overrides o
         JOIN recovery_override_machines m ON m.override_id = o.override_id
-        GROUP BY o.location, o.taken, o.machines
-        HAVING count(*) > o.machines OR count(*) <> o.taken
+        GROUP BY o.location, o.used, o.machines
+        HAVING count(*) > o.machines OR count(*) <> o.used
         """,
     ),
     Invariant(
@@ -240,9 +240,9 @@ INVARIANTS = (
         FROM machine_quarantine z
         JOIN work_history q ON q.machine_id = z.machine_id AND q.event = 'Quarantined'
         WHERE (
-            SELECT count(*) FILTER (WHERE h.event = 'Attempted' AND h.rung <> 'quarantine')
+            SELECT count(*) FILTER (WHERE h.event = 'Attempted' AND h.step <> 'quarantine')
                 - count(*) FILTER (
-                    WHERE h.event = 'NotTaken' AND h.rung <> 'quarantine'
+                    WHERE h.event = 'NotTaken' AND h.step <> 'quarantine'
                         AND h.failed_cause !~ '^(ProviderRefused|MachineNotFound|NotSupported): '
                 )
             FROM work_history h WHERE h.machine_id = z.machine_id
@@ -258,7 +258,7 @@ INVARIANTS = (
         WHERE NOT EXISTS (SELECT 1 FROM device d WHERE d.id = r.key AND d.active)
             AND NOT EXISTS (SELECT 1 FROM machine_release m WHERE m.machine_id::text = r.value)
             AND NOT EXISTS (
-                SELECT 1 FROM machine_departed m WHERE m.machine_id::text = r.value AND m.how = 'Released'
+                SELECT 1 FROM machine_tombstone m WHERE m.machine_id::text = r.value AND m.how = 'Released'
             )
         """,
     ),
@@ -306,7 +306,7 @@ INVARIANTS = (
         FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
         UNION ALL
         SELECT format('%s departed, and still has %s', x.machine_id, y.what)
-        FROM machine_departed x
+        FROM machine_tombstone x
         JOIN (
             SELECT machine_id, 'a provider' AS what FROM machine_provided
             UNION ALL SELECT machine_id, 'an agent' FROM machine_agent_started

@@ -238,7 +238,7 @@ class Life:
         assert self._fresh is not None
         connection = world.connect()
         wanted = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
-        return installation.request(connection, self._fresh, wanted, installation.look(connection, self._fresh))
+        return installation.request(connection, self._fresh, wanted, installation.load(connection, self._fresh))
 
 
 class Beside(Life):

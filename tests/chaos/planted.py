@@ -209,9 +209,9 @@ PLANTS: tuple[Plant, ...] = (
             ),
             Edit(
                 "bmdb/work/work.py",
-                "    silence = silence or HealthTimeouts()\n",
-                "    silence = silence or HealthTimeouts()\n"
-                "    for pause in session.connection.records('paused'):\n"
+                "    timeouts = timeouts or HealthTimeouts()\n",
+                "    timeouts = timeouts or HealthTimeouts()\n"
+                "    for pause in session.connection.records('pauses_in_force'):\n"
                 "        if pause['machine_id'] is None and pause['process'] in (None, process):\n"
                 "            return Claim((), 0)\n",
             ),
@@ -243,7 +243,7 @@ PLANTS: tuple[Plant, ...] = (
             Edit("bmdb/recovery/remediation.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
             Edit(
                 "bmdb/recovery/remediation.sql",
-                "WHEN j.heard_at + j.patience > statement_timestamp() THEN",
+                "WHEN j.last_heartbeat_at + j.patience > statement_timestamp() THEN",
                 "WHEN false THEN",
                 "no_longer_due",
             ),
@@ -273,7 +273,8 @@ PLANTS: tuple[Plant, ...] = (
             Edit(
                 "loops/provisioner.py",
                 "        if intent is None:\n"
-                "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
+                "            machine_id = provisioning.create_intent(session, "
+                "self._provider.name, capacity.capacity_id)\n"
                 "            if machine_id is None:\n"
                 "                return False\n"
                 "            intent = records.Intent(machine_id, capacity.capacity_id)\n",
@@ -288,7 +289,8 @@ PLANTS: tuple[Plant, ...] = (
                 "_Outcome(Metric.CREATED, created=not creation.takes_over))\n",
                 "            return False\n"
                 "        if fresh:\n"
-                "            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)\n"
+                "            machine_id = provisioning.create_intent(session, "
+                "self._provider.name, capacity.capacity_id)\n"
                 "            assert machine_id is not None\n"
                 "            intent = records.Intent(machine_id, capacity.capacity_id)\n"
                 "        self._record(session, intent.machine_id, machine, _Outcome(Metric.CREATED))\n",
@@ -358,7 +360,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "what an override has let through is counted without a lock",
-        (Edit("bmdb/recovery/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "take_overridden"),),
+        (Edit("bmdb/recovery/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "apply_overrides"),),
         OVERRIDES,
         "test_who_waited_for_a_twin_counts_what_it_let_through",
     ),
@@ -390,7 +392,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a heartbeat is taken for an agent that somebody is just ending",
-        (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "take_heartbeat"),),
+        (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "accept_heartbeat"),),
         f"{TWINS}[forget+heartbeat]",
         "nothing_is_left_behind",
     ),

@@ -328,7 +328,7 @@ class GivingUp(Recoveries):
         for number, step in enumerate(steps):
             for event, rung in (("Started", None), ("Attempted", step), ("Finished", None)):
                 self._fleet.sql(
-                    "INSERT INTO work_history (machine_id, process, event, rung, timestamp) VALUES "
+                    "INSERT INTO work_history (machine_id, process, event, step, timestamp) VALUES "
                     "(:id, 'ShepherdRecovery', :event, :rung, clock_timestamp() - :hours * interval '1 hour')",
                     id=self._hopeless,
                     event=event,

@@ -174,8 +174,8 @@ UNFENCED = {
     "take_lock": "refers to the session, so that the fence waits for it",
     "begin_listing": "takes the place of a session that is dead; if its own is gone too, the next one takes its place",
     "end_listing": "says what is so, whenever it comes",
-    "take_overridden": "lets a machine through once, however often and late it comes",
-    "note_waiting": "tells people a figure that the next pass replaces",
+    "apply_overrides": "lets a machine through once, however often and late it comes",
+    "record_waiting": "tells people a figure that the next pass replaces",
     "take_health_snapshot": "moves due rows, and says that somebody looked: both are so whenever it comes",
 }
 

@@ -97,7 +97,7 @@ class World:
         providers = [row[0] for row in self.fleet.sql("SELECT DISTINCT provider FROM machine_due")]
         connection = self.fleet.connect()
         try:
-            found = [wrong for provider in providers for wrong in due.disagreements(connection, provider).items()]
+            found = [wrong for provider in providers for wrong in due.inconsistencies(connection, provider).items()]
         finally:
             connection.close()
         return [f"nothing_is_left_to_repair: {machine_id}: {what}" for machine_id, what in found]

@@ -83,7 +83,7 @@ class Operators:
 
     def _install(self, world: World) -> object:
         connection = world.connect()
-        return installation.request(connection, self._given_up, _WANTED, installation.look(connection, self._given_up))
+        return installation.request(connection, self._given_up, _WANTED, installation.load(connection, self._given_up))
 
     def _forget(self, world: World, points: Points) -> object:
         session = Session.open(world.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)

@@ -540,7 +540,7 @@ def test_an_installation_report_waits_for_whoever_changes_the_machine(
     admin = fleet.connect()
     admin.script("BEGIN")
     admin._in_transaction = True
-    admin.run("lock_due", machine_ids=[agent.machine_id])
+    admin.run("lock_due_rows", machine_ids=[agent.machine_id])
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(api.handle, agent.outcome(1))
         fleet.wait_until_blocked()

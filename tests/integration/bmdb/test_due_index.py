@@ -88,13 +88,13 @@ class History:
     def hold(self, session: int, where: list[str]) -> None:
         """Hold recovery back there, and nowhere else."""
         self._in_session(
-            session, lambda: suspension.record(self.sessions[session], PROVIDER, dict.fromkeys(where, "?"))
+            session, lambda: suspension.set_suspensions(self.sessions[session], PROVIDER, dict.fromkeys(where, "?"))
         )
 
     def _look(self, session: Session) -> suspension.HealthSnapshot:
-        held = [hold["location"] for hold in suspension.holds(session.connection) if hold["ended_at"] is None]
-        return suspension.take_snapshot(
-            session, PROVIDER, work.HealthTimeouts(), passed_over=[each for each in held if each]
+        held = [hold["location"] for hold in suspension.suspensions(session.connection) if hold["ended_at"] is None]
+        return suspension.take_health_snapshot(
+            session, PROVIDER, work.HealthTimeouts(), skipped_locations=[each for each in held if each]
         )
 
     def access(self, session: int, machine: int) -> None:
@@ -168,8 +168,8 @@ class History:
         self.fleet.change(
             machine_id,
             f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'",
-            f"DELETE FROM machine_awaited WHERE machine_id = '{machine_id}'",
-            f"INSERT INTO machine_awaited VALUES ('{machine_id}', clock_timestamp() - interval '10 minutes', "
+            f"DELETE FROM machine_grace WHERE machine_id = '{machine_id}'",
+            f"INSERT INTO machine_grace VALUES ('{machine_id}', clock_timestamp() - interval '10 minutes', "
             f"clock_timestamp() + interval '{minutes} minutes')",
             *([backoff] if tried else []),
         )
@@ -195,7 +195,7 @@ class History:
             return
         session, held = recoveries[which % len(recoveries)]
         with suppress(SessionExpired):
-            remediation.attempt(session, {held: (NextStep(Step(StepName.REBOOT), 1), None)})
+            remediation.record_attempts(session, {held: (NextStep(Step(StepName.REBOOT), 1), None)})
 
     # The operators, and time.
 
@@ -250,20 +250,20 @@ class History:
             told = [verdict.process for verdict in verdicts if verdict.eligible]
             look, handed_out = self._look(session), {}
             if look.idle:
-                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES, silence=look.silence).examined
+                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES, timeouts=look.timeouts).examined
             for loop in LOOPS:  # a machine may be due for both, and is given back for the other
-                found = claimed(session, loop, silence=look.silence)
+                found = claimed(session, loop, timeouts=look.timeouts)
                 handed_out[loop] = sorted(ids(found))
                 if found:
                     work.cancel(session, found)
             return plain, told, handed_out, look.claimable
 
-        plain, told, handed_out, due = connection.rehearse(unit)
+        plain, told, handed_out, due = connection.dry_run(unit)
         assert handed_out == plain
         assert told == [loop for loop in LOOPS if asked in plain[loop]], "what people are told must be what claims do"
         # The Recoverer claims no more than it has counted. What is on hold as a whole is counted all the same.
         assert due >= len(plain[Process.RECOVERY])
-        if not self.pauses and not suspension.holds(connection):
+        if not self.pauses and not suspension.suspensions(connection):
             assert due == len(plain[Process.RECOVERY])
 
 

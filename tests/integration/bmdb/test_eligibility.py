@@ -228,16 +228,16 @@ def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
     assert (
-        claimed(session, RECOVER, silence=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        claimed(session, RECOVER, timeouts=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
         == []
     )
     fleet.pass_time(50)
     assert ids(
-        claimed(session, RECOVER, silence=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        claimed(session, RECOVER, timeouts=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
     ) == [once]
     fleet.pass_time(50)
     assert ids(
-        claimed(session, RECOVER, silence=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        claimed(session, RECOVER, timeouts=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
     ) == [never]
 
 

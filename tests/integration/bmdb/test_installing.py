@@ -31,7 +31,7 @@ OTHER = MetropolisInstallation(image_url="https://images.example.com/b.img", ima
 
 def ask(connection: Connection, machine_id: UUID, image: MetropolisInstallation = IMAGE) -> int | None:
     """Look, and ask for an installation."""
-    return installation.request(connection, machine_id, image, installation.look(connection, machine_id))
+    return installation.request(connection, machine_id, image, installation.load(connection, machine_id))
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_a_request_is_newer_than_any_request_or_report(
     if reported is not None:
         fleet.report_installation(machine_id, reported)
     assert ask(connection, machine_id) == generation
-    found = installation.look(connection, machine_id)
+    found = installation.load(connection, machine_id)
     assert found.request is not None
     assert found.request.generation == generation
     assert found.pending
-    assert not found.fulfilled
+    assert not found.succeeded
     assert found.next_generation == generation + 1
 
 
@@ -61,7 +61,7 @@ def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: F
     machine_id = fleet.started_machine()
     fleet.report_installation(machine_id, 6, "Error")
     assert ask(connection, machine_id) == 7
-    request = installation.look(connection, machine_id).request
+    request = installation.load(connection, machine_id).request
     assert request is not None
     sent = OSInstallationRequest.FromString(request.raw)
     assert sent == OSInstallationRequest(generation=7, metropolis=IMAGE)
@@ -91,9 +91,9 @@ def test_only_a_report_of_the_wanted_generation_ends_the_wait(
         fleet.request_installation(machine_id, requested)
     if reported is not None:
         fleet.report_installation(machine_id, *reported)
-    found = installation.look(connection, machine_id)
-    assert (found.pending, found.fulfilled) == (holds == "pending", holds == "fulfilled")
-    assert (fleet.sql("SELECT process IS NULL FROM machine_need") == [[True]]) is found.fulfilled
+    found = installation.load(connection, machine_id)
+    assert (found.pending, found.succeeded) == (holds == "pending", holds == "fulfilled")
+    assert (fleet.sql("SELECT process IS NULL FROM machine_need") == [[True]]) is found.succeeded
 
 
 def test_an_installed_machine_is_cared_for_again_at_once(fleet: Fleet, connection: Connection) -> None:
@@ -120,22 +120,22 @@ def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, conne
     machine_id = fleet.started_machine()
     fleet.request_installation(machine_id, 1)
     fleet.report_installation(machine_id, 0, "Error")
-    seen = installation.look(connection, machine_id)
+    seen = installation.load(connection, machine_id)
     CHANGES[change](fleet, machine_id)
-    before = installation.look(connection, machine_id)
+    before = installation.load(connection, machine_id)
     due = fleet.sql("SELECT * FROM machine_due")
     assert installation.request(connection, machine_id, IMAGE, seen) is None
-    assert installation.look(connection, machine_id) == before
+    assert installation.load(connection, machine_id) == before
     assert fleet.sql("SELECT * FROM machine_due") == due
 
 
 def test_of_twins_one_is_told(fleet: Fleet, connection: Connection) -> None:
     """Both looked, both ask: one image is installed, and the other operator knows."""
     machine_id = fleet.started_machine()
-    seen = installation.look(connection, machine_id)
+    seen = installation.load(connection, machine_id)
     assert installation.request(connection, machine_id, IMAGE, seen) == 1
     assert installation.request(fleet.connect(), machine_id, OTHER, seen) is None
-    request = installation.look(connection, machine_id).request
+    request = installation.load(connection, machine_id).request
     assert request is not None
     assert OSInstallationRequest.FromString(request.raw).metropolis == IMAGE
 
@@ -146,13 +146,13 @@ def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_be
     machine_id = fleet.started_machine()
     if asked_before:
         fleet.request_installation(machine_id, 1)
-    seen = installation.look(fleet.connection, machine_id)
+    seen = installation.load(fleet.connection, machine_id)
     twin, first = fleet.connect(), fleet.connection
     outcome: list[int | None] = []
     thread = threading.Thread(target=lambda: outcome.append(installation.request(twin, machine_id, OTHER, seen)))
 
     def unit() -> None:
-        first.run("lock_due", machine_ids=[machine_id])
+        first.run("lock_due_rows", machine_ids=[machine_id])
         thread.start()
         fleet.wait_until_blocked()
         values = f"('{machine_id}', 2, '\\x1002')"
@@ -165,7 +165,7 @@ def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_be
     first.transact(unit)
     thread.join()
     assert outcome == [None]
-    assert installation.look(first, machine_id).next_generation == 3
+    assert installation.load(first, machine_id).next_generation == 3
 
 
 def test_what_is_not_provided_gets_no_request(fleet: Fleet, connection: Connection) -> None:
@@ -178,7 +178,7 @@ def test_what_is_not_provided_gets_no_request(fleet: Fleet, connection: Connecti
 def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
     """Nothing on record, and no machine, are not the same."""
     with pytest.raises(MachineUnknown):
-        installation.look(connection, uuid4())
+        installation.load(connection, uuid4())
 
 
 def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:
@@ -186,7 +186,7 @@ def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:
     machine_id = fleet.started_machine()
     ask(connection, machine_id)
     fleet.report_installation(machine_id, 1)
-    assert "opaque" not in repr(installation.look(connection, machine_id))
+    assert "opaque" not in repr(installation.load(connection, machine_id))
 
 
 @pytest.mark.parametrize("lost", get_args(Lost))

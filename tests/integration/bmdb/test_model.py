@@ -25,10 +25,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pg8000.core import CoreConnection
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import departures, provisioning
-from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.listings.departures import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation, suspension
-from shepherd_core.bmdb.recovery.remediation import Spared
+from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import HealthTimeouts
@@ -73,11 +73,11 @@ BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 # A due row may come too early, since the claim judges by the tags, and never later than this.
 _LATE = f"""
 SELECT n.machine_id, n.process, d.process, d.not_before
-FROM machine_next n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
+FROM machine_eligibility n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
 WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
-    OR (n.overdue AND d.recover_at IS NULL)
+    OR (n.overdue AND d.recovery_not_before IS NULL)
     OR n.process IS NOT NULL
-    AND CASE WHEN n.overdue THEN d.recover_at ELSE d.not_before END > interval '1 second' + greatest(
+    AND CASE WHEN n.overdue THEN d.recovery_not_before ELSE d.not_before END > interval '1 second' + greatest(
         clock_timestamp() + interval '5 seconds',
         n.locked_until,
         n.backoff_until,
@@ -329,7 +329,7 @@ class Bmdb(RuleBasedStateMachine):
             holders = self.model.work
             known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
             silence = replace(SILENCE, gaps=self._gaps())
-            found.extend(work.claim(function.session, process, PROVIDER, limit, silence=silence, known=known).work)
+            found.extend(work.claim(function.session, process, PROVIDER, limit, timeouts=silence, known=known).work)
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
@@ -351,7 +351,7 @@ class Bmdb(RuleBasedStateMachine):
         self.handed_out += [(function, held) for held in found]
         if found and moment is None:
             assert self.fleet.sql(
-                "SELECT bool_and(CASE WHEN process = :process THEN not_before ELSE recover_at END = "
+                "SELECT bool_and(CASE WHEN process = :process THEN not_before ELSE recovery_not_before END = "
                 "(SELECT deadline FROM sessions WHERE session_id = :session)) "
                 "FROM machine_due WHERE machine_id = ANY(:ids)",
                 session=function.session.session_id,
@@ -482,7 +482,7 @@ class Bmdb(RuleBasedStateMachine):
         function = self.functions[at]
 
         def real() -> None:
-            suspension.record(function.session, PROVIDER, dict.fromkeys(where, "many are silent"))
+            suspension.set_suspensions(function.session, PROVIDER, dict.fromkeys(where, "many are silent"))
 
         seen, wanted = self._both(function, real, lambda: self.model.hold(function.number, where), moment, event)
         assert seen == wanted, "a_dead_session_commits_nothing"
@@ -497,7 +497,7 @@ class Bmdb(RuleBasedStateMachine):
         function = self.functions[at]
 
         def real() -> None:
-            suspension.take_snapshot(function.session, PROVIDER, SILENCE)
+            suspension.take_health_snapshot(function.session, PROVIDER, SILENCE)
 
         seen, wanted = self._both(function, real, lambda: self.model.look(function.number), moment, event)
         assert seen == wanted, "a_dead_session_commits_nothing"
@@ -506,7 +506,7 @@ class Bmdb(RuleBasedStateMachine):
         """Return the times in which nobody looked, as the Recoverer would find them now."""
         rows = self.fleet.sql(
             "SELECT extract(epoch FROM ended_at - began_at)::float8, "
-            "extract(epoch FROM clock_timestamp() - ended_at)::float8 FROM recovery_unwatched"
+            "extract(epoch FROM clock_timestamp() - ended_at)::float8 FROM recovery_gaps_until_now"
         )
         return tuple(Gap(*row) for row in rows)
 
@@ -608,7 +608,7 @@ class Bmdb(RuleBasedStateMachine):
         def forget() -> bool:
             session = Session(connection, ManualClock(), lock.session_id, SESSION_SECONDS, 0)
             with suppress(WorkConflict):
-                departures.forget(session, PROVIDER, machine_id, Order("me", "?", UNIT))
+                departures.forget(session, PROVIDER, machine_id, RemovalRequest("me", "?", UNIT))
                 return True
             return False
 
@@ -627,10 +627,10 @@ class Bmdb(RuleBasedStateMachine):
     def _install(self, connection: Connection, machine_id: UUID) -> bool:
         wanted = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
         while True:
-            seen = installation.look(connection, machine_id)
+            seen = installation.load(connection, machine_id)
             if installation.request(connection, machine_id, wanted, seen) is not None:
                 return True
-            if installation.look(connection, machine_id) == seen:
+            if installation.load(connection, machine_id) == seen:
                 return False  # nobody else wanted one meanwhile
 
     def _modelled(self, deed: Deed, machine: int) -> bool:
@@ -710,7 +710,7 @@ class Bmdb(RuleBasedStateMachine):
             silence = replace(SILENCE, gaps=suspension.gaps(connection, PROVIDER))
             handed_out = {}
             for loop in LOOPS:  # a machine may be due for both, and is given back for the other
-                found = claimed(session, loop, silence=silence)
+                found = claimed(session, loop, timeouts=silence)
                 handed_out[loop] = {self.machines.index(each) for each in ids(found)}
                 if found:
                     work.cancel(session, found)
@@ -718,7 +718,7 @@ class Bmdb(RuleBasedStateMachine):
 
         swept = self.model.swept()
         self.put_off |= swept.work != self.model.work
-        for loop, seen in connection.rehearse(unit).items():
+        for loop, seen in connection.dry_run(unit).items():
             for number in seen:
                 broken = swept.obstacle(number, loop)
                 assert broken is None, broken
@@ -751,7 +751,9 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:  # no
     if how == "cancel":
         return work.cancel(session, works)
     if how == "spare":
-        return remediation.spare(session, {held: Spared("its agent reports again", recovered=True) for held in works})
+        return remediation.end_unneeded(
+            session, {held: Unneeded("its agent reports again", recovered=True) for held in works}
+        )
     if how == "do it" and process is Process.AGENT_START:
         return work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
     if how == "do it" and process is Process.RECOVERY:

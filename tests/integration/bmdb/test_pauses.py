@@ -131,7 +131,7 @@ def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
         machines["quarantined"], f"INSERT INTO machine_quarantine VALUES ('{machines['quarantined']}', now(), '?', '')"
     )
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=machines["intended"])
-    fleet.change(machines["awaited"], f"INSERT INTO machine_awaited VALUES ('{machines['awaited']}', now(), now())")
+    fleet.change(machines["awaited"], f"INSERT INTO machine_grace VALUES ('{machines['awaited']}', now(), now())")
     queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
     listed, shown, _, counted = told_paused(fleet.connection, machines)
     assert listed == shown == counted == covered

@@ -48,14 +48,14 @@ INSERT INTO machine_hardware_report SELECT machine_id, '' FROM machine_agent_hea
 INSERT INTO work_backoff
     SELECT machine_id, 'ShepherdAgentStart', now() - interval '1 hour', '?', 60 FROM machines WHERE random() < 0.3;
 INSERT INTO machine_quarantine SELECT machine_id, now(), '?', repeat('?', 1500) FROM machines WHERE random() < 0.02;
-INSERT INTO machine_awaited
+INSERT INTO machine_grace
     SELECT machine_id, now() - interval '2 hours', now() + (random() - 0.5) * interval '1 hour'
     FROM machine_need WHERE process = 'ShepherdAgentStart' AND random() < 0.1;
 UPDATE work_backoff SET fault = CASE WHEN random() < 0.001 THEN 'access' ELSE 'unreached' END;
 INSERT INTO ssh_outages SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO machine_due
-    SELECT n.machine_id, n.provider, n.process, now() + (random() - 0.01) * interval '1 day', 0, w.awaited_until
-    FROM machine_need n LEFT JOIN machine_awaited w ON w.machine_id = n.machine_id;
+    SELECT n.machine_id, n.provider, n.process, now() + (random() - 0.01) * interval '1 day', 0, w.grace_until
+    FROM machine_need n LEFT JOIN machine_grace w ON w.machine_id = n.machine_id;
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
     FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
@@ -82,7 +82,7 @@ INSERT INTO recovery_gaps (provider, began_at, ended_at)
     SELECT 'static', now() - n * interval '1 hour', now() - n * interval '1 hour' + interval '30 minutes'
     FROM generate_series(1, 24) n;
 WITH gone AS (INSERT INTO machines SELECT FROM generate_series(1, 1000) RETURNING machine_id)
-    INSERT INTO machine_departed
+    INSERT INTO machine_tombstone
     SELECT machine_id, 'Released', 'static', machine_id::text, NULL, NULL, 'me', '?' FROM gone;
 INSERT INTO machine_release SELECT machine_id, now(), 'me', '?', now() FROM machine_rebooted LIMIT {BATCH};
 INSERT INTO provider_listings SELECT 'static', session_id, now(), now() FROM sessions;
@@ -104,7 +104,7 @@ STATES = {
 # The rows of these are about as many as there are workers, pauses, and creations and recoveries under way.
 SMALL = {
     "capacity_penalties",
-    "machine_awaited",
+    "machine_grace",
     "machine_creation_intent",
     "machine_release",
     "pauses",
@@ -131,10 +131,10 @@ LIMITS = {
     "list_machines": 2_400,
     "close_session": 1_500,
     "take_health_snapshot": 35_000,
-    "take_overridden": 35_000,
+    "apply_overrides": 35_000,
     "quarantine": 300,
-    "find_disagreements": 40_000,
-    "forget_history": 4_000,
+    "find_due_inconsistencies": 40_000,
+    "delete_old_history": 4_000,
 }
 LIMIT = 150
 
@@ -146,15 +146,15 @@ COUNTED = {"take_health_snapshot": {"machine_quarantine"}}
 MODES = ("force_custom_plan", "force_generic_plan")
 
 READS_ALL = {
-    "facts_of_all": "the Updater compares all machines with the provider's listing, once an hour",
-    "provided": "the Provisioner compares all machines with the provider's listing",
-    "departed": "the Provisioner looks for machines among them that the provider still lists",
+    "all_facts": "the Updater compares all machines with the provider's listing, once an hour",
+    "provided_machines": "the Provisioner compares all machines with the provider's listing",
+    "tombstones": "the Provisioner looks for machines among them that the provider still lists",
     "intents": "so many creations are not under way",
-    "capacity_penalized": "so much capacity does not fail",
-    "paused": "people read it",
+    "penalized_capacity": "so much capacity does not fail",
+    "pauses_in_force": "people read it",
     "inventory": "people ask what the whole fleet consists of",
     "count_machines": "people ask how the whole fleet is",
-    "machines_named": "people ask it, by the beginning of an id",
+    "find_machines": "people ask it, by the beginning of an id",
     "applied_migrations": "a few rows",
     "schema_exists": "the catalogue",
     "create_schema_migrations": "no query",
@@ -211,10 +211,10 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "machines": 20,
         "startup_timeout_seconds": 1800,
         "heartbeat_timeout_seconds": 600,
-        "again_seconds": None,
-        "recover_never_seconds": 1800,
-        "recover_silent_seconds": 600,
-        "recover_awaited_seconds": 0,
+        "recheck_seconds": None,
+        "effective_startup_timeout_seconds": 1800,
+        "effective_heartbeat_timeout_seconds": 600,
+        "min_overdue_seconds": 0,
         "boot_wait_seconds": 120,
         "grace_seconds": 1800,
         "cooldown_seconds": 600,
@@ -223,11 +223,11 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "waiting": 1,
         "max_machines": 50,
         "rebooted": True,
-        "rungs": ["reboot"] * BATCH,
+        "steps": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,
         "concludes": [False] * BATCH,
         "skipped_ids": held[:1],
-        "skipped_rungs": ["power-cycle"],
+        "skipped_steps": ["power-cycle"],
         "skipped_causes": ["cannot"],
         "public_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
@@ -238,7 +238,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "known": held[:1],
         "sample": 1000,
         "start": UUID(int=2**127),
-        "passed_over": ["fra"],
+        "skipped_locations": ["fra"],
         "public_key": "\\x" + "5e" * 32,
         "signed_at": 1,
         "stale_seconds": 1e12,
@@ -267,7 +267,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "provider_ip_address": None,
         "provider_location": None,
         "provider_status": None,
-        "heed_pauses": True,
+        "respect_pauses": True,
         "how": "Forgotten",
         "fresh_seconds": 3600,
         "despite_heartbeat": True,
@@ -289,13 +289,13 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
 # Where the general values would find nothing to do.
 SPECIAL: dict[str, dict[str, Any]] = {
     "fence_session": {"fence": 1},
-    "suspend_recovery": {"locations": ["fra", "rack"]},
-    "record_ssh_outages": {"locations": ["fra", "rack"]},
+    "set_suspensions": {"locations": ["fra", "rack"]},
+    "set_ssh_outages": {"locations": ["fra", "rack"]},
     "no_longer_due": {"process": "ShepherdRecovery"},
-    "spare": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},
+    "end_unneeded_recovery": {"process": "ShepherdRecovery", "reasons": ["?"] * BATCH},
     "finish_recovery": {"process": "ShepherdRecovery"},
     "quarantine": {"process": "ShepherdRecovery"},
-    "attempt_recovery": {"process": "ShepherdRecovery"},
+    "record_attempts": {"process": "ShepherdRecovery"},
     "list_machines": {"limit": 100},
     "override_recovery": {"location": "fra"},
     "withdraw_override": {"location": "fra"},
@@ -310,9 +310,9 @@ def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: An
         values["machine_ids"] = [
             row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdRecovery'")
         ]
-    if name in ("provide", "forget_intent"):
+    if name in ("provide", "delete_intent"):
         values["machine_id"] = driver.run("SELECT machine_id FROM machine_creation_intent LIMIT 1")[0][0]
-    if name in ("depart", "ask_release", "withdraw_release"):
+    if name in ("decommission", "request_release", "cancel_release"):
         values["machine_id"] = driver.run("SELECT machine_id FROM machine_release LIMIT 1")[0][0]
     text, in_order = pg8000.native.to_statement(statements()[name])
     arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))

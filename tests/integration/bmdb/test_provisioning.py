@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.listings.provisioning import Past
+from shepherd_core.bmdb.listings.provisioning import PreviousPass
 from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work.work import HealthTimeouts
@@ -43,13 +43,13 @@ MACHINE = Machine(
 def session(fleet: Fleet) -> Session:
     """Return the session of the one Provisioner."""
     opened = fleet.open_session(connection=fleet.connect())
-    assert provisioning.take_lock(opened, PROVIDER) == Past()
+    assert provisioning.take_lock(opened, PROVIDER) == PreviousPass()
     return opened
 
 
 def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
     """Decide on a machine where nothing is on hold, and return its id."""
-    machine_id = provisioning.intend(session, provider, capacity_id)
+    machine_id = provisioning.create_intent(session, provider, capacity_id)
     assert machine_id is not None
     return machine_id
 
@@ -57,9 +57,9 @@ def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
 def writes(session: Session, intended: Intent) -> dict[str, Callable[[], object]]:
     """Return everything that needs the lock."""
     return {
-        "intend": lambda: provisioning.intend(session, PROVIDER, "rack 2"),
+        "intend": lambda: provisioning.create_intent(session, PROVIDER, "rack 2"),
         "provide": lambda: provisioning.provide(session, PROVIDER, intended.machine_id, MACHINE),
-        "forget": lambda: provisioning.forget(session, PROVIDER, intended),
+        "forget": lambda: provisioning.delete_intent(session, PROVIDER, intended),
     }
 
 
@@ -137,12 +137,12 @@ def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Sessi
 
 def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Session) -> None:
     """A forgotten intent takes the row of its machine along, which never existed."""
-    provisioning.intend(session, PROVIDER, None)
+    provisioning.create_intent(session, PROVIDER, None)
     fleet.pass_time(600)
     assert provisioning.take_lock(fleet.open_session(), "equinix") is not None
     (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
     assert 600 <= intent.age_seconds < 660
-    provisioning.forget(session, PROVIDER, intent)
+    provisioning.delete_intent(session, PROVIDER, intent)
     assert recorded(fleet) == [[0, 0, 0, 0]]
 
 
@@ -158,13 +158,13 @@ def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     """Each has its own lock, and its own books."""
     other = fleet.open_session()
-    assert provisioning.take_lock(other, "equinix") == Past()
+    assert provisioning.take_lock(other, "equinix") == PreviousPass()
     machine_id = intend(session, PROVIDER, None)
     provisioning.provide(session, PROVIDER, machine_id, MACHINE)
     provisioning.penalize(session, PROVIDER, "rack 9", HOUR, "no power")
     assert provisioning.ledger(fleet.connection, "equinix") == records.Ledger()
     with pytest.raises(SessionExpired):
-        provisioning.intend(session, "equinix", None)
+        provisioning.create_intent(session, "equinix", None)
 
 
 def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> None:
@@ -184,7 +184,7 @@ def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
     sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda session: provisioning.take_lock(session, "equinix"), sessions))
-    assert sorted(taken, key=str) == [None, None, None, Past()]
+    assert sorted(taken, key=str) == [None, None, None, PreviousPass()]
 
 
 def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) -> None:

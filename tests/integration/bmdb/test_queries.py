@@ -123,7 +123,7 @@ def test_people_name_a_machine_by_the_beginning_of_its_id_or_by_its_provider_id(
     machine_id = fleet.provided_machine()
     fleet.provided_machine()
     for name in (str(machine_id), str(machine_id).upper(), str(machine_id)[:18], "machine-1"):
-        assert queries.machine_named(connection, name) == machine_id
+        assert queries.find_machine(connection, name) == machine_id
 
 
 @pytest.mark.parametrize("name", ["", "machine-", "no such machine", "%", "_", "\\", "________-"])
@@ -131,7 +131,7 @@ def test_a_name_that_is_not_one_machines_is_refused(fleet: Fleet, connection: Co
     """Acting on the wrong machine is worse than asking again; nobody's pattern is taken for a name."""
     fleet.provided_machine()
     with pytest.raises(MachineUnknown, match="no machine is called"):
-        queries.machine_named(connection, name)
+        queries.find_machine(connection, name)
 
 
 def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
@@ -139,7 +139,7 @@ def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> N
     for last in (1, 2):
         fleet.sql(f"INSERT INTO machines VALUES ('00000000-0000-4000-8000-00000000000{last}')")
     with pytest.raises(MachineUnknown, match="more than one machine is called '0000'"):
-        queries.machine_named(connection, "0000")
+        queries.find_machine(connection, "0000")
 
 
 def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:
@@ -172,18 +172,18 @@ def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connect
     """What is younger than the retention is the audit trail that was promised."""
     plant_history(fleet, days=31)
     young = plant_history(fleet, days=29)
-    assert queries.forget_history(connection, days=30) == 1
+    assert queries.delete_old_history(connection, days=30) == 1
     assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
-    assert queries.forget_history(connection, days=30) == 0
+    assert queries.delete_old_history(connection, days=30) == 0
 
 
 def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet, connection: Connection) -> None:
     """A retention that is set after years must not hold up a tick."""
     plant_history(fleet, days=40, rows=1100)
     newer = plant_history(fleet, days=35)
-    assert queries.forget_history(connection, days=30) == 1000
+    assert queries.delete_old_history(connection, days=30) == 1000
     assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
-    assert queries.forget_history(connection, days=30) == 101
+    assert queries.delete_old_history(connection, days=30) == 101
 
 
 def test_twins_that_forget_at_the_same_time_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
@@ -191,8 +191,8 @@ def test_twins_that_forget_at_the_same_time_do_not_wait_for_each_other(fleet: Fl
     plant_history(fleet, days=40, rows=1100)
 
     def unit() -> None:
-        assert queries.forget_history(connection, days=30) == 1000
-        assert queries.forget_history(fleet.connect(), days=30) == 100
+        assert queries.delete_old_history(connection, days=30) == 1000
+        assert queries.delete_old_history(fleet.connect(), days=30) == 100
 
     connection.transact(unit)
     assert fleet.sql("SELECT count(*) FROM work_history") == [[0]]

@@ -63,13 +63,13 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
         RECOVER,
     ),
     "nobody looks whether it came back": (
-        "recover_at = NULL",
+        "recovery_not_before = NULL",
         "not back",
         "it was told to come back, and nobody is to look whether it did",
         RECOVER,
     ),
     "somebody looks next month": (
-        "recover_at = clock_timestamp() + interval '30 days'",
+        "recovery_not_before = clock_timestamp() + interval '30 days'",
         "not back",
         "it was told to come back, and somebody is to look too late whether it did",
         RECOVER,
@@ -126,7 +126,7 @@ def test_a_due_row_that_disagrees_with_the_facts_is_mended_and_told(
     """Its machine would wait for ever, and nobody would know; the loop that it waits for finds it at once."""
     how, kind, said, process = SPOILED[what]
     machine_id = planted(fleet, kind)
-    assert due.disagreements(fleet.connection, PROVIDER) == {}
+    assert due.inconsistencies(fleet.connection, PROVIDER) == {}
     spoil(fleet, machine_id, how)
     assert run(updater) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -178,7 +178,7 @@ def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) ->
     fleet.sql("INSERT INTO machine_due SELECT machine_id, 'static', NULL, now() FROM machines")
     machines = [row[0] for row in fleet.sql("SELECT machine_id FROM machines ORDER BY machine_id")]
     for start in (0, 100, 300):
-        found = due.disagreements(fleet.connection, PROVIDER, machines[start])
+        found = due.inconsistencies(fleet.connection, PROVIDER, machines[start])
         assert sorted(found) == sorted([*machines, *machines][start : start + 500])
     assert len(due.repair(fleet.connection, PROVIDER, machines[0])) == 500
     assert sorted(due.repair(fleet.connection, PROVIDER, machines[500])) == machines[500:]
@@ -193,7 +193,7 @@ def test_what_somebody_is_just_changing_is_not_taken_for_wrong(fleet: Fleet, whe
     with ThreadPoolExecutor(1) as pool:
 
         def change() -> Future[dict[UUID, str]]:
-            twin.run("lock_due", machine_ids=[machine_id])
+            twin.run("lock_due_rows", machine_ids=[machine_id])
             late = pool.submit(due.repair, fleet.connection, PROVIDER)
             fleet.wait_until_blocked()
             if when == "while it is judged":
@@ -245,7 +245,7 @@ def _reports(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     assert queries.record_heartbeat(fleet.connection, machine_id)
     silence = work.HealthTimeouts(heartbeat_timeout_seconds=DAY - 1)
-    assert claimed(fleet.open_session(), RECOVER, silence=silence) == []
+    assert claimed(fleet.open_session(), RECOVER, timeouts=silence) == []
 
 
 def _taken_back_end_of_a_hold(fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
-from shepherd_core.bmdb.listings.provider_facts import Change, Outlook
+from shepherd_core.bmdb.listings.provider_facts import Change, ListingStatus
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.domain.errors import SessionExpired
 
@@ -110,15 +110,17 @@ def test_what_there_is_to_do_is_told_with_who_is_at_it(fleet: Fleet, holder: Ses
     """A pass leaves when another is at work, and takes the place of one that died."""
     fleet.provided_machine()
     fleet.provided_machine("equinix")
-    look = partial(provider_facts.look, fleet.connection, PROVIDER, HOUR)
-    assert look() == Outlook(1, due=True, holder=holder.session_id, held=True)
+    look = partial(provider_facts.check, fleet.connection, PROVIDER, HOUR)
+    assert look() == ListingStatus(1, due=True, holder=holder.session_id, holder_alive=True)
     provider_facts.end(holder, PROVIDER)
-    assert look() == Outlook(1, due=False, holder=holder.session_id, held=True)
+    assert look() == ListingStatus(1, due=False, holder=holder.session_id, holder_alive=True)
     fleet.expire(holder)
-    assert look() == Outlook(1, due=False, holder=holder.session_id, held=False)
+    assert look() == ListingStatus(1, due=False, holder=holder.session_id, holder_alive=False)
     fleet.pass_time(HOUR)
     assert look().due
-    assert provider_facts.look(fleet.connection, "none", HOUR) == Outlook(0, due=True, holder=None, held=False)
+    assert provider_facts.check(fleet.connection, "none", HOUR) == ListingStatus(
+        0, due=True, holder=None, holder_alive=False
+    )
 
 
 # --- the fence ---
@@ -275,7 +277,7 @@ def blocks(plan: dict[str, Any]) -> int:
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_a_minute_with_nothing_to_do_reads_a_handful_of_blocks(large: pg8000.native.Connection, mode: str) -> None:
     """In a fleet of a hundred thousand, of which ten thousand will never be up."""
-    plan = explain(large, "look_for_updates", mode)
+    plan = explain(large, "check_listing", mode)
     assert plan["Actual Rows"] == 1
     assert blocks(plan) <= HANDFUL
 
@@ -289,14 +291,14 @@ def test_the_unsettled_are_found_without_reading_the_others(large: pg8000.native
             "UPDATE machine_provided SET provider_status = 'Provisioning' "
             f"WHERE machine_id IN (SELECT machine_id FROM machine_provided LIMIT {NOT_READY})"
         )
-        plan = explain(large, "facts_of_unsettled", mode)
+        plan = explain(large, "facts_not_ready", mode)
         assert plan["Actual Rows"] == NOT_READY
         assert blocks(plan) <= HANDFUL + 6 * NOT_READY
-        assert blocks(explain(large, "look_for_updates", mode)) <= HANDFUL + 2 * NOT_READY
+        assert blocks(explain(large, "check_listing", mode)) <= HANDFUL + 2 * NOT_READY
     finally:
         large.run("ROLLBACK")
 
 
 def test_blocks_are_counted(large: pg8000.native.Connection) -> None:
     """Or else the tests above would prove nothing: to read all takes more than a handful."""
-    assert blocks(explain(large, "facts_of_all", "auto")) > 1_000
+    assert blocks(explain(large, "all_facts", "auto")) > 1_000

@@ -102,7 +102,7 @@ def test_a_release_without_a_record_is_noticed(real_time: Fleet) -> None:
         with Points(Death()) as points:
             scenario.tick(world, points)
         assert violations(world) == scenario.missing(world) == []
-        real_time.sql("UPDATE machine_departed SET how = 'Forgotten'")
+        real_time.sql("UPDATE machine_tombstone SET how = 'Forgotten'")
         assert [found.split(":")[0] for found in violations(world)] == ["every_release_is_explained_by_a_record"]
     finally:
         world.close()

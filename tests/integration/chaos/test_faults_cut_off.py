@@ -26,10 +26,10 @@ def test_who_is_cut_off_in_a_transaction_blocks_nobody_for_long(fleet: Fleet) ->
         # Startup, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
         proxy.arm(Break(5, "request", "stall"))
         with pytest.raises(CommitUnknown):
-            cut_off.transact(lambda: cut_off.run("create_lock", provider="equinix"))
+            cut_off.transact(lambda: cut_off.run("create_provisioner_lock", provider="equinix"))
         assert proxy.names[4] == "COMMIT"
         other = fleet.connect(settings.model_copy(update={"bmdb_statement_timeout_seconds": 5}))
-        other.run("create_lock", provider="equinix")
+        other.run("create_provisioner_lock", provider="equinix")
         cut_off.close()
 
 
@@ -69,7 +69,7 @@ def test_the_proxy_breaks_what_it_is_armed_for(fleet: Fleet) -> None:
                 proxy.arm(Break(1 if where == "connect" else 3, where, how))
                 connection = Connection(far, None, SystemClock(), attempts=1)
                 with pytest.raises((BmdbUnavailable, CommitUnknown)):
-                    connection.run("create_lock", provider=f"{how} {where}")
+                    connection.run("create_provisioner_lock", provider=f"{how} {where}")
                 assert proxy.struck
                 connection.close()
         happened = {row[0] for row in fleet.sql("SELECT provider FROM provisioner_lock")}

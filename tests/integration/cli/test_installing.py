@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import subprocess
     from uuid import UUID
 
-    from shepherd_core.bmdb.agents.reports import Heard
+    from shepherd_core.bmdb.agents.reports import HeartbeatReply
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -44,14 +44,14 @@ def heard(
     *,
     hardware: reports.Hardware | None = None,
     installation: reports.Installation | None = None,
-) -> Heard | None:
+) -> HeartbeatReply | None:
     """Let the agent of a started machine send a heartbeat, and return what it is told."""
     agent = reports.reporting_agent(fleet.connection, machine_id)
     signed_at = max(agent.time, (agent.signed_at or 0) + 1)
     heartbeat = reports.Heartbeat(
         machine_id=machine_id, signed_at=signed_at, hardware=hardware, installation=installation
     )
-    return reports.take(fleet.connection, heartbeat, KEY, 300)
+    return reports.accept_heartbeat(fleet.connection, heartbeat, KEY, 300)
 
 
 def reported(fleet: Fleet, machine_id: UUID, generation: int, error: str | None = None) -> None:
@@ -232,7 +232,7 @@ def test_what_came_while_the_operator_thought_is_told(fleet: Fleet) -> None:
     thread = threading.Thread(target=lambda: ended.append(shepherdctl.process(*arguments)))
 
     def unit() -> None:
-        twin.run("lock_due", machine_ids=[machine_id])
+        twin.run("lock_due_rows", machine_ids=[machine_id])
         thread.start()
         fleet.wait_until_blocked()
         twin.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
@@ -328,7 +328,7 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
         json.dumps(shepherdctl.load("machine", "show", "machine-1")),
     ):
         assert "the-secret" not in text
-    request = installation.look(fleet.connection, machine_id).request
+    request = installation.load(fleet.connection, machine_id).request
     assert request is not None
     assert OSInstallationRequest.FromString(request.raw).metropolis.image_url == url
 

@@ -292,10 +292,10 @@ def test_the_history_tells_the_steps(fleet: Fleet) -> None:
     """What was tried, and what was not and why."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, rung, failed_cause) "
+        "INSERT INTO work_history (machine_id, process, event, step, failed_cause) "
         "VALUES (:id, 'ShepherdRecovery', 'Skipped', 'power-cycle', 'the provider static cannot')",
         id=machine_id,
     )
     shepherdctl = CommandLine(fleet.settings)
     assert "Skipped  power-cycle  the provider static cannot" in shepherdctl.read("history", str(machine_id))
-    assert [line["rung"] for line in shepherdctl.load("history", str(machine_id))] == ["power-cycle"]
+    assert [line["step"] for line in shepherdctl.load("history", str(machine_id))] == ["power-cycle"]

@@ -170,7 +170,7 @@ def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
     assert name not in provided(fleet)
     assert str(machine_id) not in shepherdctl.read("machine", "list")
     shown = shepherdctl.load("machine", "show", str(machine_id))
-    assert (shown["state"], shown["departed_provider_id"], shown["departed_reason"]) == (
+    assert (shown["state"], shown["decommissioned_provider_id"], shown["decommissioned_reason"]) == (
         "forgotten",
         name,
         "it is gone",

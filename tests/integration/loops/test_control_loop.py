@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery.remediation import Spared
+from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.backoff import Backoff
@@ -713,7 +713,7 @@ class Strikes(Errands):
         self.reasons: dict[UUID, NoLongerDue] = {}
         self.asked: list[set[UUID]] = []
         self.answering: Callable[[], object] = lambda: None
-        self.spared: dict[UUID, Spared] = {}
+        self.spared: dict[UUID, Unneeded] = {}
 
     def no_longer_due(self, _: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Say what the test says."""
@@ -721,7 +721,7 @@ class Strikes(Errands):
         self.answering()
         return {work: self.reasons[work.machine_id] for work in works if work.machine_id in self.reasons}
 
-    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+    def spare(self, session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
         """Take note."""
         self.spared |= {work.machine_id: each for work, each in spared.items()}
         return work.cancel(session, list(spared))
@@ -743,7 +743,7 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     assert set().union(*loop.asked) == set(machines)
     assert sum(len(asked) for asked in loop.asked) == 6
     assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
-    assert loop.spared == dict.fromkeys(machines[:2], Spared("it is back", recovered=True, not_taken="a step"))
+    assert loop.spared == dict.fromkeys(machines[:2], Unneeded("it is back", recovered=True, not_taken="a step"))
 
 
 def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:

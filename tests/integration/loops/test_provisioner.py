@@ -212,7 +212,7 @@ def test_what_the_provider_says_of_a_machine_is_recorded(fleet: Fleet, api: Equi
     """People look for a machine by it."""
     run(edge, max_machines=1)
     (device,) = api.devices()
-    machine = queries.show_machine(fleet.connection, queries.machine_named(fleet.connection, device.id))
+    machine = queries.show_machine(fleet.connection, queries.find_machine(fleet.connection, device.id))
     assert (machine["provider"], machine["provider_id"]) == ("equinix", device.id)
     assert machine["provider_reservation_id"] == device.reservation_id
     assert machine["provider_location"] == "da"

@@ -46,7 +46,7 @@ CHANGES = {
     "a heartbeat": "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now()",
     "its agent's tags dropped": "DELETE FROM machine_agent_heartbeat; DELETE FROM machine_agent_started",
     "an installation wanted": "INSERT INTO machine_os_installation_request SELECT machine_id, 1, '' FROM machines",
-    "asked to come back": "INSERT INTO machine_awaited SELECT machine_id, 'epoch', 'epoch' FROM machines",
+    "asked to come back": "INSERT INTO machine_grace SELECT machine_id, 'epoch', 'epoch' FROM machines",
 }
 
 
@@ -69,7 +69,7 @@ def test_a_machine_in_quarantine_costs_a_claim_nothing(fleet: Fleet) -> None:
     quarantined(fleet)
     session = fleet.open_session()
     assert work.claim(session, RECOVER, PROVIDER, 10).examined == 0
-    assert fleet.sql("SELECT process, recover_at FROM machine_due") == [[None, None]]
+    assert fleet.sql("SELECT process, recovery_not_before FROM machine_due") == [[None, None]]
 
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:
@@ -107,10 +107,10 @@ def test_the_updater_asks_the_provider_for_nothing_about_a_machine_in_quarantine
     """It may be switched off for weeks, and would have the provider asked every minute."""
     machine_id = quarantined(fleet)
     fleet.sql("UPDATE machine_provided SET provider_status = 'Stopped'")
-    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).not_ready == 0
+    assert provider_facts.check(fleet.connection, PROVIDER, HOUR).not_ready == 0
     assert provider_facts.known(fleet.connection, PROVIDER, everything=True) == []
     assert unquarantine(fleet, machine_id)
-    assert provider_facts.look(fleet.connection, PROVIDER, HOUR).not_ready == 1
+    assert provider_facts.check(fleet.connection, PROVIDER, HOUR).not_ready == 1
     assert [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)] == [
         machine_id
     ]

@@ -236,7 +236,7 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> No
     world.watch(10 * HOUR)
     shown = queries.show_machine(world.fleet.connection, machine)
     assert shown["quarantined_at"] is None
-    attempted = world.fleet.sql("SELECT DISTINCT rung FROM work_history WHERE rung IS NOT NULL")
+    attempted = world.fleet.sql("SELECT DISTINCT step FROM work_history WHERE step IS NOT NULL")
     assert attempted == [["reboot"]]
     assert world.reboots(machine) == 0
 
@@ -275,7 +275,7 @@ def test_a_session_without_time_left_reboots_nothing(world: World, clock: Manual
     machine = world.given(world.fleet.unhealthy_machine())
     session = world.fleet.open_session(30)
     (work,) = claimed(session, Process.RECOVERY, provider="equinix")
-    attempt = world.attempt(session, work, Deadline(clock, 60, session.left))
+    attempt = world.attempt(session, work, Deadline(clock, 60, session.seconds_left))
     clock.now += 31
     with pytest.raises(SessionExpired):
         world.loop.work_on(attempt)

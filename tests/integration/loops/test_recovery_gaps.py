@@ -202,7 +202,7 @@ def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
     """Who starts its agent may have been away as well; *left* of its time when somebody looked last."""
     machine = world.fleet.provided_machine()
     world.fleet.sql(
-        "INSERT INTO machine_awaited VALUES (:id, clock_timestamp() - interval '30 minutes', "
+        "INSERT INTO machine_grace VALUES (:id, clock_timestamp() - interval '30 minutes', "
         "clock_timestamp() + :left * interval '1 second')",
         id=machine,
         left=left,
@@ -211,7 +211,7 @@ def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
         "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp(), 'SshRefused: no luck', 300)",
         id=machine,
     )
-    world.fleet.sql("UPDATE machine_due SET recover_at = clock_timestamp() WHERE machine_id = :id", id=machine)
+    world.fleet.sql("UPDATE machine_due SET recovery_not_before = clock_timestamp() WHERE machine_id = :id", id=machine)
     assert world.looks_until_rebooted(machine, islice(cycle(gaps), 24)) == looks
 
 
@@ -220,14 +220,14 @@ def test_a_look_that_dies_leaves_the_gap_to_the_next_one(world: Schedule) -> Non
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
     dead = world.fleet.open_session()
-    suspension.take_snapshot(dead, PROVIDER, SILENCE)
+    suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
     world.fleet.expire(dead)
     world.pass_time(MINUTE, but=[late])
     assert [round(gap.seconds / MINUTE) for gap in suspension.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
     world.run()
     assert not world.rebooted(late)
     with pytest.raises(SessionExpired):
-        suspension.take_snapshot(dead, PROVIDER, SILENCE)
+        suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
 
 
 def test_twins_and_repeated_looks_do_not_make_a_gap_shorter(world: Schedule) -> None:
@@ -258,20 +258,20 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     world.fleet.change(lost)  # its row is due at once
     world.pass_time(30 * MINUTE)
     session = world.fleet.open_session()
-    look = suspension.take_snapshot(session, PROVIDER, SILENCE)
+    look = suspension.take_health_snapshot(session, PROVIDER, SILENCE)
     assert look.claimable == 0
-    assert look.silence.recover_silent_seconds == pytest.approx(40 * MINUTE, abs=30)
+    assert look.timeouts.effective_heartbeat_timeout_seconds == pytest.approx(40 * MINUTE, abs=30)
     world.fleet.change(lost)
-    assert claimed(session, Process.RECOVERY, silence=look.silence) == []
+    assert claimed(session, Process.RECOVERY, timeouts=look.timeouts) == []
     ((soon,),) = world.fleet.sql(
         "SELECT not_before <= clock_timestamp() + interval '10 minutes' FROM machine_due WHERE machine_id = :id",
         id=lost,
     )
     assert soon
     world.pass_time(30 * MINUTE)
-    look = suspension.take_snapshot(session, PROVIDER, SILENCE)
+    look = suspension.take_health_snapshot(session, PROVIDER, SILENCE)
     assert look.claimable == 1
-    assert ids(claimed(session, Process.RECOVERY, silence=look.silence)) == [lost]
+    assert ids(claimed(session, Process.RECOVERY, timeouts=look.timeouts)) == [lost]
 
 
 def test_why_tells_that_nobody_looked(world: Schedule) -> None:

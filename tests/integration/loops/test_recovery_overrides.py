@@ -121,20 +121,20 @@ def test_the_override_of_a_location_is_used_before_that_of_the_provider(world: D
     world.override(2)
     world.run()
     world.tick()
-    taken = {one["location"]: one["taken"] for one in overrides.overrides(world.fleet.connection)}
+    taken = {one["location"]: one["used"] for one in overrides.overrides(world.fleet.connection)}
     assert taken == {"fra": 3, WHOLE_PROVIDER: 2}
     assert world.rebooted == 5
 
 
 def test_machines_outside_a_suspension_do_not_use_an_override(world: Dark) -> None:
     """An override may wait for the day on which it is needed."""
-    suspension.record(world.fleet.open_session(), PROVIDER, {})
+    suspension.set_suspensions(world.fleet.open_session(), PROVIDER, {})
     world.fleet.empty()
     world.sound(30)
     lost = world.silent(2)
     world.override(5)
     assert world.run()[Metric.FINISHED] == len(lost)
-    assert overrides.overrides(world.fleet.connection)[0]["taken"] == 0
+    assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
 
 
 @pytest.mark.parametrize("how", ["expired", "withdrawn"])
@@ -142,15 +142,15 @@ def test_when_an_override_ends_recovery_is_suspended_again(world: Dark, how: str
     """Also for machines that it had let through and that were not taken yet."""
     world.override(5)
     session = world.fleet.open_session()
-    assert sum(each.due for each in overrides.take(session, PROVIDER, SILENCE)) == 5
+    assert sum(each.due for each in overrides.apply(session, PROVIDER, SILENCE)) == 5
     if how == "expired":
         world.fleet.sql("UPDATE recovery_overrides SET expires_at = clock_timestamp()")
     else:
         was = overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
         assert was is not None
-        assert was["taken"] == 5
+        assert was["used"] == 5
         assert overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER) is None
-    assert claimed(session, Process.RECOVERY, silence=SILENCE) == []
+    assert claimed(session, Process.RECOVERY, timeouts=SILENCE) == []
     assert world.tick()[Metric.CLAIMED] == 0
     world.override(2)
     assert world.run()[Metric.FINISHED] == 2
@@ -181,17 +181,17 @@ def test_whoever_dies_with_an_override_in_hand_has_not_used_it_up_and_not_gone_b
     world.override(5)
     for _ in range(4):
         dead = world.fleet.open_session()
-        taken = overrides.take(dead, PROVIDER, SILENCE)
+        taken = overrides.apply(dead, PROVIDER, SILENCE)
         assert sum(each.due for each in taken) == 5
-        claimed(dead, Process.RECOVERY, silence=SILENCE)
+        claimed(dead, Process.RECOVERY, timeouts=SILENCE)
         world.fleet.expire(dead)
         world.fleet.open_session().close()  # sweeps up
         world.fleet.pass_time(10)
         with pytest.raises(SessionExpired):
-            overrides.take(dead, PROVIDER, SILENCE)
+            overrides.apply(dead, PROVIDER, SILENCE)
     world.run()
     assert world.rebooted == 5
-    assert overrides.overrides(world.fleet.connection)[0]["taken"] == 5
+    assert overrides.overrides(world.fleet.connection)[0]["used"] == 5
 
 
 def test_who_waited_for_a_twin_counts_what_it_let_through(world: Dark) -> None:
@@ -204,17 +204,17 @@ def test_who_waited_for_a_twin_counts_what_it_let_through(world: Dark) -> None:
     world.fleet.sql(set_heard.format("now() - interval '1 day'"), ids=longest)
     first, second = (world.fleet.connect() for _ in range(2))
     one, other = world.fleet.open_session(connection=first), world.fleet.open_session(connection=second)
-    waits = threading.Thread(target=lambda: overrides.take(other, PROVIDER, SILENCE))
+    waits = threading.Thread(target=lambda: overrides.apply(other, PROVIDER, SILENCE))
 
     def unit() -> None:
-        overrides.take(one, PROVIDER, SILENCE)
+        overrides.apply(one, PROVIDER, SILENCE)
         world.fleet.sql(set_heard.format("now()"), ids=longest)
         waits.start()
         world.fleet.wait_until_blocked()
 
     first.transact(unit)
     waits.join(WAIT_SECONDS)
-    assert world.fleet.sql("SELECT taken FROM recovery_overrides") == [[5]]
+    assert world.fleet.sql("SELECT used FROM recovery_overrides") == [[5]]
     assert world.fleet.sql("SELECT count(*) FROM recovery_override_machines") == [[5]]
 
 
@@ -242,21 +242,21 @@ def test_a_connection_that_breaks_takes_no_machine_twice(world: Dark, lost: Lost
     with BreakingConnection(world.fleet.settings) as door:
         connection = world.fleet.connect(door.settings)
         session = world.fleet.open_session(connection=connection)
-        overrides.take(session, "equinix", SILENCE)  # prepares the statement
+        overrides.apply(session, "equinix", SILENCE)  # prepares the statement
         door.lose(lost)
-        taken = overrides.take(session, PROVIDER, SILENCE)
+        taken = overrides.apply(session, PROVIDER, SILENCE)
     assert sum(each.due for each in taken) == 5
-    assert world.fleet.sql("SELECT taken FROM recovery_overrides") == [[5]]
+    assert world.fleet.sql("SELECT used FROM recovery_overrides") == [[5]]
 
 
 def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) -> None:
     """Who finds a machine rebooted while recovery was suspended wants to know whom to ask."""
     world.override(DARK)
     session = world.fleet.open_session()
-    overrides.take(session, PROVIDER, SILENCE)
+    overrides.apply(session, PROVIDER, SILENCE)
     (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
     assert verdict.eligible
-    assert set(ids(claimed(session, Process.RECOVERY, silence=SILENCE))) == set(world.down)
+    assert set(ids(claimed(session, Process.RECOVERY, timeouts=SILENCE))) == set(world.down)
     (started,) = queries.history(world.fleet.connection, world.down[0])
     assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
     overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
@@ -270,7 +270,7 @@ def test_a_dry_run_tells_what_an_override_would_let_be_done(world: Dark, clock: 
     world.override(5)
     rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
     assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
-    assert overrides.overrides(world.fleet.connection)[0]["taken"] == 0
+    assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
 
 
 # The command line.
@@ -293,11 +293,11 @@ def test_an_operator_overrides_looks_and_withdraws(world: Dark, shepherdctl: Com
     assert "static, location fra" in shown
     world.run()
     (told,) = shepherdctl.load("status")["overrides"]
-    assert (told["location"], told["machines"], told["taken"], told["owner"]) == ("fra", 5, 4, "carol")
+    assert (told["location"], told["machines"], told["used"], told["owner"]) == ("fra", 5, 4, "carol")
     (line,) = [line for line in shepherdctl.read("status").splitlines() if line.startswith("ends in 1 h")]
     assert " ".join(line.split()) == "ends in 1 h static location fra 4 of 5 carol rack without power"
     withdrawn = shepherdctl.load("recovery", "withdraw", "--provider", PROVIDER, "--location", "fra")
-    assert (withdrawn["taken"], withdrawn["machines"]) == (4, 5)
+    assert (withdrawn["used"], withdrawn["machines"]) == (4, 5)
     assert shepherdctl.load("status")["overrides"] == []
     assert "rack without power" in shepherdctl.read("history", str(world.down[0]))
 
@@ -356,5 +356,5 @@ def test_where_nothing_is_suspended_that_is_said(world: Dark, shepherdctl: Comma
     """An operator who types it too early, or too late, must not think that machines are being rebooted."""
     assert shepherdctl("recovery", "override", *GIVEN).stderr == ""
     shepherdctl.read("recovery", "withdraw", "--provider", PROVIDER)
-    suspension.record(world.fleet.open_session(), PROVIDER, {})
+    suspension.set_suspensions(world.fleet.open_session(), PROVIDER, {})
     assert "recovery is not suspended there now" in shepherdctl("recovery", "override", *GIVEN).stderr

@@ -116,7 +116,7 @@ class World:
 
     def held(self) -> dict[str, str]:
         """Return where recovery is held back now, and why."""
-        found = suspension.holds(self.fleet.connection)
+        found = suspension.suspensions(self.fleet.connection)
         return {hold["location"]: hold["reason"] for hold in found if hold["ended_at"] is None}
 
 
@@ -224,13 +224,13 @@ def test_a_suspension_continues_for_the_current_reason(world: World) -> None:
     world.sound(REPORTING)
     world.silent(REPORTING)
     world.tick()
-    (before,) = suspension.holds(world.fleet.connection)
+    (before,) = suspension.suspensions(world.fleet.connection)
     assert before["reason"] == "30 of 60 machines stopped reporting, the limit is 20 %"
     world.reporting.clear()
     world.fleet.pass_time(6 * MINUTE)
     world.run()
     suspended_at = before["suspended_at"] - timedelta(minutes=6)
-    (after,) = suspension.holds(world.fleet.connection)
+    (after,) = suspension.suspensions(world.fleet.connection)
     assert after["reason"] == f"no machine reports: {2 * REPORTING} stopped reporting"
     assert (after["ended_at"], after["suspended_at"]) == (None, suspended_at)
 
@@ -254,24 +254,24 @@ def test_a_suspension_binds_every_later_claim(world: World) -> None:
     twin = world.fleet.open_session()
     assert world.loop().admit(twin).limit == len(machines)
     other = world.fleet.open_session(connection=world.fleet.connect())
-    suspension.record(other, PROVIDER, {WHOLE_PROVIDER: "?"})
-    assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []
-    suspension.record(other, PROVIDER, {})
-    assert claimed(twin, Process.RECOVERY, silence=SILENCE) == []  # counted from the end of the hold
+    suspension.set_suspensions(other, PROVIDER, {WHOLE_PROVIDER: "?"})
+    assert claimed(twin, Process.RECOVERY, timeouts=SILENCE) == []
+    suspension.set_suspensions(other, PROVIDER, {})
+    assert claimed(twin, Process.RECOVERY, timeouts=SILENCE) == []  # counted from the end of the hold
     world.fleet.pass_time(SILENCE.heartbeat_timeout_seconds)
-    assert len(claimed(twin, Process.RECOVERY, silence=SILENCE)) == len(machines) + REPORTING
+    assert len(claimed(twin, Process.RECOVERY, timeouts=SILENCE)) == len(machines) + REPORTING
 
 
 def test_an_expired_session_neither_starts_nor_ends_a_suspension(world: World) -> None:
     """Its figures are of another time."""
     living, dead = world.fleet.open_session(), world.fleet.open_session()
-    suspension.record(living, PROVIDER, {"fra": "?"})
+    suspension.set_suspensions(living, PROVIDER, {"fra": "?"})
     world.fleet.expire(dead)
     with pytest.raises(SessionExpired):
-        suspension.record(dead, PROVIDER, {"ams": "?"})
+        suspension.set_suspensions(dead, PROVIDER, {"ams": "?"})
     looked = world.fleet.sql("SELECT taken_at FROM recovery_snapshots")
     with pytest.raises(SessionExpired):
-        suspension.take_snapshot(dead, PROVIDER, SILENCE)
+        suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
     assert world.fleet.sql("SELECT taken_at FROM recovery_snapshots") == looked
     assert world.held() == {"fra": "?"}
 
@@ -346,7 +346,7 @@ def test_each_look_is_at_another_sample(world: World) -> None:
     """A small location of which one has too few machines to judge it must not go unjudged for long."""
     world.fleet.sql(MANY)
     session = world.fleet.open_session()
-    looks = [suspension.take_snapshot(session, PROVIDER, SILENCE).cells for _ in range(20)]
+    looks = [suspension.take_health_snapshot(session, PROVIDER, SILENCE).stats for _ in range(20)]
     assert {sum(cell.reporting for cell in cells.values()) for cells in looks} == {1000}
     assert len({cells["fra"].reporting for cells in looks}) > 1
 
@@ -356,11 +356,11 @@ def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
     world.sound(10, "ams")
     world.silent(5, "fra")
     session = world.fleet.open_session()
-    first = suspension.take_snapshot(session, PROVIDER, SILENCE)
-    second = suspension.take_snapshot(session, PROVIDER, SILENCE, passed_over=["fra"], before=first)
-    for cells in (first.cells, second.cells):
+    first = suspension.take_health_snapshot(session, PROVIDER, SILENCE)
+    second = suspension.take_health_snapshot(session, PROVIDER, SILENCE, skipped_locations=["fra"], before=first)
+    for cells in (first.stats, second.stats):
         assert (cells["ams"].reporting, cells["fra"].unhealthy[Unhealthy.STOPPED_REPORTING]) == (10, 5)
     assert (
-        first.cells["fra"].due[Unhealthy.STOPPED_REPORTING],
-        second.cells["fra"].due[Unhealthy.STOPPED_REPORTING],
+        first.stats["fra"].due[Unhealthy.STOPPED_REPORTING],
+        second.stats["fra"].due[Unhealthy.STOPPED_REPORTING],
     ) == (5, 0)

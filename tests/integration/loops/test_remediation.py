@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.recovery import remediation, suspension
-from shepherd_core.bmdb.recovery.remediation import Spared
+from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure, HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
@@ -189,7 +189,7 @@ class World:
     def told(self) -> list[str]:
         """What the history says of recovery: steps where they were attempted or skipped, else events."""
         rows = self.fleet.sql(
-            "SELECT event, rung FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
+            "SELECT event, step FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
             "AND event NOT IN ('Started', 'Finished') ORDER BY timestamp",
             id=self.machine,
         )
@@ -199,7 +199,7 @@ class World:
     def place(self) -> list[tuple[str, bool]]:
         """The attempts that count, each with whether it was refused."""
         session = self.fleet.open_session()
-        rows = session.connection.run("recovery_past", machine_ids=[self.machine])
+        rows = session.connection.run("recovery_records", machine_ids=[self.machine])
         found = past_attempts(HistoryLine(event, at, rung, cause) for *_, event, at, rung, cause in rows)
         session.close()
         return [(attempt.step, attempt.refused) for attempt in found]
@@ -247,7 +247,7 @@ def test_a_machine_that_comes_back_in_time_is_left_alone(world: World) -> None:
     assert world.start_agent()
     world.report(60)
     assert world.rack.asked == ["reboot"]
-    assert world.fleet.sql("SELECT 1 FROM machine_awaited") == []
+    assert world.fleet.sql("SELECT 1 FROM machine_grace") == []
 
 
 def test_a_machine_on_which_nobody_tried_to_start_an_agent_waits(world: World) -> None:
@@ -469,7 +469,9 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
     world.pin()
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    attempt = Attempt(held, Deadline(world.clock, 60, session.left), decision=world.loop.decide(session, [held])[held])
+    attempt = Attempt(
+        held, Deadline(world.clock, 60, session.seconds_left), decision=world.loop.decide(session, [held])[held]
+    )
     world.loop.work_on(attempt)
     world.fleet.expire(session)  # and there it ended
     (step,) = world.rack.asked
@@ -565,7 +567,7 @@ def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) ->
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
         move = NextStep(Step(StepName.REBOOT), 1, skipped=((StepName.RESTART_AGENT, "?"),))
-        assert remediation.attempt(session, {held: (move, None)}) == [held]
+        assert remediation.record_attempts(session, {held: (move, None)}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()
 
@@ -674,7 +676,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     """A new agent, and quarantine, are asked for of the BMDB and not of the provider; they wait for the same answer."""
     world.policy = ladder
     world.fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, rung, timestamp) "
+        "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
         "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '1 hour')",
         id=world.machine,
     )
@@ -689,7 +691,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     def ask(_: Deadline) -> None:
         raise reason
 
-    attempt = Attempt(held, Deadline(world.clock, 60, session.left, ask), decision=decision)
+    attempt = Attempt(held, Deadline(world.clock, 60, session.seconds_left, ask), decision=decision)
     with pytest.raises(NoLongerDue):
         world.loop.work_on(attempt)
     assert attempt.not_taken == decision.step.name
@@ -729,8 +731,8 @@ def test_a_machine_is_spared_once_whatever_was_lost(world: World, lost: str) -> 
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
         assert remediation.no_longer_due(session, [held], TIMEOUTS) == {}
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
-        reason = Spared("its agent reports again", recovered=True, not_taken="reboot")
-        assert remediation.spare(session, {held: reason}) == {world.machine}
+        reason = Unneeded("its agent reports again", recovered=True, not_taken="reboot")
+        assert remediation.end_unneeded(session, {held: reason}) == {world.machine}
         assert world.fleet.events(world.machine) == ["Started", "NotTaken", "Recovered"]
         world.fleet.disconnect()
 
@@ -750,7 +752,7 @@ def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
     for machine in machines:
         world.fleet.change(
             machine,
-            f"INSERT INTO machine_awaited VALUES ('{machine}', now() - interval '1 hour', now() - interval '1 minute')",
+            f"INSERT INTO machine_grace VALUES ('{machine}', now() - interval '1 hour', now() - interval '1 minute')",
             "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
             f"VALUES ('{machine}', 'ShepherdAgentStart', now() + interval '1 minute', 'SshTimedOut: no', 300, "
             "'unreached')",
@@ -767,7 +769,7 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World)
     assert counts[Metric.RECOVERY_SUSPENDED] == 1
     assert len(world.rack.asked) == 2
     assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
-    (held,) = suspension.holds(world.fleet.connection)
+    (held,) = suspension.suspensions(world.fleet.connection)
     assert (held["location"], held["ended_at"]) == ("ams", None)
     assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 in")
     (verdict,) = [
@@ -786,7 +788,7 @@ def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: W
     for _ in range(3):
         world.fleet.locate(world.fleet.started_machine(60), "ams")
     assert world.run()[Metric.RECOVERY_SUSPENDED] == 0
-    assert suspension.holds(world.fleet.connection)[0]["ended_at"] is not None
+    assert suspension.suspensions(world.fleet.connection)[0]["ended_at"] is not None
     world.watch(9)
     assert world.rack.asked == []
     session = world.fleet.open_session()
@@ -794,7 +796,7 @@ def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: W
     assert machines[0] in {held.machine_id for held in failed}
     work.fail(session, failed)
     session.close()
-    world.fleet.sql("DELETE FROM machine_awaited WHERE machine_id <> :id", id=machines[0])
+    world.fleet.sql("DELETE FROM machine_grace WHERE machine_id <> :id", id=machines[0])
     world.watch(1)
     assert world.rack.asked == ["reboot"]
 

@@ -164,7 +164,9 @@ def device(fleet: Fleet, api: EquinixApi, machine_id: UUID) -> UUID:
 
 def tombstones(fleet: Fleet) -> list[list[Any]]:
     """Return who left, how, by whom and why."""
-    return fleet.sql("SELECT machine_id, how, departed_by, reason FROM machine_departed ORDER BY departed_at")
+    return fleet.sql(
+        "SELECT machine_id, how, decommissioned_by, reason FROM machine_tombstone ORDER BY decommissioned_at"
+    )
 
 
 def asked(fleet: Fleet) -> list[list[Any]]:
@@ -308,11 +310,11 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert (verdict.result, verdict.machine_id, verdict.provider_id) == (Result.DONE, machine_id, name)
     assert tombstones(fleet) == [[machine_id, "Forgotten", "me", "it is slow"]]
     shown = queries.show_machine(fleet.connection, machine_id)
-    assert (shown["departed_provider_id"], shown["provider"], shown["agent_public_key"]) == (name, None, None)
+    assert (shown["decommissioned_provider_id"], shown["provider"], shown["agent_public_key"]) == (name, None, None)
     assert fleet.events(machine_id) == ["Started", "Canceled"]
     assert queries.list_machines(fleet.connection) == []
     assert queries.pauses(fleet.connection) == []
-    assert installation.look(fleet.connection, machine_id).request is None
+    assert installation.load(fleet.connection, machine_id).request is None
     assert operator.provision(max_machines=1)[Metric.CREATED] == 1
     assert operator.forget(machine_id)[0] == replace(verdict, text="forgotten")
 
@@ -340,7 +342,7 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
 
-@pytest.mark.parametrize("leave", [departures.forget, departures.ask_release])
+@pytest.mark.parametrize("leave", [departures.forget, departures.request_release])
 def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     fleet: Fleet, edge: Edge, leave: Callable[..., object]
 ) -> None:
@@ -599,9 +601,9 @@ def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]
     """Return everything that needs the lock."""
     return {
         "forget": lambda: departures.forget(session, "equinix", machine_id, ORDER),
-        "remove": lambda: departures.remove(session, "equinix", machine_id),
-        "ask": lambda: departures.ask_release(session, "equinix", machine_id, ORDER),
-        "withdraw": lambda: departures.withdraw(session, "equinix", machine_id),
+        "remove": lambda: departures.remove_released(session, "equinix", machine_id),
+        "ask": lambda: departures.request_release(session, "equinix", machine_id, ORDER),
+        "withdraw": lambda: departures.cancel_release(session, "equinix", machine_id),
     }
 
 

@@ -40,10 +40,10 @@ MANY = 2 * CHUNK + 1
 OTHER_TABLES = ("machine_provided", "provider_listings", "sessions")
 STATEMENTS = (
     "open_session",
-    "look_for_updates",
+    "check_listing",
     "creation_paused",
     "begin_listing",
-    "facts_of_all",
+    "all_facts",
     "write_facts",
     "end_listing",
 )
@@ -158,7 +158,7 @@ def test_a_settled_fleet_costs_four_statements_and_no_call(fleet: Fleet, listed:
             Metric.REPAIRED: 0,
         }
     assert listed.asked == 1
-    assert connection.ran == ["open_session", "find_disagreements", "look_for_updates", "close_session"] * 3
+    assert connection.ran == ["open_session", "find_due_inconsistencies", "check_listing", "close_session"] * 3
 
 
 def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, run: Run) -> None:
@@ -236,7 +236,7 @@ def test_a_pass_for_the_unsettled_compares_them_alone(fleet: Fleet, listed: List
     connection = Watched(fleet)
     assert counted(run(listed, connection=connection)) == {"updated": 1, "not_ready": 1}
     assert facts(fleet, settled) == UP
-    assert "facts_of_all" not in connection.ran
+    assert "all_facts" not in connection.ran
     assert fleet.sql("SELECT listed_at FROM provider_listings") == [last]
     fleet.pass_time(HOUR)
     run(listed)

@@ -79,10 +79,10 @@ def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
     def transaction(connection: Connection, first: UUID, second: UUID) -> None:
         def unit() -> None:
             runs.append(1)
-            connection.run("lock_due", machine_ids=[first])
+            connection.run("lock_due_rows", machine_ids=[first])
             if len(runs) <= 2:
                 met.wait(timeout=10)
-            connection.run("lock_due", machine_ids=[second])
+            connection.run("lock_due_rows", machine_ids=[second])
 
         connection.transact(unit)
 
@@ -115,9 +115,9 @@ def test_a_rehearsal_returns_its_result_and_undoes_the_rest(fleet: Fleet, connec
 
     def unit() -> list[list[object]]:
         connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
-        return connection.run("capacity_penalized", provider="static")
+        return connection.run("penalized_capacity", provider="static")
 
-    assert connection.rehearse(unit) == [["rack"]]
+    assert connection.dry_run(unit) == [["rack"]]
     assert fleet.sql("SELECT 1 FROM capacity_penalties") == []
 
 
@@ -138,7 +138,7 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(fleet: Fleet, in
     connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 0.05}))
 
     def lock() -> object:
-        return connection.run("lock_due", machine_ids=[machine_id])
+        return connection.run("lock_due_rows", machine_ids=[machine_id])
 
     with pytest.raises(StatementFailed) as caught:
         connection.transact(lock) if in_transaction else lock()
@@ -151,7 +151,7 @@ def test_a_connection_that_the_server_ended_is_replaced(fleet: Fleet, connection
     connection.run("now")
     fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
     fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
-    assert connection.transact(lambda: connection.run("capacity_penalized", provider="static")) == []
+    assert connection.transact(lambda: connection.run("penalized_capacity", provider="static")) == []
 
 
 def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:

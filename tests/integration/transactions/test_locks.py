@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.bmdb.agents import installation, reports
 from shepherd_core.bmdb.listings import departures, provisioning
-from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.listings.departures import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
@@ -75,14 +75,14 @@ WHERE n.process IS NOT NULL
     AND (d.process IS DISTINCT FROM n.process OR d.not_before > clock_timestamp() + interval '1 day')
 UNION ALL
 SELECT 'nobody looks whether it came back'
-FROM machine_wants w JOIN machine_due d ON d.machine_id = w.machine_id
-WHERE w.overdue AND d.recover_at IS NULL
+FROM machine_process_needs w JOIN machine_due d ON d.machine_id = w.machine_id
+WHERE w.overdue AND d.recovery_not_before IS NULL
 UNION ALL
 SELECT 'a heartbeat of no agent'
 FROM machine_agent_heartbeat WHERE machine_id NOT IN (SELECT machine_id FROM machine_agent_started)
 UNION ALL
 SELECT format('%s of a machine that departed', what)
-FROM machine_departed x
+FROM machine_tombstone x
 JOIN (
     SELECT machine_id, 'the due row' AS what FROM machine_due
     UNION ALL SELECT machine_id, 'the agent' FROM machine_agent_started
@@ -145,7 +145,7 @@ class Case:
             id=self.machine_id,
         )
         self.fleet.request_installation(self.machine_id, 1)
-        self.seen = installation.look(connection, self.machine_id)
+        self.seen = installation.load(connection, self.machine_id)
         # As claims leave it: passed over for ten minutes.
         for process in (Process.AGENT_START, Process.RECOVERY):
             assert claimed(self._session, process) == []
@@ -205,12 +205,12 @@ class Case:
 
 def _release(case: Case, connection: Connection) -> None:
     session = case.locking(connection)
-    departures.ask_release(session, PROVIDER, case.machine_id, ORDER)
-    departures.accept(session, case.machine_id)
-    departures.remove(session, PROVIDER, case.machine_id)
+    departures.request_release(session, PROVIDER, case.machine_id, ORDER)
+    departures.accept_release(session, case.machine_id)
+    departures.remove_released(session, PROVIDER, case.machine_id)
 
 
-ORDER = Order("me", "?", HOUR)
+ORDER = RemovalRequest("me", "?", HOUR)
 WANTED = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
 DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "resume": lambda case, over: queries.resume(over, case.pause),
@@ -220,8 +220,8 @@ DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     ),
     "retry": lambda case, over: remediation.retry(over, case.machine_id, reason="?"),
     "install": lambda case, over: installation.request(over, case.machine_id, WANTED, case.seen),
-    "report": lambda case, over: reports.take(over, case.heard(2, generation=1), KEY, STALE_SECONDS),
-    "heartbeat": lambda case, over: reports.take(over, case.heard(1), KEY, STALE_SECONDS),
+    "report": lambda case, over: reports.accept_heartbeat(over, case.heard(2, generation=1), KEY, STALE_SECONDS),
+    "heartbeat": lambda case, over: reports.accept_heartbeat(over, case.heard(1), KEY, STALE_SECONDS),
     "forget": lambda case, over: departures.forget(case.locking(over), PROVIDER, case.machine_id, ORDER),
     "release": _release,
     "finish_recovery": lambda case, over: work.finish_recovery(
@@ -315,6 +315,6 @@ def test_either_a_machine_is_forgotten_or_it_has_reported(
     case = Case(hanging, clock)
     getattr(case, state)()
     outcomes = dict(zip(order, beside(case, *order), strict=True))
-    departed = bool(hanging.sql("SELECT 1 FROM machine_departed"))
+    departed = bool(hanging.sql("SELECT 1 FROM machine_tombstone"))
     assert (outcomes["heartbeat"] is None) == departed == (outcomes["forget"] is None) == (order[0] == "forget")
     assert hanging.sql("SELECT agent_signed_at FROM machine_agent_heartbeat") == ([] if departed else [[1]])

@@ -44,7 +44,7 @@ def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
     machine_id = fleet.locate(fleet.provided_machine(), location)
     fleet.change(
         machine_id,
-        f"INSERT INTO machine_awaited VALUES ('{machine_id}', now() - interval '1 hour', now() - interval '1 minute')",
+        f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '1 hour', now() - interval '1 minute')",
         f"INSERT INTO work_backoff VALUES ('{machine_id}', 'ShepherdAgentStart', now() + interval '1 hour', '?', 60)",
     )
     return machine_id
@@ -52,7 +52,9 @@ def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
 
 def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
     """Return what the due row says: process, not before when, and when to recover."""
-    (row,) = fleet.sql("SELECT process, not_before, recover_at FROM machine_due WHERE machine_id = :id", id=machine_id)
+    (row,) = fleet.sql(
+        "SELECT process, not_before, recovery_not_before FROM machine_due WHERE machine_id = :id", id=machine_id
+    )
     return tuple(row)
 
 
@@ -102,10 +104,10 @@ def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Ses
     machine_id = overdue_machine(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
     moment = delayed(fleet, lambda: work.fail(session, {each: Failure("no luck", 60) for each in held}))
-    process, not_before, recover_at = due(fleet, machine_id)
+    process, not_before, recovery_not_before = due(fleet, machine_id)
     assert process == START
     assert not_before >= moment
-    assert (recover_at - moment).total_seconds() >= 60
+    assert (recovery_not_before - moment).total_seconds() >= 60
 
 
 def test_the_lock_of_one_who_dies_while_another_waits_for_it_is_free(fleet: Fleet, session: Session) -> None:
@@ -158,7 +160,7 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
         fleet.sql(
             "INSERT INTO machine_release VALUES (:id, clock_timestamp(), 'me', '?', clock_timestamp())", id=machine_id
         )
-        return session.connection.run("provided", provider=PROVIDER)
+        return session.connection.run("provided_machines", provider=PROVIDER)
 
     (row,) = session.connection.transact(unit)
     assert [age >= 0 for age in row[5:9]] == [True] * 4
@@ -216,7 +218,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     if held_up == "paused":
         queries.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     else:
-        suspension.record(session, PROVIDER, {"": "many are silent"})
+        suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
     assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
     assert due(fleet, machine_id) == before
 
@@ -225,7 +227,7 @@ def test_machines_that_did_not_come_back_wait_in_a_location_that_is_held_back(fl
     """There we may be the ones that cannot reach them; elsewhere, and where it is not known, they are recovered."""
     overdue_machine(fleet, HERE)
     others = {overdue_machine(fleet, "rack 2"), overdue_machine(fleet)}
-    suspension.record(session, PROVIDER, {HERE: "many are silent"})
+    suspension.set_suspensions(session, PROVIDER, {HERE: "many are silent"})
     assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
 
 
@@ -242,9 +244,9 @@ def test_a_machine_that_did_not_come_back_and_is_locked_is_passed_over(fleet: Fl
 def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session: Session) -> None:
     """The other date may be left from before; who looked at it too would change the row twice in one statement."""
     machine_id = fleet.unhealthy_machine()
-    fleet.sql("UPDATE machine_due SET recover_at = now() - interval '1 minute'")
+    fleet.sql("UPDATE machine_due SET recovery_not_before = now() - interval '1 minute'")
     assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [machine_id]
     (deadline,) = fleet.sql("SELECT deadline FROM sessions WHERE session_id = :id", id=session.session_id)[0]
-    process, not_before, recover_at = due(fleet, machine_id)
+    process, not_before, recovery_not_before = due(fleet, machine_id)
     assert (process, not_before) == (RECOVER, deadline)
-    assert recover_at is not None
+    assert recovery_not_before is not None

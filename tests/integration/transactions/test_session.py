@@ -30,9 +30,9 @@ def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> 
     session = fleet.open_session(seconds=60)
     clock.now += 50
     fleet.pass_time(50)
-    assert session.left() == 10
+    assert session.seconds_left() == 10
     session.renew()
-    assert session.left() == 60
+    assert session.seconds_left() == 60
     left = "SELECT extract(epoch FROM deadline - clock_timestamp()) FROM sessions"
     assert 59 < float(fleet.sql(left)[0][0]) <= 60
 
@@ -180,7 +180,7 @@ def test_no_time_is_left_in_a_closed_session(fleet: Fleet) -> None:
     """A slow thread must find the fence down."""
     session = fleet.open_session()
     session.close()
-    assert session.left() <= 0
+    assert session.seconds_left() <= 0
 
 
 def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> None:
@@ -233,8 +233,8 @@ def test_a_session_is_kept_alive_while_something_slow_goes_on(fleet: Fleet, cloc
         fleet.wait_until("(SELECT deadline - created_at > interval '3.1 seconds' FROM sessions)")
         return "listing"
 
-    assert session.keep_alive(slow) == "listing"
-    assert session.left() == 3
+    assert session.run_renewing(slow) == "listing"
+    assert session.seconds_left() == 3
 
 
 def test_what_goes_wrong_meanwhile_is_raised(fleet: Fleet) -> None:
@@ -244,7 +244,7 @@ def test_what_goes_wrong_meanwhile_is_raised(fleet: Fleet) -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        fleet.open_session().keep_alive(fails)
+        fleet.open_session().run_renewing(fails)
 
 
 def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
@@ -253,5 +253,5 @@ def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
     fleet.pass_time(10)
     never = Event()
     with pytest.raises(SessionExpired):
-        session.keep_alive(lambda: never.wait(timeout=20))
+        session.run_renewing(lambda: never.wait(timeout=20))
     never.set()

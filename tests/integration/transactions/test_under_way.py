@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.listings import departures, provider_facts, provisioning
-from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.listings.departures import RemovalRequest
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.work import work
@@ -63,12 +63,12 @@ def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
 
 def attempt(session: Session, held: Work, step: StepName = StepName.REBOOT) -> list[Work]:
     """Put on record that a step is about to be taken."""
-    return remediation.attempt(session, {held: (NextStep(Step(step), 1), None)})
+    return remediation.record_attempts(session, {held: (NextStep(Step(step), 1), None)})
 
 
 def steps(fleet: Fleet) -> list[str]:
     """Return the steps that are on record."""
-    return [row[0] for row in fleet.sql("SELECT rung FROM work_history WHERE event = 'Attempted'")]
+    return [row[0] for row in fleet.sql("SELECT step FROM work_history WHERE event = 'Attempted'")]
 
 
 # A commit that hangs.
@@ -130,7 +130,7 @@ def test_what_does_not_end_is_neither_begun_nor_given_up(
     for call in calls:
         with pytest.raises(CommitUnknown, match="has not come to its end yet"):
             call()
-        assert hasty.left() < 0
+        assert hasty.seconds_left() < 0
     way.let_go()
     assert fleet.holders(machine_id) == [hasty.session_id]
 
@@ -358,7 +358,7 @@ def _end(end: End) -> Callable[[Fleet, Session], Callable[[], object]]:
     return arrange
 
 
-def _attempt(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _record_attempts(fleet: Fleet, session: Session) -> Callable[[], object]:
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     return lambda: attempt(session, held)
@@ -370,22 +370,24 @@ def _quarantine(fleet: Fleet, session: Session) -> Callable[[], object]:
     return lambda: remediation.quarantine(session, {held: "enough"})
 
 
-def _spare(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _end_unneeded(fleet: Fleet, session: Session) -> Callable[[], object]:
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
-    return lambda: remediation.spare(session, {held: remediation.Spared("its agent reports again", recovered=True)})
+    return lambda: remediation.end_unneeded(
+        session, {held: remediation.Unneeded("its agent reports again", recovered=True)}
+    )
 
 
 def _intended(fleet: Fleet, session: Session) -> Intent:
     provisioning.take_lock(session, PROVIDER)
-    machine_id = provisioning.intend(session, PROVIDER, "rack")
+    machine_id = provisioning.create_intent(session, PROVIDER, "rack")
     assert machine_id is not None
     return Intent(machine_id, "rack")
 
 
-def _intend(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _create_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
-    return lambda: provisioning.intend(session, PROVIDER, "rack")
+    return lambda: provisioning.create_intent(session, PROVIDER, "rack")
 
 
 def _provide(fleet: Fleet, session: Session) -> Callable[[], object]:
@@ -393,31 +395,31 @@ def _provide(fleet: Fleet, session: Session) -> Callable[[], object]:
     return lambda: provisioning.provide(session, PROVIDER, intent.machine_id, MACHINE)
 
 
-def _forget_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _delete_intent(fleet: Fleet, session: Session) -> Callable[[], object]:
     intent = _intended(fleet, session)
-    return lambda: provisioning.forget(session, PROVIDER, intent)
+    return lambda: provisioning.delete_intent(session, PROVIDER, intent)
 
 
-ORDER = Order("me", "it is gone", fresh_seconds=0)
+ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
 
 
-def _depart(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _decommission(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
     machine_id = fleet.provided_machine()
     return lambda: departures.forget(session, PROVIDER, machine_id, ORDER)
 
 
-def _ask_release(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _request_release(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
     machine_id = fleet.provided_machine()
-    return lambda: departures.ask_release(session, PROVIDER, machine_id, ORDER)
+    return lambda: departures.request_release(session, PROVIDER, machine_id, ORDER)
 
 
-def _withdraw_release(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _cancel_release(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
     machine_id = fleet.provided_machine()
-    departures.ask_release(session, PROVIDER, machine_id, ORDER)
-    return lambda: departures.withdraw(session, PROVIDER, machine_id)
+    departures.request_release(session, PROVIDER, machine_id, ORDER)
+    return lambda: departures.cancel_release(session, PROVIDER, machine_id)
 
 
 def _write_facts(fleet: Fleet, session: Session) -> Callable[[], object]:
@@ -435,22 +437,24 @@ WRITES: dict[str, Callable[[Fleet, Session], Callable[[], object]]] = {
     "claim (recovery)": _claim_recovery,
     "start_work": _start_work,
     **{name: _end(end) for name, end in ENDS.items()},
-    "attempt_recovery": _attempt,
+    "record_attempts": _record_attempts,
     "quarantine": _quarantine,
-    "spare": _spare,
-    "record_ssh_outages": lambda _, session: lambda: suspension.record_outages(session, PROVIDER, {"": "none answers"}),
-    "suspend_recovery": lambda _, session: lambda: suspension.record(session, PROVIDER, {"": "many are silent"}),
-    "intend": _intend,
+    "end_unneeded_recovery": _end_unneeded,
+    "set_ssh_outages": lambda _, session: lambda: suspension.set_ssh_outages(session, PROVIDER, {"": "none answers"}),
+    "set_suspensions": lambda _, session: (
+        lambda: suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
+    ),
+    "create_intent": _create_intent,
     "provide": _provide,
-    "forget_intent": _forget_intent,
-    "depart": _depart,
-    "ask_release": _ask_release,
-    "withdraw_release": _withdraw_release,
+    "delete_intent": _delete_intent,
+    "decommission": _decommission,
+    "request_release": _request_release,
+    "cancel_release": _cancel_release,
     "write_facts": _write_facts,
     "renew_session": lambda _, session: session.renew,
 }
 
-TRANSACTIONS = (_depart, _ask_release, _withdraw_release)
+TRANSACTIONS = (_decommission, _request_release, _cancel_release)
 """These take several statements."""
 
 each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)

@@ -139,7 +139,7 @@ class Fleet:
         """Change tags of a machine as the product must: due row locked first, brought up to date last."""
 
         def unit() -> None:
-            self.connection.run("lock_due", machine_ids=[machine_id])
+            self.connection.run("lock_due_rows", machine_ids=[machine_id])
             for statement in statements:
                 self.connection.script(statement)
             self.connection.run("reschedule", machine_ids=[machine_id])
@@ -167,7 +167,8 @@ class Fleet:
         """Let the deadline of a session have passed, and with it that of the machines that it holds."""
         self.sql(
             "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second', "
-            "recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() - interval '1 second' END "
+            "recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL "
+            "THEN clock_timestamp() - interval '1 second' END "
             "WHERE machine_id IN (SELECT machine_id FROM work WHERE session_id = :id)",
             id=session.session_id,
         )
@@ -242,7 +243,7 @@ class Fleet:
             "due, but not provided": "TABLE due EXCEPT TABLE provided",
             "provided, but never due": "TABLE provided EXCEPT TABLE due",
             "provided and still intended": "TABLE intended INTERSECT TABLE provided",
-            "departed, but not wholly": "SELECT machine_id FROM machine_departed INTERSECT TABLE kept",
+            "departed, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
         }
         names = (
             "WITH due AS (SELECT machine_id FROM machine_due), provided AS (SELECT machine_id FROM machine_provided), "
@@ -252,7 +253,7 @@ class Fleet:
         )
         found = [f"{what}: {row[0]}" for what, query in checks.items() for row in self.sql(names + query)]
         for (provider,) in self.sql("SELECT DISTINCT provider FROM machine_provided"):
-            wrong = due.disagreements(self.connect(), provider)
+            wrong = due.inconsistencies(self.connect(), provider)
             # Tests move the deadlines of sessions by hand, and with them what is too late.
             found += [f"{machine}: {what}" for machine, what in wrong.items() if not what.endswith("too late")]
         return found
@@ -263,11 +264,11 @@ def claimed(
     process: Process,
     limit: int = 100,
     provider: str = PROVIDER,
-    silence: HealthTimeouts | None = None,
+    timeouts: HealthTimeouts | None = None,
 ) -> list[work.Work]:
     """Claim until there is nothing to look at, as a loop does that has the time, and return all that was handed out."""
     found: list[work.Work] = []
-    while (claim := work.claim(session, process, provider, limit, silence=silence)).examined:
+    while (claim := work.claim(session, process, provider, limit, timeouts=timeouts)).examined:
         found += claim.work
     return found
 

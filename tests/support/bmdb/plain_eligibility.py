@@ -98,12 +98,12 @@ _HEARD_SINCE = """EXISTS (
     SELECT 1 FROM machine_agent_heartbeat h
     WHERE h.machine_id = p.machine_id AND h.agent_heartbeat_at > g.began_at - g.doubt
 )"""
-_NOT_YET_OVERDUE = """w.awaited_until > g.began_at OR EXISTS (
+_NOT_YET_OVERDUE = """w.grace_until > g.began_at OR EXISTS (
     SELECT 1 FROM recovery_suspensions x
     WHERE x.provider = p.provider
         AND (x.location = '' OR x.location = p.provider_location)
-        AND x.ended_at > w.asked_at
-        AND x.ended_at + (w.awaited_until - w.asked_at) > g.began_at
+        AND x.ended_at > w.grace_began_at
+        AND x.ended_at + (w.grace_until - w.grace_began_at) > g.began_at
 )"""
 
 # An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
@@ -145,9 +145,9 @@ _RECOVERY = f"""
     )
     OR EXISTS (
         SELECT 1
-        FROM machine_awaited w
+        FROM machine_grace w
         WHERE w.machine_id = p.machine_id
-            AND w.awaited_until <= clock_timestamp()
+            AND w.grace_until <= clock_timestamp()
             AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
             AND EXISTS (
                 SELECT 1 FROM work_backoff b
@@ -160,7 +160,7 @@ _RECOVERY = f"""
                 WHERE x.provider = p.provider
                     AND (x.location = '' OR x.location = p.provider_location)
                     AND coalesce(x.ended_at, 'infinity')
-                        > greatest(w.asked_at, clock_timestamp() - (w.awaited_until - w.asked_at))
+                        > greatest(w.grace_began_at, clock_timestamp() - (w.grace_until - w.grace_began_at))
             )
             {_in_doubt(10, _NOT_YET_OVERDUE)}
     ))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import requests
-from shepherd_core.bmdb.listings.departures import Order
+from shepherd_core.bmdb.listings.departures import RemovalRequest
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from simulator.providers.equinix.api import EquinixApi
 
-ORDER = Order("me", "it is slow", FRESH_SECONDS)
+ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
 
 
 class Deleting(EquinixProvider):

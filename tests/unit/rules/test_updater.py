@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.listings.provider_facts import Facts, Known
+from shepherd_core.bmdb.listings.provider_facts import Facts, KnownMachine
 from shepherd_core.domain.errors import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.loops.updater import changes
@@ -26,12 +26,12 @@ MACHINE = Machine(
 )
 
 
-def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> Known:
+def known(facts: Facts = UP, name: str = "a", age_seconds: float = OLD) -> KnownMachine:
     """Return a machine on record."""
-    return Known(UUID(int=ord(name)), ProviderId(name), age_seconds, facts)
+    return KnownMachine(UUID(int=ord(name)), ProviderId(name), age_seconds, facts)
 
 
-def now(listing: list[Machine], *on_record: Known) -> dict[str, Facts]:
+def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, Facts]:
     """Return what is to be put on record, by provider id."""
     return {change.known.provider_id: change.now for change in changes(listing, on_record)}
 
@@ -135,4 +135,8 @@ def test_text_that_the_database_cannot_hold_is_cut_and_then_no_change_any_more()
 def test_a_change_tells_what_was_and_what_is() -> None:
     """In the log and in a dry run, of the facts that differ alone."""
     (change,) = changes([replace(MACHINE, address=None)], [known()])
-    assert change.told == {"machine_id": UUID(int=97), "provider_id": "a", "changed": {"address": ("192.0.2.1", None)}}
+    assert change.summary == {
+        "machine_id": UUID(int=97),
+        "provider_id": "a",
+        "changed": {"address": ("192.0.2.1", None)},
+    }

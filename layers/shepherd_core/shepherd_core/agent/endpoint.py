@@ -150,7 +150,7 @@ class AgentApi:
         if len(request.body) > self._max_body_bytes:
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {self._max_body_bytes} bytes")
 
-    def _record(self, heartbeat: reports.Heartbeat, signed: _Signed) -> reports.Heard:
+    def _record(self, heartbeat: reports.Heartbeat, signed: _Signed) -> reports.HeartbeatReply:
         """Record *heartbeat* if the machine's agent signed it, and return the BMDB's answer."""
         machine_id = heartbeat.machine_id
         key = self._keys.get(machine_id, self._dummy_key)
@@ -168,8 +168,8 @@ class AgentApi:
             return report
         raise _unauthorized(self._why_not_accepted(heartbeat, agent), agent)
 
-    def _try(self, heartbeat: reports.Heartbeat, key: bytes) -> reports.Heard | None:
-        return reports.take(self.connection, heartbeat, key, self._stale_seconds)
+    def _try(self, heartbeat: reports.Heartbeat, key: bytes) -> reports.HeartbeatReply | None:
+        return reports.accept_heartbeat(self.connection, heartbeat, key, self._stale_seconds)
 
     def _why_not_accepted(self, heartbeat: reports.Heartbeat, agent: reports.Agent) -> str:
         """Return why a heartbeat with a valid signature was not recorded."""
@@ -183,7 +183,7 @@ class AgentApi:
         return "its agent was replaced"
 
 
-def _accepted(report: reports.Heard) -> reports.Heard:
+def _accepted(report: reports.HeartbeatReply) -> reports.HeartbeatReply:
     if report.refused:
         text = "the generation of the installation report goes backwards, or was never asked for"
         raise _Refused(HTTPStatus.BAD_REQUEST, text, time=report.time)
@@ -250,7 +250,7 @@ def _installation(report: OSInstallationReport) -> reports.Installation:
     )
 
 
-def _response(report: reports.Heard) -> bytes:
+def _response(report: reports.HeartbeatReply) -> bytes:
     """Return the HeartbeatResponse."""
     if report.request is None:
         return b""

@@ -139,7 +139,7 @@ class Connection:
 
         return self._persist(once)
 
-    def rehearse(self, unit: Callable[[], T]) -> T:
+    def dry_run(self, unit: Callable[[], T]) -> T:
         """Run *unit* in a transaction, undo everything that it did, and return what it returned: a dry run."""
         self._simple("BEGIN")
         self._in_transaction = True

@@ -46,7 +46,7 @@ class Backlog:
 
 
 class Session:
-    """A live session. Belongs to the thread that owns *connection*, but for ``left``."""
+    """A live session. Belongs to the thread that owns *connection*, but for ``seconds_left``."""
 
     def __init__(self, connection: Connection, clock: Clock, session_id: UUID, seconds: float, began: float) -> None:
         """Use ``open``."""
@@ -101,7 +101,7 @@ class Session:
         """Return the seconds after which the session should be poked: a third of its life."""
         return self._seconds / 3
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds of life that are left without a renew, never too many. Safe from any thread."""
         return self._end - self._clock.monotonic()
 
@@ -130,7 +130,7 @@ class Session:
             CommitUnknown: the answer was lost again, or what was sent is still under way.
             BmdbError: as ``Connection.run``.
         """
-        return self.certain(partial(self.run_once, name, **parameters))
+        return self.repeat_if_unanswered(partial(self.run_once, name, **parameters))
 
     def run_once(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """
@@ -140,13 +140,15 @@ class Session:
             CommitUnknown: its answer was lost, or what was sent before it is still under way.
             BmdbError: as ``Connection.run``.
         """
-        return self._answered(name, lambda: self.connection.run(name, **self.key, **parameters))
+        return self._track_answer(name, lambda: self.connection.run(name, **self.key, **parameters))
 
     def transact(self, unit: Callable[[], T]) -> T:
         """Run *unit*, which may run twice, in one transaction, with ``run`` and ``key``; raise as ``run``."""
-        return self.certain(lambda: self._answered("a transaction", lambda: self.connection.transact(unit)))
+        return self.repeat_if_unanswered(
+            lambda: self._track_answer("a transaction", lambda: self.connection.transact(unit))
+        )
 
-    def certain(self, first: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+    def repeat_if_unanswered(self, first: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """
         Return what *first* returns; if an answer is lost in it, what *again* returns, by default the same once more.
 
@@ -158,15 +160,15 @@ class Session:
         except CommitUnknown:
             return (again or first)()
 
-    def _answered(self, what: str, call: Callable[[], T]) -> T:
-        self._settle()
+    def _track_answer(self, what: str, call: Callable[[], T]) -> T:
+        self._fence_unanswered()
         try:
             return call()
         except CommitUnknown:
             self._unanswered = what
             raise
 
-    def _settle(self) -> None:
+    def _fence_unanswered(self) -> None:
         """
         See that nothing is under way of which nobody knows what became.
 
@@ -191,7 +193,7 @@ class Session:
             else:
                 self._unanswered = None
 
-    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
+    def start_renewing(self, call: Callable[[], T]) -> Callable[[], T]:
         """
         Start *call* in a thread of its own, and return what waits for its result and keeps the session alive meanwhile.
 
@@ -223,9 +225,9 @@ class Session:
         threading.Thread(target=target, daemon=True).start()
         return wait
 
-    def keep_alive(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns, and keep the session alive meanwhile; as ``begin``."""
-        return self.begin(call)()
+    def run_renewing(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns, and keep the session alive meanwhile; as ``start_renewing``."""
+        return self.start_renewing(call)()
 
     def close(self, process: Process | None = None, provider: str | None = None) -> Backlog:
         """

@@ -75,7 +75,7 @@ moved AS (
     UPDATE machine_due
     SET
         not_before = clock_timestamp(),
-        recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() END,
+        recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
         revision = revision + 1
     WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM canceled))
 ),

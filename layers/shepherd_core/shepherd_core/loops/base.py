@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from shepherd_core.bmdb.recovery.remediation import Spared
+    from shepherd_core.bmdb.recovery.remediation import Unneeded
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import HealthTimeouts, Work
     from shepherd_core.domain.backoff import Backoff
@@ -65,7 +65,7 @@ class Guard(Protocol):
             SessionExpired: none of them may be interrupted.
         """
 
-    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+    def spare(self, session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
         """End the work on such machines, and return the machines whose work that ended."""
 
 

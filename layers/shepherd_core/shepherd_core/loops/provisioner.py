@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.listings.provisioning import Past
+    from shepherd_core.bmdb.listings.provisioning import PreviousPass
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine
     from shepherd_core.domain.provider import Provider
@@ -135,7 +135,7 @@ class Provisioner:
 
     def _read(self, session: Session, deadline: Deadline) -> ProvisioningPlan:
         """Read both sides at the same time: the provider in a thread, the BMDB here."""
-        listing = session.begin(lambda: self._provider.list_machines(deadline))
+        listing = session.start_renewing(lambda: self._provider.list_machines(deadline))
         ledger = provisioning.ledger(self._connection, self._provider.name)
         try:
             return make_plan(listing(), ledger, self._limits)
@@ -151,7 +151,7 @@ class Provisioner:
             telemetry.warning("drift: machine set aside", drift=each)
         session.renew()  # not every statement below checks that the session has not expired
         for provided in plan.decommissioned:
-            if departures.remove(session, self._provider.name, provided.machine_id):
+            if departures.remove_released(session, self._provider.name, provided.machine_id):
                 released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
                 telemetry.info("released machine removed", **released)
         for provided in plan.take_back:
@@ -163,18 +163,18 @@ class Provisioner:
         for intent in plan.forget:
             self._forget(session, intent)
         for machine in plan.assimilate:
-            machine_id = provisioning.take_in(session, self._provider.name, machine)
+            machine_id = provisioning.adopt(session, self._provider.name, machine)
             if machine_id is not None:
                 self._recorded(machine_id, machine, Metric.ASSIMILATED)
 
-    def _record_waiting(self, plan: ProvisioningPlan, session: Session, past: Past) -> None:
+    def _record_waiting(self, plan: ProvisioningPlan, session: Session, past: PreviousPass) -> None:
         """Log and record what waits for the limit; ``shepherdctl status`` shows the record."""
         self._counts[Metric.WAITING_FOR_LIMIT] = plan.waiting
         limit = self._limits.max_machines
         if plan.waiting:
             telemetry.info("machine limit reached", waiting=plan.waiting, max_machines=limit)
         if plan.waiting != past.waiting or (plan.waiting and past.waiting_seconds > WAITING_RECORD_SECONDS):
-            provisioning.note_waiting(session, self._provider.name, plan.waiting, limit)
+            provisioning.record_waiting(session, self._provider.name, plan.waiting, limit)
 
     def _create_machines(
         self, plan: ProvisioningPlan, session: Session, deadline: Deadline, idle_seconds: float
@@ -186,7 +186,7 @@ class Provisioner:
                 self._counts[Metric.INCOMPLETE] = 1
                 return
             if wait:
-                session.keep_alive(partial(self._clock.sleep, wait))
+                session.run_renewing(partial(self._clock.sleep, wait))
             if not creation.takes_over:
                 next_at = self._clock.monotonic() + self._rates.creation_seconds
             if not self._create(session, creation, deadline):
@@ -197,13 +197,13 @@ class Provisioner:
         capacity, intent = creation.capacity, creation.intent
         session.renew()
         if intent is None:
-            machine_id = provisioning.intend(session, self._provider.name, capacity.capacity_id)
+            machine_id = provisioning.create_intent(session, self._provider.name, capacity.capacity_id)
             if machine_id is None:
                 return False
             intent = records.Intent(machine_id, capacity.capacity_id)
-        limit = deadline.within(CREATE_SECONDS, session.left)
+        limit = deadline.within(CREATE_SECONDS, session.seconds_left)
         try:
-            machine = session.keep_alive(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
+            machine = session.run_renewing(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
         except (CapacityTaken, ProviderRefused) as error:
             self._penalize(session, intent, error)
             # This call created nothing, but an earlier one whose answer was lost may have.
@@ -234,7 +234,7 @@ class Provisioner:
         telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
 
     def _forget(self, session: Session, intent: Intent) -> None:
-        provisioning.forget(session, self._provider.name, intent)
+        provisioning.delete_intent(session, self._provider.name, intent)
         self._counts[Metric.FORGOTTEN] += 1
 
     def _penalize(self, session: Session, intent: Intent, error: Exception) -> None:

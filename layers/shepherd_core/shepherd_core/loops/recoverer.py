@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from shepherd_core.bmdb.recovery.remediation import Spared
+    from shepherd_core.bmdb.recovery.remediation import Unneeded
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import HealthTimeouts, Work
     from shepherd_core.domain.backoff import Backoff
@@ -104,24 +104,24 @@ class Recoverer(Loop[NextStep]):
     def admit(self, session: Session) -> Admission:
         """Suspend recovery where too many machines are unhealthy, and admit as many as are due elsewhere."""
         provider, timeouts = self._provider.name, self._rules.timeouts
-        suspended, snapshot = self._evaluate(session, suspension.take_snapshot(session, provider, timeouts))
-        self._timeouts = snapshot.silence
-        if (extended := snapshot.silence.recover_silent_seconds) > timeouts.heartbeat_timeout_seconds:
+        suspended, snapshot = self._evaluate(session, suspension.take_health_snapshot(session, provider, timeouts))
+        self._timeouts = snapshot.timeouts
+        if (extended := snapshot.timeouts.effective_heartbeat_timeout_seconds) > timeouts.heartbeat_timeout_seconds:
             # Else the machines that report last after an outage of the BMDB would be rebooted for it.
             telemetry.info(
                 "heartbeat timeout extended: heartbeats may have been lost between health snapshots",
                 gaps=[
-                    {"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in snapshot.silence.gaps
+                    {"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in snapshot.timeouts.gaps
                 ],
                 timeout_seconds=round(extended),
             )
-        if suspended or snapshot.held:
-            for location in suspension.record(session, provider, suspended):
+        if suspended or snapshot.suspended:
+            for location in suspension.set_suspensions(session, provider, suspended):
                 telemetry.info("recovery resumed", where=where(location))
         for location, reason in suspended.items():
             telemetry.warning("recovery suspended", where=where(location), reason=reason)
         outages = self._ssh_outages(session, snapshot)
-        unhealthy = total(snapshot.cells.values()).unhealthy
+        unhealthy = total(snapshot.stats.values()).unhealthy
         counts = {
             Metric.RECOVERY_SUSPENDED: len(suspended) + len(outages),
             Metric.UNHEALTHY: unhealthy[Unhealthy.STOPPED_REPORTING],
@@ -134,12 +134,12 @@ class Recoverer(Loop[NextStep]):
         )
         limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
         if suspended and not snapshot.idle:
-            limit += self._overridden(session, snapshot.silence)
-        return Admission(limit, reasons, counts, snapshot.silence, idle=snapshot.idle)
+            limit += self._overridden(session, snapshot.timeouts)
+        return Admission(limit, reasons, counts, snapshot.timeouts, idle=snapshot.idle)
 
     def _overridden(self, session: Session, timeouts: HealthTimeouts) -> int:
         """Return how many machines an operator's overrides admit although recovery is suspended there."""
-        taken = overrides.take(session, self._provider.name, timeouts)
+        taken = overrides.apply(session, self._provider.name, timeouts)
         for each in taken:
             telemetry.warning(
                 "recovery override in use",
@@ -156,7 +156,7 @@ class Recoverer(Loop[NextStep]):
         """Record where SSH has an outage; machines there that did not come back get no further step."""
         outages = ssh_outages(snapshot.ssh)
         if outages.keys() != snapshot.outages:
-            suspension.record_outages(session, self._provider.name, outages)
+            suspension.set_ssh_outages(session, self._provider.name, outages)
         for location in snapshot.outages - outages.keys():
             telemetry.info("SSH outage over", where=where(location))
         for location, reason in outages.items():
@@ -168,13 +168,13 @@ class Recoverer(Loop[NextStep]):
     ) -> tuple[dict[str, str], suspension.HealthSnapshot]:
         """Return the locations to suspend, with their reasons, and a snapshot of what is due elsewhere."""
         limits = self._rules.limits
-        suspended = over_share(snapshot.cells, limits)
+        suspended = over_share(snapshot.stats, limits)
         while WHOLE_PROVIDER not in suspended:
             if suspended:
-                snapshot = suspension.take_snapshot(
-                    session, self._provider.name, self._rules.timeouts, passed_over=suspended, before=snapshot
+                snapshot = suspension.take_health_snapshot(
+                    session, self._provider.name, self._rules.timeouts, skipped_locations=suspended, before=snapshot
                 )
-            over = over_number(snapshot.cells, limits, suspended)
+            over = over_number(snapshot.stats, limits, suspended)
             if not over:
                 break
             suspended = over if WHOLE_PROVIDER in over else suspended | over
@@ -192,14 +192,14 @@ class Recoverer(Loop[NextStep]):
         """Choose each machine's next step, and record that it will be attempted."""
         rules, provider = self._rules, self._provider
         decisions: dict[Work, tuple[NextStep, datetime | None]] = {}
-        for work, past in remediation.past(session, works).items():
+        for work, past in remediation.recovery_records(session, works).items():
             attempts = past_attempts(past.history)
-            until = healthy_until(attempts, past.started_at, past.heard_at, rules.reset_after_seconds)
+            until = healthy_until(attempts, past.started_at, past.last_heartbeat_at, rules.reset_after_seconds)
             decision = next_step(
                 rules.policy, provider.capabilities, provider.name, [] if until else attempts, past.now
             )
             decisions[work] = decision, until
-        return {work: decisions[work][0] for work in remediation.attempt(session, decisions)}
+        return {work: decisions[work][0] for work in remediation.record_attempts(session, decisions)}
 
     def work_on(self, attempt: Attempt) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
@@ -245,9 +245,9 @@ class Recoverer(Loop[NextStep]):
         """Return the machines that report again, or must not be recovered for another reason."""
         return remediation.no_longer_due(session, works, self._timeouts)
 
-    def spare(self, session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+    def spare(self, session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
         """End the work on machines that are no longer due; nothing was done to them."""
-        return remediation.spare(session, spared)
+        return remediation.end_unneeded(session, spared)
 
     def finish(self, session: Session, done: Mapping[Work, NextStep]) -> set[UUID]:
         """Delete the facts of lost agents, so that the machines need an agent start; or quarantine machines."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from shepherd_core import telemetry
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
-from shepherd_core.bmdb.recovery.remediation import Spared
+from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work as bmdb_work
 from shepherd_core.domain.errors import (
@@ -117,7 +117,7 @@ class _Run(Generic[F]):
     def prepare(self, works: Sequence[Work]) -> None:
         """Let the loop prepare; if that fails, give *works* back, so that they are due as before."""
         try:
-            self.session.keep_alive(lambda: self.loop.prepare(self.deadline))
+            self.session.run_renewing(lambda: self.loop.prepare(self.deadline))
         except Exception:
             bmdb_work.cancel(self.session, works)
             raise
@@ -138,7 +138,7 @@ class _Run(Generic[F]):
             self.loop.process,
             provider,
             limit,  # 0: the claim still reschedules rows that are not due
-            silence=self.admission.timeouts,
+            timeouts=self.admission.timeouts,
             known=[work.machine_id for work in self.running],
         )
         self.allowed -= len(claim.work)
@@ -149,7 +149,7 @@ class _Run(Generic[F]):
     def begin(self, work: Work, decision: object) -> None:
         """Start the work on a machine in a thread of its own."""
         ask = partial(self._ask, work) if self.loop.guard else None
-        deadline = self.deadline.within(self.limits.machine_seconds, self.session.left, ask)
+        deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left, ask)
         attempt = Attempt(work, deadline, decision=decision)
         self.running[work] = attempt
         threading.Thread(target=self._work_on, args=(attempt,), daemon=True).start()
@@ -243,10 +243,10 @@ class _Run(Generic[F]):
         except Empty:
             return received
 
-    def _spared(self, work: Work, reason: NoLongerDue) -> Spared:
+    def _spared(self, work: Work, reason: NoLongerDue) -> Unneeded:
         attempt = self.running[work]
         telemetry.info("work no longer needed", machine_id=work.machine_id, reason=reason)
-        return Spared(str(reason), reason.recovered, attempt.not_taken, attempt.host_key)
+        return Unneeded(str(reason), reason.recovered, attempt.not_taken, attempt.host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
         cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
@@ -332,7 +332,7 @@ def run(
         state.close()
         backlog = session.close(loop.process, provider)
     if limits.history_days:
-        queries.forget_history(connection, limits.history_days)
+        queries.delete_old_history(connection, limits.history_days)
     return {
         **{
             metric: state.counts[metric] for metric in (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
@@ -371,7 +371,7 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
 
         def claimed(limit: int) -> Sequence[Work]:
             while True:
-                claim = bmdb_work.claim(session, loop.process, provider, limit, silence=admission.timeouts)
+                claim = bmdb_work.claim(session, loop.process, provider, limit, timeouts=admission.timeouts)
                 if claim.work or not claim.examined:
                     return claim.work
 
@@ -379,10 +379,10 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
         if admission.suspended:
-            suspension.disregard(session, provider)
+            suspension.ignore_suspensions(session, provider)
             while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
                 suspended += more
                 decisions |= loop.decide(session, more)
         return DryRun(work, suspended, decisions, admission.suspended)
 
-    return connection.rehearse(claim_and_decide)
+    return connection.dry_run(claim_and_decide)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
 
 
-def changes(listing: Sequence[Machine], known: Sequence[provider_facts.Known]) -> list[provider_facts.Change]:
+def changes(listing: Sequence[Machine], known: Sequence[provider_facts.KnownMachine]) -> list[provider_facts.Change]:
     """
     Return the changes that make the records of *known* machines, all or some, match the complete *listing*.
 
@@ -39,7 +39,7 @@ def changes(listing: Sequence[Machine], known: Sequence[provider_facts.Known]) -
     return [change for change in found if change.now != change.known.facts]
 
 
-def _now(known: provider_facts.Known, machine: Machine | None) -> provider_facts.Facts:
+def _now(known: provider_facts.KnownMachine, machine: Machine | None) -> provider_facts.Facts:
     if machine is not None:
         return provider_facts.Facts.of(machine)
     # A permanent failure stays on record when the machine is gone, so that the Provisioner does not count it as drift.
@@ -65,14 +65,14 @@ class Updater:
 
     def plan(self, deadline: Deadline) -> dict[str, object]:
         """Return the ``changes`` and ``repairs`` that a pass would make. Raises as ``run``."""
-        wrong = due.disagreements(self.connection, self.provider.name)
+        wrong = due.inconsistencies(self.connection, self.provider.name)
         repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
-        outlook = provider_facts.look(self.connection, self.provider.name, self.update_seconds)
+        outlook = provider_facts.check(self.connection, self.provider.name, self.update_seconds)
         if not outlook.wanted or outlook.paused:
             return {"changes": [], "repairs": repairs}
         known = provider_facts.known(self.connection, self.provider.name, everything=outlook.due)
         found = changes(self.provider.list_machines(deadline), known)
-        return {"changes": [change.told for change in found], "repairs": repairs}
+        return {"changes": [change.summary for change in found], "repairs": repairs}
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
@@ -86,21 +86,21 @@ class Updater:
         session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)
         try:
             repaired = {Metric.REPAIRED: self._repair()}
-            outlook = provider_facts.look(self.connection, name, self.update_seconds)
+            outlook = provider_facts.check(self.connection, name, self.update_seconds)
             counts: dict[Metric, float] = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
             counts |= {**repaired, Metric.NOT_READY: outlook.not_ready}
             if not outlook.wanted:
                 return counts
-            if outlook.paused or outlook.held or not provider_facts.begin(session, name, outlook.holder):
+            if outlook.paused or outlook.holder_alive or not provider_facts.begin(session, name, outlook.holder):
                 telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
                 return {**repaired}
             known = provider_facts.known(self.connection, name, everything=outlook.due)
-            found = changes(session.keep_alive(lambda: self.provider.list_machines(deadline)), known)
+            found = changes(session.run_renewing(lambda: self.provider.list_machines(deadline)), known)
             while found and deadline.remaining() > 0:
                 for change in provider_facts.write(session, name, found[: provider_facts.CHUNK]):
                     counts[Metric.UPDATED] += 1
                     counts[Metric.MISSING] += change.now.status is ProviderStatus.MISSING
-                    telemetry.info("machine updated", **change.told)
+                    telemetry.info("machine updated", **change.summary)
                 found = found[provider_facts.CHUNK :]
             if outlook.due and not found:
                 provider_facts.end(session, name)

@@ -19,7 +19,7 @@ from shepherd_core.rules.drift import DriftKind, alive
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.bmdb.listings.departures import Order
+    from shepherd_core.bmdb.listings.departures import RemovalRequest
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
@@ -140,7 +140,7 @@ class Adopt(OnePhase):
         """See ``OperatorAction``."""
         del deadline
         machine = comparison.used[outcome.provider_id or ProviderId("")]
-        machine_id = provisioning.take_in(session, provider.name, machine, outcome.machine_id, heed_pauses=False)
+        machine_id = provisioning.adopt(session, provider.name, machine, outcome.machine_id, respect_pauses=False)
         return replace(outcome, result=Result.DONE, text="adopted", machine_id=machine_id)
 
 
@@ -149,7 +149,7 @@ class Forget(OnePhase):
     """Remove machines from the BMDB that the provider does not have any more."""
 
     machine_ids: tuple[UUID, ...]
-    order: Order
+    order: RemovalRequest
 
     def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``OperatorAction``."""

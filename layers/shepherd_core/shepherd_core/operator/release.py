@@ -21,7 +21,7 @@ from shepherd_core.rules.drift import YOUNG_SECONDS, alive
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.bmdb.listings.departures import Order
+    from shepherd_core.bmdb.listings.departures import RemovalRequest
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
@@ -36,7 +36,7 @@ class Release:
     """Return machines to the provider; everything on them is lost."""
 
     machine_ids: tuple[UUID, ...]
-    order: Order
+    order: RemovalRequest
 
     def evaluate(self, first: Comparison, second: Comparison) -> list[Outcome]:
         """See ``OperatorAction``."""
@@ -67,17 +67,17 @@ class Release:
         """See ``OperatorAction``. The record comes first, so that the reason is on record when the machine is gone."""
         del comparison
         machine_id, name = machine_id_of(outcome), outcome.provider_id or ProviderId("")
-        new = departures.ask_release(session, provider.name, machine_id, self.order)
-        limit = deadline.within(RELEASE_SECONDS, session.left)
+        new = departures.request_release(session, provider.name, machine_id, self.order)
+        limit = deadline.within(RELEASE_SECONDS, session.seconds_left)
         try:
             limit.check()
-            session.keep_alive(lambda: provider.release(name, limit))
+            session.run_renewing(lambda: provider.release(name, limit))
         except (ProviderRefused, NotSupported):
             # This call did nothing, but an earlier one whose answer was lost may have.
             if new:
-                departures.withdraw(session, provider.name, machine_id)
+                departures.cancel_release(session, provider.name, machine_id)
             raise
-        departures.accept(session, machine_id)
+        departures.accept_release(session, machine_id)
         return outcome.with_result(
             Result.BEGUN, "accepted; it counts as a machine until the provider does not list it any more"
         )
@@ -86,7 +86,7 @@ class Release:
         """See ``OperatorAction``. The Provisioner completes releases of machines that are still listed."""
         if outcome.result is not Result.BEGUN or outcome.provider_id is None or comparison.has(outcome.provider_id):
             return outcome
-        removed = departures.remove(session, provider.name, machine_id_of(outcome))
+        removed = departures.remove_released(session, provider.name, machine_id_of(outcome))
         return outcome.with_result(Result.DONE, "released") if removed else outcome
 
 
@@ -121,5 +121,5 @@ class CancelRelease(OnePhase):
     ) -> Outcome:
         """See ``OperatorAction``."""
         del comparison, deadline
-        departures.withdraw(session, provider.name, machine_id_of(outcome))
+        departures.cancel_release(session, provider.name, machine_id_of(outcome))
         return outcome.with_result(Result.DONE, "kept")

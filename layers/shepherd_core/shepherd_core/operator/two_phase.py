@@ -101,7 +101,7 @@ class TwoPhase:
         return done
 
     def _compare_in(self, session: Session, deadline: Deadline) -> Comparison:
-        listing = session.keep_alive(lambda: self.provider.list_machines(deadline))
+        listing = session.run_renewing(lambda: self.provider.list_machines(deadline))
         return Comparison.of(listing, provisioning.ledger(self.connection, self.provider.name), self.clock.monotonic())
 
     def _wait(self, first: Comparison) -> None:
@@ -119,7 +119,7 @@ class TwoPhase:
                     message = f"a Provisioner of {name}, or another operator, is still running: nothing was done"
                     raise WorkConflict(message)
                 session.renew()
-                session.keep_alive(partial(self.clock.sleep, RETRY_SECONDS))
+                session.run_renewing(partial(self.clock.sleep, RETRY_SECONDS))
             yield session
         finally:
             session.close()

@@ -130,7 +130,7 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
 
 
 def healthy_until(
-    attempts: Sequence[PastAttempt], started_at: datetime | None, heard_at: datetime | None, reset_after_seconds: float
+    attempts: Sequence[PastAttempt], started_at: datetime | None, last_heartbeat_at: datetime | None, reset_after_seconds: float
 ) -> datetime | None:
     """
     Return until when the machine was healthy, if that was long enough for its policy to start over; else None.
@@ -138,10 +138,10 @@ def healthy_until(
     It is healthy from the start of its agent, or from the last attempt if that
     is later, to its last heartbeat. None also if there are no *attempts* to forget.
     """
-    if not attempts or started_at is None or heard_at is None:
+    if not attempts or started_at is None or last_heartbeat_at is None:
         return None
     since = max(started_at, attempts[-1].at)
-    return heard_at if (heard_at - since).total_seconds() >= reset_after_seconds else None
+    return last_heartbeat_at if (last_heartbeat_at - since).total_seconds() >= reset_after_seconds else None
 
 
 def next_step(

@@ -53,7 +53,7 @@ class Installation:
         return self.report is None or self.report.generation != self.request.generation
 
     @property
-    def fulfilled(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether the installation that is wanted succeeded: no loop cares for the machine any more."""
         return (
             self.request is not None
@@ -68,7 +68,7 @@ class Installation:
         return 1 + max(known.generation if known else 0 for known in (self.request, self.report))
 
 
-def look(connection: Connection, machine_id: UUID) -> Installation:
+def load(connection: Connection, machine_id: UUID) -> Installation:
     """
     Return what is on record about installations on the machine.
 
@@ -92,12 +92,12 @@ def request(
     Want *installation* on the machine, if *seen* still holds, and return its generation: the one after *seen*.
 
     None: somebody else asked for an installation, or the agent reported on one,
-    since ``look`` returned *seen*; or the machine is not provided. Nothing was
+    since ``load`` returned *seen*; or the machine is not provided. Nothing was
     changed then. The agent gets the request in the answer to its next
     heartbeat; one that replaces a pending request does not stop it.
 
     Raises:
-        CommitUnknown: the connection broke again while the outcome was asked for; ``look`` tells.
+        CommitUnknown: the connection broke again while the outcome was asked for; ``load`` tells.
     """
     generation = seen.next_generation
     raw = OSInstallationRequest(generation=generation, metropolis=installation).SerializeToString()
@@ -126,5 +126,5 @@ def request(
 
 
 def _is_wanted(connection: Connection, machine_id: UUID, raw: bytes) -> bool:
-    found = look(connection, machine_id).request
+    found = load(connection, machine_id).request
     return found is not None and found.raw == raw

@@ -71,7 +71,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatReply:
     """What the BMDB says to a heartbeat of the agent that is on record."""
 
     time: int
@@ -114,7 +114,9 @@ def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
     return _in_this_schema(connection, unit)
 
 
-def take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float) -> Heard | None:
+def accept_heartbeat(
+    connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float
+) -> HeartbeatReply | None:
     """
     Record *heartbeat* and all that came with it, or nothing; return what is wanted of the agent.
 
@@ -130,26 +132,28 @@ def take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_
         CommitUnknown: the connection broke twice. The heartbeat may be on record.
     """
 
-    def unit() -> Heard | None:
+    def unit() -> HeartbeatReply | None:
         try:
-            return _take(connection, heartbeat, public_key, stale_seconds)
+            return _accept(connection, heartbeat, public_key, stale_seconds)
         except CommitUnknown:
             # Waits for the lost one to end. If that was committed, this one is refused, and it is found.
-            heard = _take(connection, heartbeat, public_key, stale_seconds)
-            if heard is not None:
-                return heard
+            reply = _accept(connection, heartbeat, public_key, stale_seconds)
+            if reply is not None:
+                return reply
             agent = reporting_agent(connection, heartbeat.machine_id)
             if (agent.public_key, agent.signed_at) == (public_key, heartbeat.signed_at):
-                return Heard(agent.time)  # what is wanted is told with the next one
+                return HeartbeatReply(agent.time)  # what is wanted is told with the next one
             return None
 
     return _in_this_schema(connection, unit)
 
 
-def _take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float) -> Heard | None:
-    def sign_of_life() -> Heard | None:
+def _accept(
+    connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float
+) -> HeartbeatReply | None:
+    def accept() -> HeartbeatReply | None:
         rows = connection.run(
-            "take_heartbeat",
+            "accept_heartbeat",
             machine_id=heartbeat.machine_id,
             public_key=public_key,
             signed_at=heartbeat.signed_at,
@@ -159,34 +163,34 @@ def _take(connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale
         if not rows:
             return None
         time, generation, request = rows[0]
-        return Heard(time, None if generation is None else (generation, request))
+        return HeartbeatReply(time, None if generation is None else (generation, request))
 
     if heartbeat.hardware is None and heartbeat.installation is None:
-        return sign_of_life()
+        return accept()
     try:
-        return connection.transact(lambda: _take_reports(connection, heartbeat, sign_of_life))
+        return connection.transact(lambda: _accept_reports(connection, heartbeat, accept))
     except _GenerationRefused as refusal:
-        return Heard(refusal.time, refused=True)
+        return HeartbeatReply(refusal.time, refused=True)
 
 
-def _take_reports(
-    connection: Connection, heartbeat: Heartbeat, sign_of_life: Callable[[], Heard | None]
-) -> Heard | None:
+def _accept_reports(
+    connection: Connection, heartbeat: Heartbeat, accept: Callable[[], HeartbeatReply | None]
+) -> HeartbeatReply | None:
     machine_id, hardware, installation = heartbeat.machine_id, heartbeat.hardware, heartbeat.installation
     if installation is not None:
-        connection.run("lock_due", machine_ids=[machine_id])
-    heard = sign_of_life()
-    if heard is None:
+        connection.run("lock_due_rows", machine_ids=[machine_id])
+    reply = accept()
+    if reply is None:
         return None
     if hardware is not None:
-        connection.run("take_hardware_report", machine_id=machine_id, **asdict(hardware))
+        connection.run("write_hardware_report", machine_id=machine_id, **asdict(hardware))
     if installation is not None:
-        if not connection.run("take_installation_report", machine_id=machine_id, **asdict(installation)):
-            raise _GenerationRefused(heard.time)
+        if not connection.run("write_installation_report", machine_id=machine_id, **asdict(installation)):
+            raise _GenerationRefused(reply.time)
         connection.run("reschedule", machine_ids=[machine_id])
-        if heard.request is not None and heard.request[0] == installation.generation:
-            return Heard(heard.time)
-    return heard
+        if reply.request is not None and reply.request[0] == installation.generation:
+            return HeartbeatReply(reply.time)
+    return reply
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

@@ -1,5 +1,5 @@
 -- What agents report. A heartbeat is the one write that every machine causes all the time: it is one statement, and no
--- session is open around it. take_heartbeat holds every rule by which it is taken, so that none has to be checked
+-- session is open around it. accept_heartbeat holds every rule by which it is taken, so that none has to be checked
 -- before; the others follow it in its transaction.
 
 -- name: reporting_agent
@@ -14,7 +14,7 @@ FROM (SELECT 1) AS always
 LEFT JOIN machine_agent_started a ON a.machine_id = :machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
--- name: take_heartbeat
+-- name: accept_heartbeat
 -- The agent is alive, and what is wanted of it. Writes one row and no index entry, and leaves the due row alone (a claim
 -- compares). No row: the machine's agent has another key, or the machine none; the agent signed at another time than
 -- now, or not later than what is on record; or the schema has another version. It shares the agent's row, so that whoever
@@ -50,10 +50,10 @@ LEFT JOIN machine_os_installation_request q
 
 -- name: lock_agent
 -- Keep heartbeats out until this transaction ends, and wait for those that are under way, so that the next statement sees
--- them. After lock_due.
+-- them. After lock_due_rows.
 SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
 
--- name: take_hardware_report
+-- name: write_hardware_report
 -- What the machine consists of, and the sums that people ask for.
 INSERT INTO machine_hardware_report
     (machine_id, hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes)
@@ -67,8 +67,8 @@ SET
     disks = excluded.disks,
     disk_bytes = excluded.disk_bytes;
 
--- name: take_installation_report
--- How an installation went. Between lock_due and reschedule, because a success ends our care. No row: the generation goes
+-- name: write_installation_report
+-- How an installation went. Between lock_due_rows and reschedule, because a success ends our care. No row: the generation goes
 -- backwards, or was never asked for. A report that comes again is taken again; a success stays one.
 WITH taken AS (
     SELECT q.machine_id

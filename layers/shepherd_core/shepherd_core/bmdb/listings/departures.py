@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RemovalRequest:
     """On whose behalf a machine leaves, and what its agent's reports mean for that."""
 
     owner: str
@@ -35,7 +35,7 @@ class Order:
     """It is not, for a release."""
 
 
-def forget(session: Session, provider: str, machine_id: UUID, order: Order) -> None:
+def forget(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> None:
     """
     Take a machine out of our care that the provider has no more. May run twice.
 
@@ -45,29 +45,31 @@ def forget(session: Session, provider: str, machine_id: UUID, order: Order) -> N
         CommitUnknown: the connection broke again, or what was sent is still under way.
     """
     asked = {"how": "Forgotten", "owner": sanitize_for_db(order.owner), "reason": sanitize_for_db(order.reason)}
-    row = _leave(session, "depart", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked)
-    _see(row, machine_id)
+    row = _run_decommissioning(
+        session, "decommission", provider, machine_id, fresh_seconds=order.fresh_seconds, **asked
+    )
+    _require_done(row, machine_id)
 
 
-def remove(session: Session, provider: str, machine_id: UUID) -> bool:
+def remove_released(session: Session, provider: str, machine_id: UUID) -> bool:
     """
     Take a machine out of our care that was released, and that the provider has no more; False: it is not to be yet.
 
     May run twice. Raises what ``forget`` raises, but for WorkConflict.
     """
     asked = {"how": "Released", "owner": None, "reason": None}
-    return bool(_leave(session, "depart", provider, machine_id, fresh_seconds=0, **asked)["done"])
+    return bool(_run_decommissioning(session, "decommission", provider, machine_id, fresh_seconds=0, **asked)["done"])
 
 
-def ask_release(session: Session, provider: str, machine_id: UUID, order: Order) -> bool:
+def request_release(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> bool:
     """
     Record that a machine is to be released, and put it on hold for the loops; then ask the provider, then ``accept``.
 
     Return whether that is new: it was not on record before. May run twice. Raises what ``forget`` raises.
     """
-    row = _leave(
+    row = _run_decommissioning(
         session,
-        "ask_release",
+        "request_release",
         provider,
         machine_id,
         owner=sanitize_for_db(order.owner),
@@ -75,26 +77,28 @@ def ask_release(session: Session, provider: str, machine_id: UUID, order: Order)
         fresh_seconds=order.fresh_seconds,
         despite_heartbeat=order.despite_heartbeat,
     )
-    _see(row, machine_id)
+    _require_done(row, machine_id)
     return not row["known"]
 
 
-def accept(session: Session, machine_id: UUID) -> None:
+def accept_release(session: Session, machine_id: UUID) -> None:
     """Record that the provider accepted the release: when it has the machine no more, that is gone. May run twice."""
     session.run("accept_release", machine_id=machine_id)
 
 
-def withdraw(session: Session, provider: str, machine_id: UUID) -> None:
+def cancel_release(session: Session, provider: str, machine_id: UUID) -> None:
     """
     Keep a machine after all whose release the provider did not accept: the loops take it up again. May run twice.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was changed.
     """
-    _leave(session, "withdraw_release", provider, machine_id)
+    _run_decommissioning(session, "cancel_release", provider, machine_id)
 
 
-def _leave(session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object) -> dict[str, Any]:
+def _run_decommissioning(
+    session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object
+) -> dict[str, Any]:
     """Run one of the statements, with everybody else kept from the machine and its agent, and return its row."""
     connection = session.connection
 
@@ -108,7 +112,7 @@ def _leave(session: Session, statement: str, provider: str, machine_id: UUID, **
     return session.transact(lambda: due.change(connection, machine_id, unit))
 
 
-def _see(row: dict[str, Any], machine_id: UUID) -> None:
+def _require_done(row: dict[str, Any], machine_id: UUID) -> None:
     """
     See that it was done.
 

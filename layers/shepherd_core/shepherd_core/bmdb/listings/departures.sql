@@ -1,7 +1,7 @@
 -- Machines that leave. All of it needs the provider's lock and a live session, as the Provisioner's own writes do, and
--- follows lock_due in its transaction: a claim that is under way ends before, and its work is seen here.
+-- follows lock_due_rows in its transaction: a claim that is under way ends before, and its work is seen here.
 
--- name: depart
+-- name: decommission
 -- Take a machine out of our care: a tombstone of what it was, and the tags go by which it would be worked on, counted,
 -- heard or found; that of a wanted installation too, which may hold secrets. What tells of its past stays. Not while a
 -- live session works on it; to be forgotten, not after a heartbeat that is younger than :fresh_seconds; as released, not
@@ -43,8 +43,8 @@ gone AS (
     RETURNING machine_id, provider, provider_id, provider_reservation_id
 ),
 buried AS (
-    INSERT INTO machine_departed (
-        machine_id, how, provider, provider_id, provider_reservation_id, agent_heartbeat_at, departed_by, reason
+    INSERT INTO machine_tombstone (
+        machine_id, how, provider, provider_id, provider_reservation_id, agent_heartbeat_at, decommissioned_by, reason
     )
     SELECT
         g.machine_id,
@@ -77,7 +77,7 @@ given_up AS (
     DELETE FROM machine_quarantine WHERE machine_id IN (SELECT machine_id FROM gone)
 ),
 awaited AS (
-    DELETE FROM machine_awaited WHERE machine_id IN (SELECT machine_id FROM gone)
+    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM gone)
 ),
 resumed AS (
     DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM gone)
@@ -86,12 +86,12 @@ fulfilled AS (
     DELETE FROM machine_release WHERE machine_id IN (SELECT machine_id FROM gone)
 )
 SELECT
-    EXISTS (SELECT 1 FROM gone) OR EXISTS (SELECT 1 FROM machine_departed WHERE machine_id = :machine_id) AS done,
+    EXISTS (SELECT 1 FROM gone) OR EXISTS (SELECT 1 FROM machine_tombstone WHERE machine_id = :machine_id) AS done,
     EXISTS (SELECT 1 FROM worked) AS worked,
     (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM heartbeat) AS heartbeat_seconds
 FROM fence;
 
--- name: ask_release
+-- name: request_release
 -- Record that a machine is to be given back, and put it on hold for every loop. Under the same conditions; a heartbeat
 -- that is younger than :fresh_seconds is in the way unless :despite_heartbeat. One that was recorded before stays as it
 -- is, and known tells so. No row: the lock or the session is lost.
@@ -153,7 +153,7 @@ SET accepted_at = coalesce(accepted_at, clock_timestamp())
 WHERE machine_id = :machine_id
 RETURNING machine_id;
 
--- name: withdraw_release
+-- name: cancel_release
 -- The machine is kept after all: the provider did not accept its release. No row: the lock or the session is lost.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE

@@ -48,7 +48,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownMachine:
     """A machine of the provider and what is on record of it."""
 
     machine_id: UUID
@@ -62,7 +62,7 @@ class Known:
 class Change:
     """Facts of a machine that may not be what they were."""
 
-    known: Known
+    known: KnownMachine
     now: Facts
 
     @property
@@ -72,13 +72,13 @@ class Change:
         return {name: (was[name], now[name]) for name in now if was[name] != now[name]}
 
     @property
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """Return it for people."""
         return {"machine_id": self.known.machine_id, "provider_id": self.known.provider_id, "changed": self.changed}
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class ListingStatus:
     """What there is to do."""
 
     not_ready: int
@@ -87,7 +87,7 @@ class Outlook:
     """All machines are to be compared."""
     holder: UUID | None
     """The session of the Updater that came last; None: there was none."""
-    held: bool
+    holder_alive: bool
     """That session is alive."""
     paused: str | None = None
     """By whom and why there is nothing to be done now."""
@@ -98,10 +98,10 @@ class Outlook:
         return self.due or self.not_ready > 0
 
 
-def look(connection: Connection, provider: str, update_seconds: float) -> Outlook:
+def check(connection: Connection, provider: str, update_seconds: float) -> ListingStatus:
     """Return what there is to do, where facts of settled machines may be *update_seconds* old. Usually nothing."""
-    outlook = Outlook(*connection.run("look_for_updates", provider=provider, seconds=update_seconds)[0])
-    return replace(outlook, paused=paused(connection, provider)) if outlook.wanted else outlook
+    status = ListingStatus(*connection.run("check_listing", provider=provider, seconds=update_seconds)[0])
+    return replace(status, paused=paused(connection, provider)) if status.wanted else status
 
 
 def begin(session: Session, provider: str, holder: UUID | None) -> bool:
@@ -113,11 +113,11 @@ def begin(session: Session, provider: str, holder: UUID | None) -> bool:
     return bool(session.run_once("begin_listing", provider=provider, holder=holder))
 
 
-def known(connection: Connection, provider: str, *, everything: bool) -> list[Known]:
+def known(connection: Connection, provider: str, *, everything: bool) -> list[KnownMachine]:
     """Return all machines of *provider*, or the not_ready ones, in no particular order."""
-    rows = connection.run("facts_of_all" if everything else "facts_of_unsettled", provider=provider)
+    rows = connection.run("all_facts" if everything else "facts_not_ready", provider=provider)
     return [
-        Known(
+        KnownMachine(
             machine_id,
             ProviderId(provider_id),
             age,

@@ -2,7 +2,7 @@
 -- provider_listings names its session; whoever takes that row over reads the machines after it did, so that no older
 -- listing ever overwrites a newer one.
 
--- name: look_for_updates
+-- name: check_listing
 -- How many machines are not_ready, whether all are due to be compared, and which session updated the provider's
 -- machines last, or does so now. Reads the not_ready ones alone, so that a minute with nothing to do costs next to
 -- nothing in any fleet.
@@ -25,7 +25,7 @@ SET session_id = excluded.session_id, began_at = excluded.began_at
 WHERE provider_listings.session_id = :holder::uuid
 RETURNING provider;
 
--- name: facts_of_all
+-- name: all_facts
 -- What is on record of every machine of the provider; for a listing that has not begun yet, so that each of them is
 -- older than the listing.
 SELECT
@@ -39,7 +39,7 @@ SELECT
 FROM machine_facts
 WHERE provider = :provider;
 
--- name: facts_of_unsettled
+-- name: facts_not_ready
 -- The same of the not_ready ones.
 SELECT
     machine_id,

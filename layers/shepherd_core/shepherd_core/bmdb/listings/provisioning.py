@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PreviousPass:
     """What earlier passes left behind, as whoever takes the lock finds it; an age is infinite if there was nothing."""
 
     idle_seconds: float = float("inf")
@@ -38,24 +38,24 @@ class Past:
     """Since that was put on record."""
 
 
-def take_lock(session: Session, provider: str) -> Past | None:
+def take_lock(session: Session, provider: str) -> PreviousPass | None:
     """
     Become the one Provisioner of *provider* until the session ends, and return what the last one left behind.
 
     None: another live session is the one. May run twice.
     """
 
-    def unit() -> Past | None:
+    def unit() -> PreviousPass | None:
         connection = session.connection
-        held = connection.run("held_lock", provider=provider)
+        held = connection.run("lock_provisioner_row", provider=provider)
         if not held:
-            connection.run("create_lock", provider=provider)
-            held = connection.run("held_lock", provider=provider)
+            connection.run("create_provisioner_lock", provider=provider)
+            held = connection.run("lock_provisioner_row", provider=provider)
         holder = held[0][0]
-        if holder not in (None, session.session_id) and connection.run("living_session", session_id=holder):
+        if holder not in (None, session.session_id) and connection.run("lock_live_session", session_id=holder):
             return None
         idle, waiting, seen = connection.run("take_lock", provider=provider, session_id=session.session_id)[0]
-        return Past(float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen)
+        return PreviousPass(float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen)
 
     return session.transact(unit)
 
@@ -68,14 +68,14 @@ def ledger(connection: Connection, provider: str) -> Ledger:
             provided=tuple(
                 Provided(machine_id, ProviderId(provider_id), reservation, status and ProviderStatus(status), *facts)
                 for machine_id, provider_id, reservation, status, *facts in connection.run(
-                    "provided", provider=provider
+                    "provided_machines", provider=provider
                 )
             ),
             intents=tuple(Intent(*row) for row in connection.run("intents", provider=provider)),
-            penalized=frozenset(row[0] for row in connection.run("penalized", provider=provider)),
+            penalized=frozenset(row[0] for row in connection.run("penalized_capacity", provider=provider)),
             tombstones=tuple(
                 Tombstone(machine_id, ProviderId(provider_id), released)
-                for machine_id, provider_id, released in connection.run("departed", provider=provider)
+                for machine_id, provider_id, released in connection.run("tombstones", provider=provider)
             ),
         )
 
@@ -88,10 +88,10 @@ def paused(connection: Connection, provider: str) -> str | None:
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 
-def note_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
+def record_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
     """Put on record, for people, how many places at *provider* wait for the limit of *max_machines*. May run twice."""
     session.connection.run(
-        "note_waiting", session_id=session.session_id, provider=provider, waiting=waiting, max_machines=max_machines
+        "record_waiting", session_id=session.session_id, provider=provider, waiting=waiting, max_machines=max_machines
     )
 
 
@@ -104,7 +104,9 @@ def waiting(connection: Connection) -> list[dict[str, Any]]:
     return connection.records("waiting")
 
 
-def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pauses: bool = True) -> UUID | None:
+def create_intent(
+    session: Session, provider: str, capacity_id: str | None, *, respect_pauses: bool = True
+) -> UUID | None:
     """
     Record that a machine is about to be created on the capacity, and return its id: the token at the provider.
 
@@ -115,9 +117,11 @@ def intend(session: Session, provider: str, capacity_id: str | None, *, heed_pau
         CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent is there.
     """
     try:
-        return fenced(session, "intend", provider=provider, capacity_id=capacity_id, heed_pauses=heed_pauses)
+        return run_locked(
+            session, "create_intent", provider=provider, capacity_id=capacity_id, respect_pauses=respect_pauses
+        )
     except SessionExpired:
-        if not heed_pauses or paused(session.connection, provider) is None:
+        if not respect_pauses or paused(session.connection, provider) is None:
             raise
         return None
 
@@ -142,7 +146,7 @@ def provide(
         SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
         StatementFailed: the BMDB has the provider id already, for another machine.
     """
-    fenced(
+    run_locked(
         session,
         "provide",
         provider=provider,
@@ -159,8 +163,8 @@ def provide(
     )
 
 
-def take_in(
-    session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, heed_pauses: bool = True
+def adopt(
+    session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, respect_pauses: bool = True
 ) -> UUID | None:
     """
     Take a machine that exists at the provider into the BMDB, as the creation *intended* or as a new one; return its id.
@@ -174,11 +178,11 @@ def take_in(
     """
 
     def unit() -> UUID | None:
-        rows = session.connection.run("provided_as", provider=provider, provider_id=machine.provider_id)
+        rows = session.connection.run("find_provided", provider=provider, provider_id=machine.provider_id)
         if rows:
             found: UUID = rows[0][0]
             return found
-        machine_id = intended or intend(session, provider, machine.capacity_id, heed_pauses=heed_pauses)
+        machine_id = intended or create_intent(session, provider, machine.capacity_id, respect_pauses=respect_pauses)
         if machine_id is not None:
             provide(session, provider, machine_id, machine)
         return machine_id
@@ -186,14 +190,14 @@ def take_in(
     return session.transact(unit)
 
 
-def forget(session: Session, provider: str, intent: Intent) -> None:
+def delete_intent(session: Session, provider: str, intent: Intent) -> None:
     """
     Drop an intent, and the row of its machine, which never existed.
 
     Raises:
         SessionExpired: the session or the lock is lost.
     """
-    fenced(session, "forget_intent", provider=provider, machine_id=intent.machine_id)
+    run_locked(session, "delete_intent", provider=provider, machine_id=intent.machine_id)
 
 
 def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
@@ -218,7 +222,7 @@ def take_back(session: Session, machine_id: UUID) -> None:
     connection.transact(lambda: due.change(connection, machine_id, unit))
 
 
-def fenced(session: Session, statement: str, **parameters: object) -> UUID:
+def run_locked(session: Session, statement: str, **parameters: object) -> UUID:
     """
     Run a statement that writes only while the provider's lock is held, and return the machine that it names.
 

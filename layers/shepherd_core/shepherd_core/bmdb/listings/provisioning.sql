@@ -1,15 +1,15 @@
 -- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session lives; the
 -- session is looked at when the lock is had, which may take a while.
 
--- name: held_lock
+-- name: lock_provisioner_row
 -- Hold on to the provider's lock row while its holder is looked at; no row: nobody ever took it.
 SELECT session_id FROM provisioner_lock WHERE provider = :provider FOR UPDATE;
 
--- name: create_lock
+-- name: create_provisioner_lock
 -- Make the lock row of a provider that has none.
 INSERT INTO provisioner_lock (provider) VALUES (:provider) ON CONFLICT (provider) DO NOTHING;
 
--- name: living_session
+-- name: lock_live_session
 -- Whether a session lives, holding its row so that it is not kept alive meanwhile. Its deadline is looked at when the row
 -- is had: until then, it may just be kept alive.
 WITH held AS (
@@ -28,7 +28,7 @@ RETURNING
     waiting,
     extract(epoch FROM clock_timestamp() - waiting_seen_at)::float8;
 
--- name: note_waiting
+-- name: record_waiting
 -- Keep, for people, how many places wait for the limit of machines; by who has the lock.
 UPDATE provisioner_lock
 SET waiting = :waiting, max_machines = :max_machines, waiting_seen_at = clock_timestamp()
@@ -41,7 +41,7 @@ FROM provisioner_lock
 WHERE waiting > 0 AND waiting_seen_at > clock_timestamp() - interval '1 day'
 ORDER BY provider;
 
--- name: provided
+-- name: provided_machines
 -- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
 -- provider did not list it. quarantined: it is nobody's to touch.
 SELECT
@@ -63,13 +63,13 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id
 LEFT JOIN machine_release r ON r.machine_id = p.machine_id
 WHERE p.provider = :provider;
 
--- name: provided_as
+-- name: find_provided
 -- The machine that the BMDB knows by an id of the provider's.
 SELECT machine_id FROM machine_provided WHERE provider = :provider AND provider_id = :provider_id;
 
--- name: departed
+-- name: tombstones
 -- Machines that were the provider's and are out of our care: should it list one again, that is told from a stranger.
-SELECT machine_id, provider_id, how = 'Released' FROM machine_departed WHERE provider = :provider;
+SELECT machine_id, provider_id, how = 'Released' FROM machine_tombstone WHERE provider = :provider;
 
 -- name: intents
 -- Creations that were decided and whose outcome is not recorded.
@@ -78,11 +78,11 @@ FROM machine_creation_intent
 WHERE provider = :provider
 ORDER BY intended_at, machine_id;
 
--- name: penalized
+-- name: penalized_capacity
 -- Capacity that is to be left alone now.
 SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until > clock_timestamp();
 
--- name: intend
+-- name: create_intent
 -- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: somebody put
 -- creations on hold, which an operator who takes one machine in need not heed; or the lock or the session is lost.
 WITH lock AS (
@@ -98,7 +98,7 @@ machine AS (
     INSERT INTO machines (machine_created_at)
     SELECT clock_timestamp()
     FROM fence
-    WHERE NOT :heed_pauses::boolean OR NOT EXISTS (
+    WHERE NOT :respect_pauses::boolean OR NOT EXISTS (
         SELECT 1
         FROM pauses
         WHERE machine_id IS NULL
@@ -173,7 +173,7 @@ SELECT
 FROM tagged
 RETURNING machine_id;
 
--- name: forget_intent
+-- name: delete_intent
 -- The machine was never created and never will be. No row: the lock or the session is lost.
 WITH lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE

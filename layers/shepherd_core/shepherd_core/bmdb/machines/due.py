@@ -29,14 +29,14 @@ def change(connection: Connection, machine_id: UUID, step: Callable[[], T]) -> T
     the machine at the same time has done so, or waits. Where *step* returns
     something false it has changed nothing.
     """
-    connection.run("lock_due", machine_ids=[machine_id])
+    connection.run("lock_due_rows", machine_ids=[machine_id])
     result = step()
     if result:
         connection.run("reschedule", machine_ids=[machine_id])
     return result
 
 
-def disagreements(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
+def inconsistencies(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
     """
     Return machines of *provider* whose due rows disagree with the facts, and how: none, unless something is broken.
 
@@ -47,18 +47,18 @@ def disagreements(connection: Connection, provider: str, start: UUID | None = No
 
 def repair(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
     """
-    Mend what ``disagreements`` finds, and return what was wrong. May run twice, and needs no session.
+    Mend what ``inconsistencies`` finds, and return what was wrong. May run twice, and needs no session.
 
     Nothing is taken for wrong that somebody is just changing: it is judged again
     when that is done.
     """
-    suspects = list(disagreements(connection, provider, start))
+    suspects = list(inconsistencies(connection, provider, start))
     wrong: dict[UUID, str] = {}
 
     def unit() -> None:
-        connection.run("lock_due", machine_ids=suspects)
+        connection.run("lock_due_rows", machine_ids=suspects)
         wrong.update(_found(connection, provider, start=None, machine_ids=suspects))
-        connection.run("drop_due", machine_ids=list(wrong))
+        connection.run("delete_orphaned_due_rows", machine_ids=list(wrong))
         connection.run("reschedule", machine_ids=list(wrong))
 
     if suspects:
@@ -70,4 +70,4 @@ def repair(connection: Connection, provider: str, start: UUID | None = None) -> 
 
 
 def _found(connection: Connection, provider: str, **where: object) -> dict[UUID, str]:
-    return {row[0]: row[1] for row in connection.run("find_disagreements", provider=provider, **where)}
+    return {row[0]: row[1] for row in connection.run("find_due_inconsistencies", provider=provider, **where)}

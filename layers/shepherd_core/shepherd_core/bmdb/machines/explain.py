@@ -67,7 +67,7 @@ class Verdict:
         return self.blocked_by is None
 
 
-def why(connection: Connection, machine_id: UUID, silence: HealthTimeouts) -> tuple[list[Verdict], datetime]:
+def why(connection: Connection, machine_id: UUID, timeouts: HealthTimeouts) -> tuple[list[Verdict], datetime]:
     """
     Return the verdict for each process that a loop works in, and the time at the database at which they held.
 
@@ -79,16 +79,16 @@ def why(connection: Connection, machine_id: UUID, silence: HealthTimeouts) -> tu
         message = f"the BMDB knows no machine {machine_id}"
         raise MachineUnknown(message)
     if provider := records[0]["provider"]:
-        silence = replace(silence, gaps=suspension.gaps(connection, provider))
-    return [judge(record, silence) for record in records], records[0]["now"]
+        timeouts = replace(timeouts, gaps=suspension.gaps(connection, provider))
+    return [judge(record, timeouts) for record in records], records[0]["now"]
 
 
-def judge(known: Mapping[str, Any], silence: HealthTimeouts) -> Verdict:
+def judge(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
     """Return the verdict on a record of the statement ``why``."""
     process, now = Process(known["process"]), known["now"]
     if reason := _outside(known, process):
         return Verdict(process, *reason)
-    due_at = _due_at(known, process, silence)
+    due_at = _due_at(known, process, timeouts)
     blocks: list[tuple[Block, str, datetime | None]] = []
     if known["locked_until"] is not None:
         session = f"{known['locked_by']} ({known['locked_info']})"
@@ -102,7 +102,7 @@ def judge(known: Mapping[str, Any], silence: HealthTimeouts) -> Verdict:
         kind = "left alone" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
     if due_at is None or due_at > now:
-        blocks.append((Block.NOT_DUE, _patience(known, process, silence), due_at))
+        blocks.append((Block.NOT_DUE, _patience(known, process, timeouts), due_at))
     if not blocks:
         return Verdict(process, None, "due", None, now)
     ends = [end for _, _, end in blocks]
@@ -125,23 +125,27 @@ def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | 
     return Block.NOT_NEEDED, "it has no agent that could be silent"
 
 
-def _due_at(known: Mapping[str, Any], process: Process, silence: HealthTimeouts) -> datetime | None:
+def _due_at(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> datetime | None:
     """Return from when on it is due, by its tags alone; None: something must happen first."""
     since: datetime | None = known["since"]
     if since is None or process is not Process.RECOVERY:
         return since
     if known["overdue"]:
-        return since + timedelta(seconds=silence.recover_awaited_seconds)
-    patience = silence.recover_silent_seconds if known["reported"] else silence.recover_never_seconds
+        return since + timedelta(seconds=timeouts.min_overdue_seconds)
+    patience = (
+        timeouts.effective_heartbeat_timeout_seconds
+        if known["reported"]
+        else timeouts.effective_startup_timeout_seconds
+    )
     return since + timedelta(seconds=patience)
 
 
-def _patience(known: Mapping[str, Any], process: Process, silence: HealthTimeouts) -> str:
+def _patience(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> str:
     if known["since"] is None:
         return _not_overdue(known)
-    without_gaps = _due_at(known, process, replace(silence, gaps=()))
+    without_gaps = _due_at(known, process, replace(timeouts, gaps=()))
     if process is Process.RECOVERY and without_gaps is not None and without_gaps <= known["now"]:
-        longest = max(gap.seconds for gap in silence.gaps)
+        longest = max(gap.seconds for gap in timeouts.gaps)
         return f"it is silent, but nobody looked for {longest:.0f} s, and may have missed it: it is given more time"
     if known["overdue"]:
         return "it was told to come back, and is given time for that"

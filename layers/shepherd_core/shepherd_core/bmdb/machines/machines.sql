@@ -1,7 +1,7 @@
 -- Facts about machines outside of work, and what people ask about them.
 
 -- name: record_heartbeat
--- The agent is alive, in whoever's name that is said; what agents sign comes by take_heartbeat. No row: the BMDB knows no
+-- The agent is alive, in whoever's name that is said; what agents sign comes by accept_heartbeat. No row: the BMDB knows no
 -- started agent on that machine.
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
 SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id FOR SHARE OF a
@@ -29,7 +29,7 @@ WITH page AS (
     LEFT JOIN machine_provided p
         ON p.machine_id = m.machine_id
         AND p.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
-    LEFT JOIN machine_departed d
+    LEFT JOIN machine_tombstone d
         ON d.machine_id = m.machine_id
         AND d.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
     WHERE m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
@@ -60,7 +60,7 @@ SELECT
     ) AS pause_ids,
     (SELECT quarantined_at FROM machine_quarantine WHERE machine_id = g.machine_id) AS quarantined_at
 FROM page g
-LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = g.machine_id AND NOT overdue LIMIT 1) AS n ON true
+LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = g.machine_id AND NOT overdue LIMIT 1) AS n ON true
 ORDER BY g.machine_id;
 
 -- name: count_machines
@@ -74,7 +74,7 @@ WITH seen AS (
             WHEN quarantined THEN 'quarantined'
             WHEN process IS NULL THEN 'installed'
             WHEN process = 'ShepherdAgentStart' THEN 'needs_agent'
-            WHEN heard_at <= statement_timestamp() - CASE
+            WHEN last_heartbeat_at <= statement_timestamp() - CASE
                 WHEN reported THEN :heartbeat_timeout_seconds::float8
                 ELSE :startup_timeout_seconds::float8
             END * interval '1 second' THEN 'unhealthy'
@@ -83,7 +83,7 @@ WITH seen AS (
         END AS state,
         locked_until,
         backoff_until
-    FROM machine_next
+    FROM machine_eligibility
     WHERE NOT overdue
     UNION ALL
     SELECT machine_id, provider, 'creating', NULL, NULL FROM machine_creation_intent
@@ -121,12 +121,12 @@ SELECT
     r.asked_by AS release_asked_by,
     r.reason AS release_reason,
     r.accepted_at AS release_accepted_at,
-    d.how AS departed_how,
-    d.departed_at,
-    d.departed_by,
-    d.reason AS departed_reason,
-    d.provider AS departed_provider,
-    d.provider_id AS departed_provider_id,
+    d.how AS decommissioned_how,
+    d.decommissioned_at,
+    d.decommissioned_by,
+    d.reason AS decommissioned_reason,
+    d.provider AS decommissioned_provider,
+    d.provider_id AS decommissioned_provider_id,
     n.process AS needs,
     n.since,
     n.backoff_until,
@@ -137,7 +137,7 @@ SELECT
         WHERE x.machine_id = m.machine_id AND NOT x.overdue
         ORDER BY x.created_at, x.pause_id
     ) AS pause_ids,
-    w.awaited_until,
+    w.grace_until,
     z.quarantined_at,
     z.cause AS quarantine_cause,
     z.evidence AS quarantine_evidence
@@ -148,11 +148,11 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = m.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = m.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = m.machine_id
 LEFT JOIN machine_creation_intent i ON i.machine_id = m.machine_id
-LEFT JOIN machine_next n ON n.machine_id = m.machine_id AND NOT n.overdue
-LEFT JOIN machine_awaited w ON w.machine_id = m.machine_id
+LEFT JOIN machine_eligibility n ON n.machine_id = m.machine_id AND NOT n.overdue
+LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
 LEFT JOIN machine_release r ON r.machine_id = m.machine_id
-LEFT JOIN machine_departed d ON d.machine_id = m.machine_id
+LEFT JOIN machine_tombstone d ON d.machine_id = m.machine_id
 WHERE m.machine_id = :machine_id;
 
 -- name: work_on_machine
@@ -169,13 +169,13 @@ SELECT process, until, cause, last_interval_seconds FROM work_backoff WHERE mach
 
 -- name: history
 -- The audit trail of one machine, newest first.
-SELECT timestamp, process, event, rung, failed_cause, session_id
+SELECT timestamp, process, event, step, failed_cause, session_id
 FROM work_history
 WHERE machine_id = :machine_id
 ORDER BY timestamp DESC
 LIMIT :limit;
 
--- name: forget_history
+-- name: delete_old_history
 -- Drop at most 1,000 rows of history (and what else the same machines did in the same moments) that are older than
 -- :days. History has no key of its own. What a twin is just dropping is left to it.
 DELETE FROM work_history h
@@ -190,7 +190,7 @@ USING (
 WHERE h.machine_id = old.machine_id AND h.timestamp = old.timestamp
 RETURNING 1;
 
--- name: machines_named
+-- name: find_machines
 -- The machine ids that begin with a text, or that a provider knows by it; two are enough to see that it is ambiguous.
 SELECT m.machine_id
 FROM machines m

@@ -9,14 +9,14 @@ VALUES (
 )
 RETURNING pause_id;
 
--- name: paused
+-- name: pauses_in_force
 -- The pauses in force, oldest first.
 SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expires_at
 FROM pauses
 WHERE expires_at IS NULL OR expires_at > clock_timestamp()
 ORDER BY created_at;
 
--- name: pause_of
+-- name: machine_of_pause
 -- What machine a pause is of, which it stays; null: of more than one.
 SELECT machine_id FROM pauses WHERE pause_id = :pause_id;
 

@@ -23,14 +23,14 @@ def record_heartbeat(connection: Connection, machine_id: UUID) -> bool:
     return bool(connection.run("record_heartbeat", machine_id=machine_id))
 
 
-def machine_named(connection: Connection, name: str) -> UUID:
+def find_machine(connection: Connection, name: str) -> UUID:
     """
     Return the id of the machine that people call *name*: the beginning of its id, or its provider id.
 
     Raises:
         MachineUnknown: none is called so, or more than one.
     """
-    rows = connection.run("machines_named", name=name.lower(), provider_id=name) if name else []
+    rows = connection.run("find_machines", name=name.lower(), provider_id=name) if name else []
     if len(rows) != 1:
         message = f"{'more than one machine is' if rows else 'no machine is'} called {name!r}"
         raise MachineUnknown(message)
@@ -49,7 +49,7 @@ def list_machines(
     return connection.records("list_machines", provider=provider, after=after, limit=limit)
 
 
-def count_machines(connection: Connection, silence: HealthTimeouts) -> list[dict[str, Any]]:
+def count_machines(connection: Connection, timeouts: HealthTimeouts) -> list[dict[str, Any]]:
     """
     Return how many machines there are, one record for each provider and state that has any. Reads all machines.
 
@@ -59,8 +59,8 @@ def count_machines(connection: Connection, silence: HealthTimeouts) -> list[dict
     """
     return connection.records(
         "count_machines",
-        startup_timeout_seconds=silence.startup_timeout_seconds,
-        heartbeat_timeout_seconds=silence.heartbeat_timeout_seconds,
+        startup_timeout_seconds=timeouts.startup_timeout_seconds,
+        heartbeat_timeout_seconds=timeouts.heartbeat_timeout_seconds,
     )
 
 
@@ -113,9 +113,9 @@ def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[
     return connection.records("history", machine_id=machine_id, limit=limit)
 
 
-def forget_history(connection: Connection, days: int) -> int:
+def delete_old_history(connection: Connection, days: int) -> int:
     """Drop history that is older than so many days, 1,000 rows or so at a time; return how many. May run twice."""
-    return len(connection.run("forget_history", days=days))
+    return len(connection.run("delete_old_history", days=days))
 
 
 def pause(
@@ -149,7 +149,7 @@ def pause(
 
 def pauses(connection: Connection) -> list[dict[str, Any]]:
     """Return the pauses in force, oldest first."""
-    return connection.records("paused")
+    return connection.records("pauses_in_force")
 
 
 def resume(connection: Connection, pause_id: UUID) -> bool:
@@ -159,7 +159,7 @@ def resume(connection: Connection, pause_id: UUID) -> bool:
         return bool(connection.run("resume", pause_id=pause_id))
 
     def ended() -> bool:
-        rows = connection.run("pause_of", pause_id=pause_id)
+        rows = connection.run("machine_of_pause", pause_id=pause_id)
         if not rows or rows[0][0] is None:  # of more than one machine: the claims leave their due rows as they are
             return unit()
         return due.change(connection, rows[0][0], unit)

@@ -2,7 +2,7 @@
 Overrides: what an operator lets the Recoverer do although it holds back.
 
 An override lets a number of machines through, at one location of a provider or
-at all of them, until it ends. ``take`` chooses them; from then on claims hand
+at all of them, until it ends. ``apply`` chooses them; from then on claims hand
 them out, and count them no more, however often one is taken and whoever dies.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AppliedOverride:
     """What an override lets be claimed."""
 
     location: str
@@ -35,23 +35,29 @@ class Taken:
     """Machines that it lets through and that are due now, the new ones among them."""
 
 
-def take(session: Session, provider: str, silence: HealthTimeouts) -> list[Taken]:
+def apply(session: Session, provider: str, timeouts: HealthTimeouts) -> list[AppliedOverride]:
     """
     Let machines through that are due and held back, as far as overrides allow, and return by which. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.
     """
-    parameters = {"session_id": session.session_id, "provider": provider, **silence.parameters()}
-    wanted = ("session_id", "provider", "recover_silent_seconds", "recover_never_seconds", "recover_awaited_seconds")
+    parameters = {"session_id": session.session_id, "provider": provider, **timeouts.parameters()}
+    wanted = (
+        "session_id",
+        "provider",
+        "effective_heartbeat_timeout_seconds",
+        "effective_startup_timeout_seconds",
+        "min_overdue_seconds",
+    )
     parameters = {name: parameters[name] for name in wanted}
     try:
-        rows = session.connection.run("take_overridden", **parameters)
+        rows = session.connection.run("apply_overrides", **parameters)
     except CommitUnknown:
-        rows = session.connection.run("take_overridden", **parameters)
+        rows = session.connection.run("apply_overrides", **parameters)
     if not rows[0][0]:
         raise SessionExpired
-    return [Taken(*row[1:]) for row in rows if row[1] is not None]
+    return [AppliedOverride(*row[1:]) for row in rows if row[1] is not None]
 
 
 def override(
@@ -73,7 +79,7 @@ def override(
             reason=sanitize_for_db(reason),
             seconds=seconds,
         )
-        connection.run("forget_overridden")
+        connection.run("delete_override_machines")
         return rows
 
     return next(iter(connection.transact(unit)), None)

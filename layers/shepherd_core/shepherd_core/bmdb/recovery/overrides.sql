@@ -19,7 +19,7 @@ SET
 WHERE o.expires_at <= excluded.created_at
 RETURNING override_id, created_at, expires_at;
 
--- name: forget_overridden
+-- name: delete_override_machines
 -- Drop the machines of overrides that were replaced.
 DELETE FROM recovery_override_machines
 WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
@@ -38,7 +38,7 @@ FROM recovery_overrides
 WHERE expires_at > clock_timestamp()
 ORDER BY provider, location;
 
--- name: take_overridden
+-- name: apply_overrides
 -- Let machines through that are due for recovery and held back, as far as overrides allow: those of the location first,
 -- longest silent first. An override's row is locked, and tells how many it has let through by then, whatever a twin did
 -- since this began; a machine is let through once. A row for each override that has machines which are due, with how many
@@ -75,9 +75,9 @@ waiting AS (
         FROM machine_due d
         WHERE d.provider = :provider
             AND d.process IS DISTINCT FROM 'ShepherdRecovery'
-            AND d.recover_at <= statement_timestamp()
+            AND d.recovery_not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM open)
-        ORDER BY d.recover_at, d.machine_id
+        ORDER BY d.recovery_not_before, d.machine_id
         LIMIT 1000
     )
 ),
@@ -85,13 +85,13 @@ due AS (
     SELECT n.machine_id, n.location, n.since
     FROM waiting w
     CROSS JOIN LATERAL (
-        SELECT * FROM machine_next WHERE machine_id = w.machine_id AND overdue = w.overdue LIMIT 1
+        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND overdue = w.overdue LIMIT 1
     ) AS n
     WHERE n.process = 'ShepherdRecovery'
         AND n.since <= statement_timestamp() - CASE
-            WHEN w.overdue THEN :recover_awaited_seconds::float8
-            WHEN n.reported THEN :recover_silent_seconds::float8
-            ELSE :recover_never_seconds::float8
+            WHEN w.overdue THEN :min_overdue_seconds::float8
+            WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8
+            ELSE :effective_startup_timeout_seconds::float8
         END * interval '1 second'
         AND n.locked_until IS NULL
         AND n.paused_until IS NULL

@@ -1,10 +1,10 @@
 """
 What the BMDB keeps of recovery: the steps that were tried on each machine, and the machines that it gave up on.
 
-A step is on record before it is taken (``attempt``), so that it counts whoever
+A step is on record before it is taken (``record_attempts``), so that it counts whoever
 dies then. Just before it is taken, ``no_longer_due`` tells whether it still is
 to be. What becomes of it ends the work: ``work.finish_recovery``, ``work.fail``,
-``spare`` or ``quarantine``.
+``end_unneeded`` or ``quarantine``.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class RecoveryRecord:
     """What is known of a machine that is to be recovered."""
 
     now: datetime
     """At the database."""
     started_at: datetime | None
     """When its agent was started; None: it has none."""
-    heard_at: datetime | None
+    last_heartbeat_at: datetime | None
     """The last heartbeat of that agent."""
     history: list[HistoryLine] = field(default_factory=list)
     """Of its recovery, oldest first."""
 
 
-def past(session: Session, works: Sequence[Work]) -> dict[Work, Past]:
+def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, RecoveryRecord]:
     """Return what is known of each machine."""
-    rows = session.connection.run("recovery_past", machine_ids=[work.machine_id for work in works])
-    found: dict[UUID, Past] = {}
-    for machine_id, now, started_at, heard_at, event, at, rung, cause in rows:
-        known = found.setdefault(machine_id, Past(now, started_at, heard_at))
+    rows = session.connection.run("recovery_records", machine_ids=[work.machine_id for work in works])
+    found: dict[UUID, RecoveryRecord] = {}
+    for machine_id, now, started_at, last_heartbeat_at, event, at, step, cause in rows:
+        known = found.setdefault(machine_id, RecoveryRecord(now, started_at, last_heartbeat_at))
         if event is not None:
-            known.history.append(HistoryLine(event, at, rung, cause))
+            known.history.append(HistoryLine(event, at, step, cause))
     return {work: found[work.machine_id] for work in works}
 
 
-def attempt(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | None]]) -> list[Work]:
+def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | None]]) -> list[Work]:
     """
     Put on record that these steps are about to be taken, and return the works for which that is ours to do.
 
@@ -68,13 +68,13 @@ def attempt(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | No
     """
     skipped = [(work.machine_id, step, cause) for work, (move, _) in moves.items() for step, cause in move.skipped]
     rows = session.run(
-        "attempt_recovery",
+        "record_attempts",
         machine_ids=[work.machine_id for work in moves],
-        rungs=[move.step.name for move, _ in moves.values()],
+        steps=[move.step.name for move, _ in moves.values()],
         healthy_untils=[until for _, until in moves.values()],
         concludes=[move.concludes for move, _ in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],
-        skipped_rungs=[step for _, step, _ in skipped],
+        skipped_steps=[step for _, step, _ in skipped],
         skipped_causes=[cause for _, _, cause in skipped],
     )
     if not rows[0][0]:
@@ -83,7 +83,7 @@ def attempt(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | No
     return [work for work in moves if work.machine_id in ours]
 
 
-def no_longer_due(session: Session, works: Sequence[Work], silence: HealthTimeouts) -> dict[Work, NoLongerDue]:
+def no_longer_due(session: Session, works: Sequence[Work], timeouts: HealthTimeouts) -> dict[Work, NoLongerDue]:
     """
     Return those of *works* whose machines are not to be recovered any more, this moment, and why. One statement.
 
@@ -95,9 +95,9 @@ def no_longer_due(session: Session, works: Sequence[Work], silence: HealthTimeou
     rows = session.run(
         "no_longer_due",
         machine_ids=[work.machine_id for work in works],
-        recover_never_seconds=silence.recover_never_seconds,
-        recover_silent_seconds=silence.recover_silent_seconds,
-        recover_awaited_seconds=silence.recover_awaited_seconds,
+        effective_startup_timeout_seconds=timeouts.effective_startup_timeout_seconds,
+        effective_heartbeat_timeout_seconds=timeouts.effective_heartbeat_timeout_seconds,
+        min_overdue_seconds=timeouts.min_overdue_seconds,
     )
     if not rows[0][0]:
         raise SessionExpired
@@ -108,7 +108,7 @@ def no_longer_due(session: Session, works: Sequence[Work], silence: HealthTimeou
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class Unneeded:
     """Why work ended before anything was done to its machine."""
 
     reason: str
@@ -120,7 +120,7 @@ class Spared:
     """To be pinned again, where a step was on record that forgets it."""
 
 
-def spare(session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
+def end_unneeded(session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
     """End work that is not needed any more, by what ``no_longer_due`` says, and return the ended."""
     ended: set[UUID] = set()
     for event, recovered in ((WorkEvent.RECOVERED, True), (WorkEvent.CANCELED, False)):
@@ -128,12 +128,12 @@ def spare(session: Session, spared: Mapping[Work, Spared]) -> set[UUID]:
         if given:
             ended |= work.end(
                 session,
-                "spare",
+                "end_unneeded_recovery",
                 event,
                 list(given),
                 ended_as=event,
                 reasons=[each.reason for each in given.values()],
-                rungs=[each.not_taken for each in given.values()],
+                steps=[each.not_taken for each in given.values()],
                 host_keys=[each.host_key for each in given.values()],
             )
     return ended

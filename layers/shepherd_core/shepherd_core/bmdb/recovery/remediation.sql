@@ -1,6 +1,6 @@
 -- Recovery: what was tried on machines, what is to be tried next, and machines that it gave up on.
 
--- name: recovery_past
+-- name: recovery_records
 -- What the history says of the recovery of these machines, oldest first, and how their agents are doing; a row for each
 -- line of history, and one in any case. So many lines hold all attempts that a ladder may have, and those between them
 -- that failed and do not count.
@@ -11,14 +11,14 @@ SELECT
     h.agent_heartbeat_at,
     x.event,
     x.timestamp,
-    x.rung,
+    x.step,
     x.failed_cause
 FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
 LEFT JOIN machine_agent_started a ON a.machine_id = g.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = g.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
 LEFT JOIN LATERAL (
-    SELECT event, timestamp, rung, failed_cause
+    SELECT event, timestamp, step, failed_cause
     FROM work_history
     WHERE machine_id = g.machine_id
         AND process = 'ShepherdRecovery'
@@ -28,7 +28,7 @@ LEFT JOIN LATERAL (
 ) AS x ON true
 ORDER BY g.machine_id, x.timestamp;
 
--- name: attempt_recovery
+-- name: record_attempts
 -- Put on record which steps are about to be taken, and what was passed over; before they are taken, so that whoever dies
 -- then is counted. A reinstall forgets the pinned host key here: the machine may have another from now on, whoever is
 -- told of it. A row for each machine that this session holds, also when it runs again; then nothing is written twice.
@@ -39,14 +39,14 @@ WITH session AS (
     FOR UPDATE
 ),
 given AS (
-    SELECT g.machine_id, g.rung, g.healthy_until, g.concludes
-    FROM unnest(:machine_ids::uuid[], :rungs::text[], :healthy_untils::timestamptz[], :concludes::boolean[])
-        AS g (machine_id, rung, healthy_until, concludes)
+    SELECT g.machine_id, g.step, g.healthy_until, g.concludes
+    FROM unnest(:machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :concludes::boolean[])
+        AS g (machine_id, step, healthy_until, concludes)
 ),
 held AS (
     SELECT
         g.machine_id,
-        g.rung,
+        g.step,
         g.healthy_until,
         NOT g.concludes AND NOT EXISTS (
             SELECT 1
@@ -69,21 +69,21 @@ held AS (
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
 ),
 noted AS (
-    INSERT INTO work_history (machine_id, process, event, timestamp, rung, failed_cause, session_id)
+    INSERT INTO work_history (machine_id, process, event, timestamp, step, failed_cause, session_id)
     SELECT machine_id, 'ShepherdRecovery', 'Healthy', healthy_until, NULL, NULL, NULL
     FROM held
     WHERE new AND healthy_until IS NOT NULL
     UNION ALL
-    SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.rung, k.cause, :session_id::uuid
-    FROM unnest(:skipped_ids::uuid[], :skipped_rungs::text[], :skipped_causes::text[]) AS k (machine_id, rung, cause)
+    SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.step, k.cause, :session_id::uuid
+    FROM unnest(:skipped_ids::uuid[], :skipped_steps::text[], :skipped_causes::text[]) AS k (machine_id, step, cause)
     JOIN held h ON h.machine_id = k.machine_id AND h.new
     UNION ALL
-    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), rung, NULL, :session_id::uuid
+    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, NULL, :session_id::uuid
     FROM held
     WHERE new
 ),
 unpinned AS (
-    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM held WHERE new AND rung = 'reinstall')
+    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM held WHERE new AND step = 'reinstall')
 ),
 -- For finish_recovery to change.
 rested AS (
@@ -111,18 +111,18 @@ patience AS (
         p.provider_location,
         n.process,
         n.since,
-        n.heard_at,
+        n.last_heartbeat_at,
         n.paused_until,
         CASE
-            WHEN n.overdue THEN :recover_awaited_seconds::float8
-            WHEN n.reported THEN :recover_silent_seconds::float8
-            ELSE :recover_never_seconds::float8
+            WHEN n.overdue THEN :min_overdue_seconds::float8
+            WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8
+            ELSE :effective_startup_timeout_seconds::float8
         END * interval '1 second' AS patience
     FROM work w
     JOIN session s ON s.session_id = w.session_id
     LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
     LEFT JOIN LATERAL (
-        SELECT * FROM machine_next WHERE machine_id = w.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = 'ShepherdRecovery' LIMIT 1
     ) AS n ON true
     WHERE w.machine_id = ANY(:machine_ids::uuid[]) AND w.process = 'ShepherdRecovery'
 )
@@ -132,7 +132,7 @@ SELECT
     CASE
         WHEN j.machine_id IS NULL THEN NULL
         WHEN j.process IS NULL THEN 'it needs no recovery any more'
-        WHEN j.heard_at + j.patience > statement_timestamp() THEN 'its agent reports again'
+        WHEN j.last_heartbeat_at + j.patience > statement_timestamp() THEN 'its agent reports again'
         WHEN j.since + j.patience > statement_timestamp() THEN 'it is given time once more'
         WHEN j.paused_until IS NOT NULL
             OR EXISTS (
@@ -149,20 +149,20 @@ SELECT
             FROM recovery_suspensions x
             WHERE x.provider = j.provider AND x.location IN ('', j.provider_location) AND x.ended_at IS NULL
         )
-            AND NOT EXISTS (SELECT 1 FROM recovery_spared x WHERE x.machine_id = j.machine_id)
+            AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines x WHERE x.machine_id = j.machine_id)
             THEN 'recovery is held back'
     END AS reason,
-    coalesce(j.process IS NOT NULL AND j.heard_at + j.patience > statement_timestamp(), false) AS recovered
+    coalesce(j.process IS NOT NULL AND j.last_heartbeat_at + j.patience > statement_timestamp(), false) AS recovered
 FROM (SELECT 1) AS always
 LEFT JOIN patience j ON true;
 
--- name: spare
+-- name: end_unneeded_recovery
 -- Nothing was done to these machines, because they are not to be recovered any more (see no_longer_due): end the work as
 -- :ended_as says, put on record that the step which was on record was not taken, and let them be looked at anew.
 WITH given AS (
-    SELECT g.machine_id, g.reason, g.rung, g.host_key
-    FROM unnest(:machine_ids::uuid[], :reasons::text[], :rungs::text[], :host_keys::text[])
-        AS g (machine_id, reason, rung, host_key)
+    SELECT g.machine_id, g.reason, g.step, g.host_key
+    FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[])
+        AS g (machine_id, reason, step, host_key)
 ),
 due AS (
     SELECT d.machine_id
@@ -198,10 +198,10 @@ forgiven AS (
         AND machine_id IN (SELECT machine_id FROM ended)
 ),
 noted AS (
-    INSERT INTO work_history (machine_id, process, event, rung, failed_cause, session_id)
-    SELECT g.machine_id, 'ShepherdRecovery', 'NotTaken', g.rung, g.reason, :session_id::uuid
+    INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
+    SELECT g.machine_id, 'ShepherdRecovery', 'NotTaken', g.step, g.reason, :session_id::uuid
     FROM given g JOIN ended e ON e.machine_id = g.machine_id
-    WHERE g.rung IS NOT NULL
+    WHERE g.step IS NOT NULL
     UNION ALL
     SELECT g.machine_id, 'ShepherdRecovery', :ended_as, NULL, g.reason, :session_id::uuid
     FROM given g JOIN ended e ON e.machine_id = g.machine_id
@@ -210,7 +210,7 @@ moved AS (
     UPDATE machine_due
     SET
         not_before = clock_timestamp(),
-        recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() END,
+        recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
@@ -251,14 +251,14 @@ set_apart AS (
         coalesce(
             (
                 SELECT string_agg(
-                    date_trunc('second', x.timestamp AT TIME ZONE 'UTC')::text || 'Z ' || x.process || ' ' || x.event || coalesce(' ' || x.rung, '')
+                    date_trunc('second', x.timestamp AT TIME ZONE 'UTC')::text || 'Z ' || x.process || ' ' || x.event || coalesce(' ' || x.step, '')
                         || coalesce(': ' || left(x.failed_cause, 300), ''),
                     chr(10) ORDER BY x.timestamp
                 )
                 FROM (
-                    SELECT timestamp, process, event, rung, replace(failed_cause, chr(10), ' ') AS failed_cause
+                    SELECT timestamp, process, event, step, replace(failed_cause, chr(10), ' ') AS failed_cause
                     FROM work_history
-                    WHERE machine_id = e.machine_id AND (failed_cause IS NOT NULL OR rung IS NOT NULL)
+                    WHERE machine_id = e.machine_id AND (failed_cause IS NOT NULL OR step IS NOT NULL)
                     ORDER BY timestamp DESC
                     LIMIT 20
                 ) AS x
@@ -282,13 +282,13 @@ noted AS (
 ),
 moved AS (
     UPDATE machine_due
-    SET process = NULL, not_before = clock_timestamp(), recover_at = NULL, revision = revision + 1
+    SET process = NULL, not_before = clock_timestamp(), recovery_not_before = NULL, revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
 SELECT machine_id FROM ended;
 
 -- name: unquarantine
--- Give a machine back to the loops, which start a new agent first, and give it time for that. Between lock_due and
+-- Give a machine back to the loops, which start a new agent first, and give it time for that. Between lock_due_rows and
 -- reschedule. No row: it is not in quarantine.
 WITH given_back AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
@@ -303,10 +303,10 @@ forgiven AS (
     DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM given_back)
 ),
 awaited AS (
-    INSERT INTO machine_awaited (machine_id, asked_at, awaited_until)
+    INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
     SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
     FROM given_back
-    ON CONFLICT (machine_id) DO UPDATE SET asked_at = excluded.asked_at, awaited_until = excluded.awaited_until
+    ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
 noted AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
@@ -316,7 +316,7 @@ SELECT quarantined_at, cause FROM given_back;
 
 -- name: retry
 -- End the backoffs of a machine that are in force (of one process, or of all), and say so in its history. Between
--- lock_due and reschedule. A row for each that was ended.
+-- lock_due_rows and reschedule. A row for each that was ended.
 WITH ended AS (
     DELETE FROM work_backoff
     WHERE machine_id = :machine_id
@@ -342,7 +342,7 @@ SELECT
     z.quarantined_at,
     z.cause AS quarantine_cause,
     e.process AS needs,
-    w.awaited_until,
+    w.grace_until,
     n.process IS NOT NULL AS wanted,
     coalesce(n.overdue, false) AS overdue,
     nullif(n.since, 'infinity') AS since,
@@ -369,9 +369,9 @@ LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = m.machine_id
 LEFT JOIN machine_os_installation_request q ON q.machine_id = m.machine_id
 LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
-LEFT JOIN machine_awaited w ON w.machine_id = m.machine_id
+LEFT JOIN machine_grace w ON w.machine_id = m.machine_id
 LEFT JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = m.machine_id LIMIT 1) AS e ON true
-LEFT JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true
+LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = m.machine_id AND process = x.process LIMIT 1) AS n ON true
 LEFT JOIN work_backoff b ON b.machine_id = m.machine_id AND b.process = x.process
 LEFT JOIN work_backoff f
     ON f.machine_id = m.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL
@@ -404,7 +404,7 @@ LEFT JOIN LATERAL (
         AND v.provider = p.provider
         AND v.location IN ('', p.provider_location)
         AND v.ended_at IS NULL
-        AND NOT EXISTS (SELECT 1 FROM recovery_spared u WHERE u.machine_id = m.machine_id)
+        AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines u WHERE u.machine_id = m.machine_id)
     ORDER BY v.location
     LIMIT 1
 ) AS h ON true

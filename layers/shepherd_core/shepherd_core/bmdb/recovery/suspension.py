@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import HealthTimeouts
 
-Cells = dict[str | None, LocationStats]
+Stats = dict[str | None, LocationStats]
 """The figures of each location of a provider; None: of machines without one."""
 
 _SAMPLE = 1000
@@ -36,10 +36,10 @@ _WINDOW = 1000
 class HealthSnapshot:
     """What is known of a provider's machines that have an agent."""
 
-    cells: Cells
-    silence: HealthTimeouts
+    stats: Stats
+    timeouts: HealthTimeouts
     """What the machines were judged by, and claims must judge by: with the gaps between looks."""
-    held: bool
+    suspended: bool
     """A hold is in force, in some location at least."""
     claimable: int
     """Machines that can be claimed, of a window of 1,000 and as many that did not come back."""
@@ -54,16 +54,16 @@ class HealthSnapshot:
     """Machines on which no agent can be started until an operator acts."""
 
 
-def take_snapshot(
+def take_health_snapshot(
     session: Session,
     provider: str,
-    silence: HealthTimeouts,
+    timeouts: HealthTimeouts,
     *,
-    passed_over: Collection[str] = (),
+    skipped_locations: Collection[str] = (),
     before: HealthSnapshot | None = None,
 ) -> HealthSnapshot:
     """
-    Look at a sample of the machines, at what was recovered lately, and at what is due outside of *passed_over*.
+    Look at a sample of the machines, at what was recovered lately, and at what is due outside of *skipped_locations*.
 
     Puts on record that somebody looked, and for how long nobody had. Moves the
     due rows of machines that report, as a claim would. The sample is that of the
@@ -72,28 +72,28 @@ def take_snapshot(
     Raises:
         SessionExpired: the deadline passed.
     """
-    silence = before.silence if before else silence
+    timeouts = before.timeouts if before else timeouts
     while True:
-        parameters = silence.parameters()
+        parameters = timeouts.parameters()
         rows = session.run(
             "take_health_snapshot",
             provider=provider,
             sample=0 if before else _SAMPLE,
             start=uuid4(),  # another one each time: what one sample has too few of to judge, the next one may have
-            passed_over=sorted(passed_over),
+            skipped_locations=sorted(skipped_locations),
             **parameters,
         )
-        told = {figure: number for figure, _, _, _, number, _ in rows}  # of those that come once
-        if not told["sessions"]:
+        totals = {figure: number for figure, _, _, _, number, _ in rows}  # of those that come once
+        if not totals["sessions"]:
             raise SessionExpired
         if before is None:
-            silence = replace(silence, gaps=_gaps(rows))
-            if any(gap.ended_ago == 0 for gap in silence.gaps):
-                session.run("forget_gaps", provider=provider)
-        before = _look(rows, told, silence, before, whole=not passed_over)
-        if silence.parameters() == parameters and (told["window"] < _WINDOW or not told["moved"]):
+            timeouts = replace(timeouts, gaps=_gaps(rows))
+            if any(gap.ended_ago == 0 for gap in timeouts.gaps):
+                session.run("delete_old_gaps", provider=provider)
+        before = _snapshot(rows, totals, timeouts, before, whole=not skipped_locations)
+        if timeouts.parameters() == parameters and (totals["window"] < _WINDOW or not totals["moved"]):
             return before  # else what is due was judged without the gaps, or there may be more
-        if session.left() < 2 * session.renew_interval:
+        if session.seconds_left() < 2 * session.renew_interval:
             session.renew()
 
 
@@ -106,50 +106,50 @@ def _gaps(rows: list[list[Any]]) -> tuple[Gap, ...]:
     return tuple(Gap(number, ago) for figure, _, _, _, number, ago in rows if figure == "gap")
 
 
-def _look(
+def _snapshot(
     rows: list[list[Any]],
-    told: Mapping[str, float],
-    silence: HealthTimeouts,
+    totals: Mapping[str, float],
+    timeouts: HealthTimeouts,
     before: HealthSnapshot | None,
     *,
     whole: bool,
 ) -> HealthSnapshot:
-    cells: Cells = defaultdict(LocationStats)
+    stats: Stats = defaultdict(LocationStats)
     if before:
-        for location, cell in before.cells.items():
-            cells[location] = LocationStats(cell.reporting, cell.unhealthy)
+        for location, cell in before.stats.items():
+            stats[location] = LocationStats(cell.reporting, cell.unhealthy)
     ssh: dict[str | None, Access] = defaultdict(Access)
     claimable = 0
     for figure, location, reported, news, number, _ in rows:
         kind = Unhealthy.STOPPED_REPORTING if reported else Unhealthy.NEVER_REPORTED
         match figure:
             case "reporting":
-                cells[location].reporting += int(number)
+                stats[location].reporting += int(number)
             case "quiet":
-                cells[location].unhealthy[kind] += int(number)
+                stats[location].unhealthy[kind] += int(number)
             case "recovering":
-                cells[location].recovered[kind] += int(number)
+                stats[location].recovered[kind] += int(number)
             case "unreached":
                 ssh[location].unreached += int(number)
             case "reached":
                 ssh[location].reached += int(number)
             case "due":
                 claimable += int(number)
-                cells[location].due[kind] += int(number) if news else 0
+                stats[location].due[kind] += int(number) if news else 0
     return HealthSnapshot(
-        cells,
-        silence,
-        "held" in told,
+        stats,
+        timeouts,
+        "held" in totals,
         claimable,
-        whole and told["window"] == told["moved"] and not told["awaited"],
-        int(told["quarantined"]),
+        whole and totals["window"] == totals["moved"] and not totals["awaited"],
+        int(totals["quarantined"]),
         ssh,
         frozenset(location for figure, location, *_ in rows if figure == "outage"),
-        int(told["no_access"]),
+        int(totals["no_access"]),
     )
 
 
-def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str]:
+def set_suspensions(session: Session, provider: str, held: Mapping[str, str]) -> list[str]:
     """
     Hold recovery back in the locations of *held*, for the reasons given, and nowhere else; return where that ended.
 
@@ -160,13 +160,13 @@ def record(session: Session, provider: str, held: Mapping[str, str]) -> list[str
     """
     locations = sorted(held)
     reasons = [held[location] for location in locations]
-    rows = session.run("suspend_recovery", provider=provider, locations=locations, reasons=reasons)
+    rows = session.run("set_suspensions", provider=provider, locations=locations, reasons=reasons)
     if not rows[0][0]:
         raise SessionExpired
     return [location for _, location in rows if location is not None]
 
 
-def record_outages(session: Session, provider: str, outages: Mapping[str, str]) -> None:
+def set_ssh_outages(session: Session, provider: str, outages: Mapping[str, str]) -> None:
     """
     Put on record where SSH has an outage, and why that is believed; elsewhere there is none any more.
 
@@ -177,20 +177,20 @@ def record_outages(session: Session, provider: str, outages: Mapping[str, str]) 
     """
     locations = sorted(outages)
     reasons = [outages[location] for location in locations]
-    rows = session.run("record_ssh_outages", provider=provider, locations=locations, reasons=reasons)
+    rows = session.run("set_ssh_outages", provider=provider, locations=locations, reasons=reasons)
     if not rows[0][0]:
         raise SessionExpired
 
 
-def disregard(session: Session, provider: str) -> None:
+def ignore_suspensions(session: Session, provider: str) -> None:
     """
     Forget the holds in force, so that claims hand out what is due there, as if nothing had been held back.
 
     For rehearsals, which undo it.
     """
-    session.connection.run("disregard_holds", provider=provider)
+    session.connection.run("ignore_suspensions", provider=provider)
 
 
-def holds(connection: Connection) -> list[dict[str, Any]]:
+def suspensions(connection: Connection) -> list[dict[str, Any]]:
     """Return the holds and outages of SSH in force (``ended_at`` is None), and those that ended within a day."""
     return connection.records("recovery_suspensions")

@@ -11,7 +11,7 @@
 -- until an operator acts, counted to 1,000.
 -- held: a hold is in force. gap: a time in which nobody looked, in seconds, and how many seconds ago it ended (ago); the one
 -- that this look ends, which is put on record as the look is, and those before it that may matter still.
--- due: machines that are due for recovery in truth, outside of the locations in :passed_over; no news is a machine whose
+-- due: machines that are due for recovery in truth, outside of the locations in :skipped_locations; no news is a machine whose
 -- recovery failed since it was last heard, that was rebooted within an hour, or that did not come back after a recovery. A
 -- window of due rows is judged as the claim does it; those of machines that are not silent are moved to the moment at
 -- which they may be, so that the silent ones are left at its head: if the window was full and something was moved, look
@@ -24,7 +24,7 @@ WITH session AS (
 ),
 gap AS (
     SELECT began_at, ended_at
-    FROM recovery_unwatched
+    FROM recovery_gaps_until_now
     WHERE provider = :provider
         AND ended_at > statement_timestamp()
             - greatest(:heartbeat_timeout_seconds::float8, :startup_timeout_seconds::float8) * interval '1 second'
@@ -66,7 +66,7 @@ told AS (
         n.reported,
         CASE
             WHEN n.reported
-                AND n.heard_at > statement_timestamp() - :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
+                AND n.last_heartbeat_at > statement_timestamp() - :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
                 THEN 'reporting'
             WHEN NOT n.failed
                 AND n.paused_until IS NULL
@@ -77,7 +77,7 @@ told AS (
                 THEN 'quiet'
         END AS figure
     FROM sample s
-    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = s.machine_id AND NOT overdue LIMIT 1) AS n
+    CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = s.machine_id AND NOT overdue LIMIT 1) AS n
     WHERE n.process = 'ShepherdRecovery'
 ),
 working AS (
@@ -102,9 +102,9 @@ looked AS (
         AND d.not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM session)
         AND CASE
-            WHEN cardinality(:passed_over::text[]) > 0 THEN coalesce(
+            WHEN cardinality(:skipped_locations::text[]) > 0 THEN coalesce(
                 (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                    <> ALL (:passed_over::text[]),
+                    <> ALL (:skipped_locations::text[]),
                 true
             )
             ELSE true
@@ -125,14 +125,14 @@ judged AS (
                 false
             ) AS news,
         n.since + CASE
-            WHEN n.reported THEN :recover_silent_seconds::float8 * interval '1 second'
-            ELSE :recover_never_seconds::float8 * interval '1 second'
+            WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8 * interval '1 second'
+            ELSE :effective_startup_timeout_seconds::float8 * interval '1 second'
         END AS silent_at,
         n.locked_until IS NULL
             AND n.paused_until IS NULL
             AND coalesce(n.backoff_until <= statement_timestamp(), true) AS free
     FROM looked l
-    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n
+    CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n
     WHERE n.process = 'ShepherdRecovery'
 ),
 awaited AS (
@@ -140,31 +140,31 @@ awaited AS (
     FROM machine_due d
     WHERE d.provider = :provider
         AND d.process IS DISTINCT FROM 'ShepherdRecovery'
-        AND d.recover_at <= statement_timestamp()
+        AND d.recovery_not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM session)
         AND CASE
-            WHEN cardinality(:passed_over::text[]) > 0 THEN coalesce(
+            WHEN cardinality(:skipped_locations::text[]) > 0 THEN coalesce(
                 (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                    <> ALL (:passed_over::text[]),
+                    <> ALL (:skipped_locations::text[]),
                 true
             )
             ELSE true
         END
-    ORDER BY d.recover_at, d.machine_id
+    ORDER BY d.recovery_not_before, d.machine_id
     LIMIT 1000
 ),
 not_back AS (
     SELECT l.machine_id, n.location, n.reported
     FROM awaited l
-    CROSS JOIN LATERAL (SELECT * FROM machine_next WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS n
-    WHERE n.since <= statement_timestamp() - :recover_awaited_seconds::float8 * interval '1 second'
+    CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS n
+    WHERE n.since <= statement_timestamp() - :min_overdue_seconds::float8 * interval '1 second'
         AND n.locked_until IS NULL
         AND n.paused_until IS NULL
         AND coalesce(n.backoff_until <= statement_timestamp(), true)
 ),
 unreached AS (
     SELECT n.location
-    FROM (SELECT machine_id FROM machine_awaited WHERE awaited_until <= statement_timestamp()) AS w
+    FROM (SELECT machine_id FROM machine_grace WHERE grace_until <= statement_timestamp()) AS w
     CROSS JOIN LATERAL (
         SELECT machine_id
         FROM work_backoff
@@ -195,7 +195,7 @@ early AS (
         j.machine_id,
         least(
             j.silent_at,
-            statement_timestamp() + :again_seconds::float8 * interval '1 second',
+            statement_timestamp() + :recheck_seconds::float8 * interval '1 second',
             CASE WHEN NOT j.reported THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second' END
         ) AS not_before
     FROM machine_due d
@@ -271,7 +271,7 @@ FROM (
 ) AS j
 GROUP BY location, reported, news;
 
--- name: suspend_recovery
+-- name: set_suspensions
 -- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
 -- else any more. The reason is the last one: while a hold is in force, it may become
 -- another. One row for each location where it ended, and one in any case.
@@ -306,7 +306,7 @@ SELECT (SELECT count(*) FROM session) AS sessions, c.location
 FROM (SELECT 1) AS always
 LEFT JOIN changed c ON c.ended_at IS NOT NULL;
 
--- name: record_ssh_outages
+-- name: set_ssh_outages
 -- SSH has an outage in these locations ('' for the provider as a whole), from now on if it is not on record yet, and
 -- nowhere else any more.
 WITH session AS (
@@ -336,7 +336,7 @@ changed AS (
 )
 SELECT count(*) FROM session;
 
--- name: disregard_holds
+-- name: ignore_suspensions
 -- For a rehearsal, which is rolled back: what would be claimed if nothing were held back?
 DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL;
 
@@ -345,10 +345,10 @@ DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 SELECT
     extract(epoch FROM ended_at - began_at)::float8 AS seconds,
     extract(epoch FROM statement_timestamp() - ended_at)::float8 AS ended_ago
-FROM recovery_unwatched
+FROM recovery_gaps_until_now
 WHERE provider = :provider;
 
--- name: forget_gaps
+-- name: delete_old_gaps
 -- Drop what nobody asks for any more: gaps that ended long ago.
 DELETE FROM recovery_gaps WHERE provider = :provider AND ended_at < statement_timestamp() - interval '1 day';
 

@@ -72,22 +72,22 @@ class HealthTimeouts:
     """Times in which nobody looked, and so nobody knows whether heartbeats could arrive."""
 
     @property
-    def recover_never_seconds(self) -> float:
+    def effective_startup_timeout_seconds(self) -> float:
         """Return how long ago the agent must have been started that never reported."""
         return gaps.extended_timeout(self.startup_timeout_seconds, self.gaps)
 
     @property
-    def recover_silent_seconds(self) -> float:
+    def effective_heartbeat_timeout_seconds(self) -> float:
         """Return how long ago the last heartbeat must have been."""
         return gaps.extended_timeout(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
-    def recover_awaited_seconds(self) -> float:
+    def min_overdue_seconds(self) -> float:
         """Return for how long a machine must have been overdue that was told to come back."""
         return gaps.required_overdue(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
-    def again_seconds(self) -> float | None:
+    def recheck_seconds(self) -> float | None:
         """Return in how many seconds machines must be looked at again that are spared for a gap; None: none are."""
         left = (
             gaps.recheck_after(each, self.gaps)
@@ -99,12 +99,12 @@ class HealthTimeouts:
     def parameters(self) -> dict[str, float | None]:
         """Return what statements are given that judge by it."""
         return {
-            "again_seconds": self.again_seconds,
+            "recheck_seconds": self.recheck_seconds,
             "startup_timeout_seconds": self.startup_timeout_seconds,
             "heartbeat_timeout_seconds": self.heartbeat_timeout_seconds,
-            "recover_never_seconds": self.recover_never_seconds,
-            "recover_silent_seconds": self.recover_silent_seconds,
-            "recover_awaited_seconds": self.recover_awaited_seconds,
+            "effective_startup_timeout_seconds": self.effective_startup_timeout_seconds,
+            "effective_heartbeat_timeout_seconds": self.effective_heartbeat_timeout_seconds,
+            "min_overdue_seconds": self.min_overdue_seconds,
         }
 
 
@@ -114,7 +114,7 @@ def claim(
     provider: str,
     limit: int,
     *,
-    silence: HealthTimeouts | None = None,
+    timeouts: HealthTimeouts | None = None,
     known: Collection[UUID] = (),
 ) -> Claim:
     """
@@ -122,13 +122,13 @@ def claim(
 
     One statement. Machines that another session works on, that are in backoff,
     that are paused or that have a fresh heartbeat are passed over, never waited
-    for. *silence* is for recovery: how long an agent may say nothing. *known*
+    for. *timeouts* is for recovery: how long an agent may say nothing. *known*
     are the machines that this session holds already.
 
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    silence = silence or HealthTimeouts()
+    timeouts = timeouts or HealthTimeouts()
 
     def take() -> Claim:
         rows = session.run_once(
@@ -136,17 +136,17 @@ def claim(
             process=process,
             provider=provider,
             limit=limit,
-            **silence.parameters(),
+            **timeouts.parameters(),
         )
         if not rows[0][0]:
             raise SessionExpired
         return Claim(tuple(_work(row, process) for row in rows if row[2] is not None), rows[0][1])
 
     def find() -> Claim:
-        rows = session.run("claimed_unseen", process=process, known=list(known))
+        rows = session.run("find_unacknowledged_claims", process=process, known=list(known))
         return Claim(tuple(_work(row, process) for row in rows), len(rows))
 
-    return session.certain(take, find)
+    return session.repeat_if_unanswered(take, find)
 
 
 def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
@@ -257,7 +257,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         intervals=[failure.interval_seconds for failure in failed.values()],
         host_keys=[failure.host_key for failure in failed.values()],
         faults=[failure.fault for failure in failed.values()],
-        rungs=[failure.not_taken for failure in failed.values()],
+        steps=[failure.not_taken for failure in failed.values()],
     )
 
 
@@ -286,9 +286,11 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
 
     def carry_out_again() -> list[list[Any]]:
         rows = carry_out()
-        return rows + session.run("ended_unseen", machine_ids=machine_ids, process=works[0].process, event=event)
+        return rows + session.run(
+            "find_unacknowledged_ends", machine_ids=machine_ids, process=works[0].process, event=event
+        )
 
-    return {row[0] for row in session.certain(carry_out, carry_out_again)}
+    return {row[0] for row in session.repeat_if_unanswered(carry_out, carry_out_again)}
 
 
 def _work(row: Sequence[Any], process: Process) -> Work:

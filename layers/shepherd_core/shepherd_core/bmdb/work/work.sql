@@ -24,7 +24,7 @@ held AS (
 ),
 spared AS (
     SELECT machine_id, owner, reason
-    FROM recovery_spared
+    FROM recovery_exempt_machines
     WHERE provider = :provider AND EXISTS (SELECT 1 FROM held)
 ),
 admitted AS (
@@ -67,14 +67,14 @@ looked AS (
 ),
 -- Machines that did not come back after a recovery are found by a date of their own.
 awaited AS (
-    SELECT machine_id, recover_at, revision
+    SELECT machine_id, recovery_not_before, revision
     FROM (
-        SELECT d.machine_id, d.recover_at, d.revision
+        SELECT d.machine_id, d.recovery_not_before, d.revision
         FROM machine_due d
         WHERE :process = 'ShepherdRecovery'
             AND d.process IS DISTINCT FROM 'ShepherdRecovery'
             AND d.provider = :provider
-            AND d.recover_at <= statement_timestamp()
+            AND d.recovery_not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM admitted)
             AND CASE
                 WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM spared)) THEN true
@@ -86,7 +86,7 @@ awaited AS (
                 )
                 ELSE true
             END
-        ORDER BY d.recover_at, d.machine_id
+        ORDER BY d.recovery_not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d SKIP LOCKED
     ) AS window_of_awaited
@@ -95,7 +95,7 @@ awaited AS (
 seen AS (
     SELECT machine_id, not_before, revision, false AS overdue FROM looked
     UNION ALL
-    SELECT machine_id, recover_at, revision, true FROM awaited
+    SELECT machine_id, recovery_not_before, revision, true FROM awaited
 ),
 judged AS (
     SELECT
@@ -113,9 +113,9 @@ judged AS (
             ELSE greatest(
                 n.since + CASE
                     WHEN n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
-                    WHEN n.overdue THEN :recover_awaited_seconds::float8 * interval '1 second'
-                    WHEN n.reported THEN :recover_silent_seconds::float8 * interval '1 second'
-                    ELSE :recover_never_seconds::float8 * interval '1 second'
+                    WHEN n.overdue THEN :min_overdue_seconds::float8 * interval '1 second'
+                    WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8 * interval '1 second'
+                    ELSE :effective_startup_timeout_seconds::float8 * interval '1 second'
                 END,
                 n.backoff_until,
                 CASE
@@ -127,7 +127,7 @@ judged AS (
     FROM seen l
     JOIN machine_due d ON d.machine_id = l.machine_id AND d.revision = l.revision
     LEFT JOIN LATERAL (
-        SELECT * FROM machine_next WHERE machine_id = l.machine_id AND overdue = l.overdue LIMIT 1
+        SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue = l.overdue LIMIT 1
     ) AS n ON true
     WHERE l.overdue OR n.machine_id IS NOT NULL
 ),
@@ -152,7 +152,7 @@ taken AS (
     FROM chosen c CROSS JOIN fence f
 ),
 -- Patience may end sooner than it seems now, and leave the due row as it is: with a fresh agent by its first heartbeat, so
--- its row waits no longer than an agent may be silent; after a gap in which nobody looked in :again_seconds (null: there is
+-- its row waits no longer than an agent may be silent; after a gap in which nobody looked in :recheck_seconds (null: there is
 -- no gap).
 early AS (
     SELECT
@@ -163,7 +163,7 @@ early AS (
             WHEN ready_at IS NULL OR process IS DISTINCT FROM 'ShepherdRecovery' THEN ready_at
             ELSE least(
                 ready_at,
-                statement_timestamp() + :again_seconds::float8 * interval '1 second',
+                statement_timestamp() + :recheck_seconds::float8 * interval '1 second',
                 CASE
                     WHEN NOT overdue AND NOT reported
                         THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second'
@@ -178,7 +178,7 @@ moved AS (
     SET
         process = CASE WHEN x.overdue THEN d.process ELSE x.process END,
         not_before = CASE WHEN x.overdue THEN d.not_before ELSE x.not_before END,
-        recover_at = CASE WHEN x.overdue THEN x.not_before ELSE d.recover_at END,
+        recovery_not_before = CASE WHEN x.overdue THEN x.not_before ELSE d.recovery_not_before END,
         revision = d.revision + 1
     FROM (
         SELECT t.machine_id, :process AS process, t.overdue, t.deadline AS not_before FROM taken t
@@ -280,7 +280,7 @@ LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process;
 
--- name: claimed_unseen
+-- name: find_unacknowledged_claims
 -- The work of this session that its owner does not know of, because the connection broke before the answer of a
 -- claim arrived. Same columns as claim; since when the machine was due is lost, so it is due since now.
 SELECT
@@ -299,7 +299,7 @@ WHERE w.session_id = :session_id
     AND w.process = :process
     AND NOT w.machine_id = ANY(:known::uuid[]);
 
--- name: ended_unseen
+-- name: find_unacknowledged_ends
 -- Which of the machines this session ended already, because the connection broke before the answer arrived: those
 -- where that is the last that it did. It may have ended work on the same machine before.
 SELECT h.machine_id
@@ -363,7 +363,7 @@ pinned AS (
     ON CONFLICT (machine_id) DO NOTHING
 ),
 back AS (
-    DELETE FROM machine_awaited WHERE machine_id IN (SELECT machine_id FROM ended)
+    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM ended)
 ),
 forgiven AS (
     DELETE FROM work_backoff
@@ -375,7 +375,7 @@ noted AS (
 ),
 moved AS (
     UPDATE machine_due
-    SET process = 'ShepherdRecovery', not_before = clock_timestamp(), recover_at = NULL, revision = revision + 1
+    SET process = 'ShepherdRecovery', not_before = clock_timestamp(), recovery_not_before = NULL, revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
 SELECT machine_id FROM ended;
@@ -414,7 +414,7 @@ rebooted AS (
         clock_timestamp(),
         clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
         coalesce(
-            (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id AND n.heard_at IS NOT NULL),
+            (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id AND n.last_heartbeat_at IS NOT NULL),
             (SELECT r.had_reported FROM machine_rebooted r WHERE r.machine_id = e.machine_id),
             false
         )
@@ -424,11 +424,11 @@ rebooted AS (
     SET rebooted_at = excluded.rebooted_at, boot_wait_until = excluded.boot_wait_until, had_reported = excluded.had_reported
 ),
 awaited AS (
-    INSERT INTO machine_awaited (machine_id, asked_at, awaited_until)
+    INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
     SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
     FROM ended
     WHERE :grace_seconds::float8 IS NOT NULL
-    ON CONFLICT (machine_id) DO UPDATE SET asked_at = excluded.asked_at, awaited_until = excluded.awaited_until
+    ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
 forgiven AS (
     UPDATE work_backoff
@@ -450,7 +450,7 @@ moved AS (
     SET
         process = 'ShepherdAgentStart',
         not_before = clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
-        recover_at = clock_timestamp() + :grace_seconds::float8 * interval '1 second',
+        recovery_not_before = clock_timestamp() + :grace_seconds::float8 * interval '1 second',
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
@@ -485,7 +485,7 @@ moved AS (
     UPDATE machine_due
     SET
         not_before = clock_timestamp(),
-        recover_at = CASE WHEN recover_at IS NOT NULL THEN clock_timestamp() END,
+        recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM ended)
 )
@@ -493,18 +493,18 @@ SELECT machine_id FROM ended;
 
 -- name: fail
 -- The work failed: leave each machine alone for its interval, and keep the cause, and whose fault it is. The host key of
--- a first contact stays pinned although the rest went wrong. Where the step of recovery (rung) that is on record was
+-- a first contact stays pinned although the rest went wrong. Where the step of recovery (step) that is on record was
 -- certainly not taken, that is put on record too.
 WITH given AS (
-    SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.fault, g.rung
+    SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.fault, g.step
     FROM unnest(
         :machine_ids::uuid[],
         :causes::text[],
         :intervals::bigint[],
         :host_keys::text[],
         :faults::text[],
-        :rungs::text[]
-    ) AS g (machine_id, cause, seconds, host_key, fault, rung)
+        :steps::text[]
+    ) AS g (machine_id, cause, seconds, host_key, fault, step)
 ),
 due AS (
     SELECT d.machine_id
@@ -545,10 +545,10 @@ pinned AS (
     ON CONFLICT (machine_id) DO NOTHING
 ),
 noted AS (
-    INSERT INTO work_history (machine_id, process, event, rung, failed_cause, session_id)
-    SELECT g.machine_id, :process, 'NotTaken', g.rung, g.cause, :session_id::uuid
+    INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
+    SELECT g.machine_id, :process, 'NotTaken', g.step, g.cause, :session_id::uuid
     FROM given g JOIN ended e ON e.machine_id = g.machine_id
-    WHERE g.rung IS NOT NULL
+    WHERE g.step IS NOT NULL
     UNION ALL
     SELECT g.machine_id, :process, 'Failed', NULL, g.cause, :session_id::uuid
     FROM given g JOIN ended e ON e.machine_id = g.machine_id
@@ -558,8 +558,8 @@ moved AS (
     SET
         not_before = clock_timestamp()
             + CASE WHEN d.process = :process THEN g.seconds ELSE 0 END * interval '1 second',
-        recover_at = CASE
-            WHEN d.recover_at IS NOT NULL
+        recovery_not_before = CASE
+            WHEN d.recovery_not_before IS NOT NULL
                 THEN clock_timestamp()
                     + CASE WHEN :process = 'ShepherdRecovery' THEN g.seconds ELSE 0 END * interval '1 second'
         END,
@@ -604,7 +604,7 @@ moved AS (
     UPDATE machine_due d
     SET
         not_before = g.not_before,
-        recover_at = CASE WHEN d.recover_at IS NOT NULL THEN g.not_before END,
+        recovery_not_before = CASE WHEN d.recovery_not_before IS NOT NULL THEN g.not_before END,
         revision = d.revision + 1
     FROM given g
     JOIN ended e ON e.machine_id = g.machine_id

@@ -98,7 +98,7 @@ LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id;
 
 -- The same with everything that may hold it up. locked_until is set while any Shepherd process has work on the
 -- machine, also when its session is dead and nobody has swept it up yet.
-CREATE VIEW machine_next AS
+CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
     n.provider,

@@ -26,7 +26,7 @@ CREATE INDEX machine_rebooted_by_time ON machine_rebooted (rebooted_at);
 CREATE INDEX machine_due_with_agent ON machine_due (provider, machine_id) WHERE process = 'ShepherdRecovery';
 
 -- As it was, but for since, and with two columns more. A machine that could not be heard is not silent: since is not
--- before the end of the last hold. heard_at is when it was heard in truth. A location without a name is none.
+-- before the end of the last hold. last_heartbeat_at is when it was heard in truth. A location without a name is none.
 CREATE OR REPLACE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -48,7 +48,7 @@ SELECT
         )
     END AS since,
     h.machine_id IS NOT NULL AS reported,
-    coalesce(h.agent_heartbeat_at, a.agent_started_at) AS heard_at,
+    coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location
 FROM machine_provided p
 JOIN machines m ON m.machine_id = p.machine_id
@@ -60,7 +60,7 @@ LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id;
 
 -- As it was, with three columns more. failed: that was tried, and went wrong, since the machine was last heard.
-CREATE OR REPLACE VIEW machine_next AS
+CREATE OR REPLACE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
     n.provider,
@@ -84,8 +84,8 @@ SELECT
             AND (x.provider IS NULL OR x.provider = n.provider)
             AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
     ) AS paused_until,
-    n.heard_at,
+    n.last_heartbeat_at,
     n.location,
-    coalesce(b.until - coalesce(b.last_interval_seconds, 0) * interval '1 second' > n.heard_at, false) AS failed
+    coalesce(b.until - coalesce(b.last_interval_seconds, 0) * interval '1 second' > n.last_heartbeat_at, false) AS failed
 FROM machine_need n
 LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process;

@@ -12,16 +12,16 @@ CREATE TABLE machine_release (
 
 -- A machine that is out of our care, and what it was. Its row in machines and its history stay; it is provided, due and
 -- heard no more.
-CREATE TABLE machine_departed (
+CREATE TABLE machine_tombstone (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     how text NOT NULL CHECK (how IN ('Forgotten', 'Released')),
     provider text NOT NULL,
     provider_id varchar(128) NOT NULL,
     provider_reservation_id varchar(128),
     agent_heartbeat_at timestamptz,
-    departed_by text NOT NULL,
+    decommissioned_by text NOT NULL,
     reason text NOT NULL,
-    departed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    decommissioned_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
-CREATE INDEX machine_departed_by_provider ON machine_departed (provider);
+CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);

@@ -1,10 +1,10 @@
 -- Recovery that goes up a ladder, step by step, and knows when to stop.
 
--- rung: the step of the ladder that a line is about. Attempted: it is about to be taken, written before it is. Skipped:
+-- step: the step of the ladder that a line is about. Attempted: it is about to be taken, written before it is. Skipped:
 -- it cannot be taken. Healthy: until then the machine had reported for so long that its ladder begins at the bottom
 -- again. Quarantined and Unquarantined: see machine_quarantine. Retried: an operator ended a backoff. The old constraint
 -- has one name in PostgreSQL and another in CockroachDB; the new one is not held against what is there, which takes long.
-ALTER TABLE work_history ADD COLUMN rung text;
+ALTER TABLE work_history ADD COLUMN step text;
 ALTER TABLE work_history DROP CONSTRAINT IF EXISTS work_history_event_check;
 ALTER TABLE work_history DROP CONSTRAINT IF EXISTS check_event;
 ALTER TABLE work_history ADD CONSTRAINT work_history_event CHECK (event IN
@@ -22,17 +22,17 @@ CREATE TABLE machine_quarantine (
 );
 
 -- Machines without an agent that were told to come back: asked when, and given until when.
-CREATE TABLE machine_awaited (
+CREATE TABLE machine_grace (
     machine_id uuid PRIMARY KEY REFERENCES machines,
-    asked_at timestamptz NOT NULL,
-    awaited_until timestamptz NOT NULL
+    grace_began_at timestamptz NOT NULL,
+    grace_until timestamptz NOT NULL
 );
 
 -- When a machine may need recovery besides the process of its row: because it did not come back. As not_before, it may be
 -- too early, and is never too late.
-ALTER TABLE machine_due ADD COLUMN recover_at timestamptz;
+ALTER TABLE machine_due ADD COLUMN recovery_not_before timestamptz;
 
-CREATE INDEX machine_due_to_recover ON machine_due (provider, recover_at) WHERE recover_at IS NOT NULL;
+CREATE INDEX machine_due_for_recovery ON machine_due (provider, recovery_not_before) WHERE recovery_not_before IS NOT NULL;
 
 -- As it was, but that a machine in quarantine needs nothing.
 CREATE OR REPLACE VIEW machine_need AS
@@ -57,7 +57,7 @@ SELECT
         )
     END AS since,
     h.machine_id IS NOT NULL AS reported,
-    coalesce(h.agent_heartbeat_at, a.agent_started_at) AS heard_at,
+    coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
     nullif(p.provider_location, '') AS location,
     z.machine_id IS NOT NULL AS quarantined
 FROM machine_provided p
@@ -73,8 +73,8 @@ LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
 -- What each machine may be handed out for: what it needs and, overdue, its recovery besides, if it did not come back.
 -- That it did not is known when an agent start failed since it was asked to: else nobody looked. While recovery was held
 -- back, we may have been the ones that could not reach it: it is given its time once more.
-CREATE VIEW machine_wants AS
-SELECT machine_id, provider, process, since, reported, heard_at, location, quarantined, false AS overdue
+CREATE VIEW machine_process_needs AS
+SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
 FROM machine_need
 UNION ALL
 SELECT
@@ -90,26 +90,26 @@ SELECT
                 AND s.last_interval_seconds IS NOT NULL
         )
         THEN greatest(
-            w.awaited_until,
+            w.grace_until,
             (
                 SELECT max(x.ended_at)
                 FROM recovery_suspensions x
-                WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.asked_at
-            ) + (w.awaited_until - w.asked_at)
+                WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.grace_began_at
+            ) + (w.grace_until - w.grace_began_at)
         )
         ELSE 'infinity'
     END,
     n.reported,
-    n.heard_at,
+    n.last_heartbeat_at,
     n.location,
     n.quarantined,
     true
-FROM machine_awaited w
+FROM machine_grace w
 JOIN machine_need n ON n.machine_id = w.machine_id
 WHERE n.process = 'ShepherdAgentStart';
 
 -- As it was, for all that a machine wants. A backoff without an interval does not come from a failure.
-CREATE OR REPLACE VIEW machine_next AS
+CREATE OR REPLACE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
     n.provider,
@@ -133,12 +133,12 @@ SELECT
             AND (x.provider IS NULL OR x.provider = n.provider)
             AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
     ) AS paused_until,
-    n.heard_at,
+    n.last_heartbeat_at,
     n.location,
-    coalesce(b.until - b.last_interval_seconds * interval '1 second' > n.heard_at, false) AS failed,
+    coalesce(b.until - b.last_interval_seconds * interval '1 second' > n.last_heartbeat_at, false) AS failed,
     n.overdue,
     n.quarantined
-FROM machine_wants n
+FROM machine_process_needs n
 LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process;
 
 -- As it was, but for machines in quarantine, about which the provider is not asked every minute.

@@ -7,7 +7,7 @@
 CREATE VIEW machine_pauses AS
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
 FROM (
-    SELECT machine_id, provider, process, overdue FROM machine_wants
+    SELECT machine_id, provider, process, overdue FROM machine_process_needs
     UNION ALL
     SELECT machine_id, provider, NULL, false FROM machine_creation_intent
 ) AS w
@@ -18,7 +18,7 @@ WHERE (x.process IS NULL OR x.process = w.process)
 UNION ALL
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
 FROM (
-    SELECT machine_id, provider, process, overdue FROM machine_wants
+    SELECT machine_id, provider, process, overdue FROM machine_process_needs
     UNION ALL
     SELECT machine_id, provider, NULL, false FROM machine_creation_intent
 ) AS w

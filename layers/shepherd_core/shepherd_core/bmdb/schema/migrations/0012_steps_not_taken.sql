@@ -30,8 +30,8 @@ CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_start
 -- As it was, but that not every failed agent start tells that the machine did not come back: not one in which the machine
 -- answered and did not let us in, or for which the machine was not even asked; nor, during an outage of SSH, one in which
 -- nothing answered.
-CREATE OR REPLACE VIEW machine_wants AS
-SELECT machine_id, provider, process, since, reported, heard_at, location, quarantined, false AS overdue
+CREATE OR REPLACE VIEW machine_process_needs AS
+SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
 FROM machine_need
 UNION ALL
 SELECT
@@ -62,20 +62,20 @@ SELECT
                 )
         )
         THEN greatest(
-            w.awaited_until,
+            w.grace_until,
             (
                 SELECT max(x.ended_at)
                 FROM recovery_suspensions x
-                WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.asked_at
-            ) + (w.awaited_until - w.asked_at)
+                WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.grace_began_at
+            ) + (w.grace_until - w.grace_began_at)
         )
         ELSE 'infinity'
     END,
     n.reported,
-    n.heard_at,
+    n.last_heartbeat_at,
     n.location,
     n.quarantined,
     true
-FROM machine_awaited w
+FROM machine_grace w
 JOIN machine_need n ON n.machine_id = w.machine_id
 WHERE n.process = 'ShepherdAgentStart';

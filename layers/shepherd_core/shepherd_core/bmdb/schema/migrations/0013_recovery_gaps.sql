@@ -12,7 +12,7 @@ CREATE TABLE recovery_gaps (
 CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
 
 -- These, and the time from the last look to this moment.
-CREATE VIEW recovery_unwatched AS
+CREATE VIEW recovery_gaps_until_now AS
 SELECT provider, began_at, ended_at FROM recovery_gaps
 UNION ALL
 SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
@@ -41,7 +41,7 @@ CREATE TABLE recovery_override_machines (
 );
 
 -- The machines that holds do not hold back now.
-CREATE VIEW recovery_spared AS
+CREATE VIEW recovery_exempt_machines AS
 SELECT m.machine_id, o.provider, o.owner, o.reason
 FROM recovery_overrides o
 JOIN recovery_override_machines m ON m.override_id = o.override_id
