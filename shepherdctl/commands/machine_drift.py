@@ -7,7 +7,7 @@ from contextlib import closing, redirect_stdout
 from typing import Annotated
 
 import typer
-from shepherd_core.bmdb.listings.departures import RemovalRequest
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import NotSupported

@@ -398,7 +398,11 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         "a machine is forgotten beside a heartbeat that is just being taken",
-        (Edit("bmdb/listings/departures.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""),),
+        (
+            Edit(
+                "bmdb/listings/decommissioning.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""
+            ),
+        ),
         f"{TWINS}[forget+report]",
         "nothing_is_left_behind",
     ),

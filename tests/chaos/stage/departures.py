@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.listings.departures import RemovalRequest
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import Adopt, Forget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
@@ -89,7 +89,7 @@ class Operators:
         session = Session.open(world.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)
         try:
             if provisioning.take_lock(session, "equinix") is not None:
-                departures.forget(session, "equinix", self._vanished.machine_id, ORDER)
+                decommissioning.forget(session, "equinix", self._vanished.machine_id, ORDER)
         finally:
             session.close()
         return None

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pg8000.core import CoreConnection
 from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.listings import departures, provisioning
-from shepherd_core.bmdb.listings.departures import RemovalRequest
+from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
@@ -608,7 +608,7 @@ class Bmdb(RuleBasedStateMachine):
         def forget() -> bool:
             session = Session(connection, ManualClock(), lock.session_id, SESSION_SECONDS, 0)
             with suppress(WorkConflict):
-                departures.forget(session, PROVIDER, machine_id, RemovalRequest("me", "?", UNIT))
+                decommissioning.forget(session, PROVIDER, machine_id, RemovalRequest("me", "?", UNIT))
                 return True
             return False
 

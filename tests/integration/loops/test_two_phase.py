@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
@@ -342,7 +342,7 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
 
-@pytest.mark.parametrize("leave", [departures.forget, departures.request_release])
+@pytest.mark.parametrize("leave", [decommissioning.forget, decommissioning.request_release])
 def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     fleet: Fleet, edge: Edge, leave: Callable[..., object]
 ) -> None:
@@ -600,10 +600,10 @@ def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operato
 def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]]:
     """Return everything that needs the lock."""
     return {
-        "forget": lambda: departures.forget(session, "equinix", machine_id, ORDER),
-        "remove": lambda: departures.remove_released(session, "equinix", machine_id),
-        "ask": lambda: departures.request_release(session, "equinix", machine_id, ORDER),
-        "withdraw": lambda: departures.cancel_release(session, "equinix", machine_id),
+        "forget": lambda: decommissioning.forget(session, "equinix", machine_id, ORDER),
+        "remove": lambda: decommissioning.remove_released(session, "equinix", machine_id),
+        "ask": lambda: decommissioning.request_release(session, "equinix", machine_id, ORDER),
+        "withdraw": lambda: decommissioning.cancel_release(session, "equinix", machine_id),
     }
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.agents import installation, reports
-from shepherd_core.bmdb.listings import departures, provisioning
-from shepherd_core.bmdb.listings.departures import RemovalRequest
+from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
@@ -205,9 +205,9 @@ class Case:
 
 def _release(case: Case, connection: Connection) -> None:
     session = case.locking(connection)
-    departures.request_release(session, PROVIDER, case.machine_id, ORDER)
-    departures.accept_release(session, case.machine_id)
-    departures.remove_released(session, PROVIDER, case.machine_id)
+    decommissioning.request_release(session, PROVIDER, case.machine_id, ORDER)
+    decommissioning.accept_release(session, case.machine_id)
+    decommissioning.remove_released(session, PROVIDER, case.machine_id)
 
 
 ORDER = RemovalRequest("me", "?", HOUR)
@@ -222,7 +222,7 @@ DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "install": lambda case, over: installation.request(over, case.machine_id, WANTED, case.seen),
     "report": lambda case, over: reports.accept_heartbeat(over, case.heard(2, generation=1), KEY, STALE_SECONDS),
     "heartbeat": lambda case, over: reports.accept_heartbeat(over, case.heard(1), KEY, STALE_SECONDS),
-    "forget": lambda case, over: departures.forget(case.locking(over), PROVIDER, case.machine_id, ORDER),
+    "forget": lambda case, over: decommissioning.forget(case.locking(over), PROVIDER, case.machine_id, ORDER),
     "release": _release,
     "finish_recovery": lambda case, over: work.finish_recovery(
         case.working(over), [case.held], 120, grace_seconds=GRACE_SECONDS, cooldown_seconds=600

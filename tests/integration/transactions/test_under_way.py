@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.bmdb.listings import departures, provider_facts, provisioning
-from shepherd_core.bmdb.listings.departures import RemovalRequest
+from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.work import work
@@ -406,20 +406,20 @@ ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
 def _decommission(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
     machine_id = fleet.provided_machine()
-    return lambda: departures.forget(session, PROVIDER, machine_id, ORDER)
+    return lambda: decommissioning.forget(session, PROVIDER, machine_id, ORDER)
 
 
 def _request_release(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
     machine_id = fleet.provided_machine()
-    return lambda: departures.request_release(session, PROVIDER, machine_id, ORDER)
+    return lambda: decommissioning.request_release(session, PROVIDER, machine_id, ORDER)
 
 
 def _cancel_release(fleet: Fleet, session: Session) -> Callable[[], object]:
     provisioning.take_lock(session, PROVIDER)
     machine_id = fleet.provided_machine()
-    departures.request_release(session, PROVIDER, machine_id, ORDER)
-    return lambda: departures.cancel_release(session, PROVIDER, machine_id)
+    decommissioning.request_release(session, PROVIDER, machine_id, ORDER)
+    return lambda: decommissioning.cancel_release(session, PROVIDER, machine_id)
 
 
 def _write_facts(fleet: Fleet, session: Session) -> Callable[[], object]:

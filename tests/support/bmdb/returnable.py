@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import requests
-from shepherd_core.bmdb.listings.departures import RemovalRequest
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider

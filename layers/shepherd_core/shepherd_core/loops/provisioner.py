@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import (
@@ -151,7 +151,7 @@ class Provisioner:
             telemetry.warning("drift: machine set aside", drift=each)
         session.renew()  # not every statement below checks that the session has not expired
         for provided in plan.decommissioned:
-            if departures.remove_released(session, self._provider.name, provided.machine_id):
+            if decommissioning.remove_released(session, self._provider.name, provided.machine_id):
                 released = {"machine_id": provided.machine_id, "provider_id": provided.provider_id}
                 telemetry.info("released machine removed", **released)
         for provided in plan.take_back:

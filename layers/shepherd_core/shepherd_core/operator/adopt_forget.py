@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from shepherd_core.bmdb.listings import departures, provisioning
+from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.rules.drift import DriftKind, alive
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.bmdb.listings.departures import RemovalRequest
+    from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
@@ -174,7 +174,7 @@ class Forget(OnePhase):
     ) -> Outcome:
         """See ``OperatorAction``."""
         del comparison, deadline
-        departures.forget(session, provider.name, machine_id_of(outcome), self.order)
+        decommissioning.forget(session, provider.name, machine_id_of(outcome), self.order)
         return outcome.with_result(Result.DONE, "forgotten")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.listings import departures
+from shepherd_core.bmdb.listings import decommissioning
 from shepherd_core.domain.errors import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import OnePhase, Outcome, Result, machine_id_of, not_managed
@@ -21,7 +21,7 @@ from shepherd_core.rules.drift import YOUNG_SECONDS, alive
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.bmdb.listings.departures import RemovalRequest
+    from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
     from shepherd_core.bmdb.session import Session
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
@@ -67,7 +67,7 @@ class Release:
         """See ``OperatorAction``. The record comes first, so that the reason is on record when the machine is gone."""
         del comparison
         machine_id, name = machine_id_of(outcome), outcome.provider_id or ProviderId("")
-        new = departures.request_release(session, provider.name, machine_id, self.order)
+        new = decommissioning.request_release(session, provider.name, machine_id, self.order)
         limit = deadline.within(RELEASE_SECONDS, session.seconds_left)
         try:
             limit.check()
@@ -75,9 +75,9 @@ class Release:
         except (ProviderRefused, NotSupported):
             # This call did nothing, but an earlier one whose answer was lost may have.
             if new:
-                departures.cancel_release(session, provider.name, machine_id)
+                decommissioning.cancel_release(session, provider.name, machine_id)
             raise
-        departures.accept_release(session, machine_id)
+        decommissioning.accept_release(session, machine_id)
         return outcome.with_result(
             Result.BEGUN, "accepted; it counts as a machine until the provider does not list it any more"
         )
@@ -86,7 +86,7 @@ class Release:
         """See ``OperatorAction``. The Provisioner completes releases of machines that are still listed."""
         if outcome.result is not Result.BEGUN or outcome.provider_id is None or comparison.has(outcome.provider_id):
             return outcome
-        removed = departures.remove_released(session, provider.name, machine_id_of(outcome))
+        removed = decommissioning.remove_released(session, provider.name, machine_id_of(outcome))
         return outcome.with_result(Result.DONE, "released") if removed else outcome
 
 
@@ -121,5 +121,5 @@ class CancelRelease(OnePhase):
     ) -> Outcome:
         """See ``OperatorAction``."""
         del comparison, deadline
-        departures.cancel_release(session, provider.name, machine_id_of(outcome))
+        decommissioning.cancel_release(session, provider.name, machine_id_of(outcome))
         return outcome.with_result(Result.DONE, "kept")
