@@ -11,7 +11,7 @@ ON CONFLICT (provider, location) DO UPDATE
 SET
     override_id = excluded.override_id,
     machines = excluded.machines,
-    taken = 0,
+    used = 0,
     owner = excluded.owner,
     reason = excluded.reason,
     created_at = excluded.created_at,
@@ -29,11 +29,11 @@ WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
 UPDATE recovery_overrides
 SET expires_at = clock_timestamp()
 WHERE provider = :provider AND location = :location AND expires_at > clock_timestamp()
-RETURNING machines, taken, owner, reason, created_at;
+RETURNING machines, used, owner, reason, created_at;
 
 -- name: recovery_overrides
 -- The overrides in force.
-SELECT provider, location, machines, taken, owner, reason, created_at, expires_at
+SELECT provider, location, machines, used, owner, reason, created_at, expires_at
 FROM recovery_overrides
 WHERE expires_at > clock_timestamp()
 ORDER BY provider, location;
@@ -49,7 +49,7 @@ WITH session AS (
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
 open AS (
-    SELECT override_id, location, machines, taken, owner, reason
+    SELECT override_id, location, machines, used, owner, reason
     FROM recovery_overrides
     WHERE provider = :provider AND expires_at > clock_timestamp() AND EXISTS (SELECT 1 FROM session)
     ORDER BY location
@@ -108,13 +108,13 @@ ranked AS (
     SELECT
         d.machine_id,
         o.override_id,
-        o.machines - o.taken AS free,
+        o.machines - o.used AS free,
         row_number() OVER (ORDER BY o.override_id, d.since, d.machine_id) AS place
     FROM due d
     CROSS JOIN LATERAL (
-        SELECT override_id, machines, taken
+        SELECT override_id, machines, used
         FROM open
-        WHERE location IN ('', d.location) AND taken < machines
+        WHERE location IN ('', d.location) AND used < machines
         ORDER BY location DESC
         LIMIT 1
     ) AS o
@@ -131,7 +131,7 @@ let_through AS (
 ),
 counted AS (
     UPDATE recovery_overrides o
-    SET taken = o.taken + n.number
+    SET used = o.used + n.number
     FROM (SELECT override_id, count(*) AS number FROM let_through GROUP BY override_id) AS n
     WHERE o.override_id = n.override_id
 )
@@ -140,7 +140,7 @@ SELECT
     o.location,
     o.owner,
     o.reason,
-    o.machines - o.taken - u.new AS left_over,
+    o.machines - o.used - u.new AS left_over,
     u.new,
     u.due
 FROM (SELECT 1) AS always

@@ -24,7 +24,7 @@ CREATE TABLE recovery_overrides (
     location text NOT NULL,
     override_id uuid NOT NULL DEFAULT gen_random_uuid(),
     machines bigint NOT NULL CHECK (machines BETWEEN 1 AND 1000),
-    taken bigint NOT NULL DEFAULT 0,
+    used bigint NOT NULL DEFAULT 0,
     owner text NOT NULL,
     reason text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -36,7 +36,7 @@ CREATE TABLE recovery_overrides (
 CREATE TABLE recovery_override_machines (
     override_id uuid NOT NULL,
     machine_id uuid NOT NULL,
-    taken_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    admitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (override_id, machine_id)
 );
 
