@@ -128,7 +128,7 @@ def test_what_does_not_end_is_neither_begun_nor_given_up(
         begins[begin]()
     calls: list[Callable[[], object]] = [hasty.renew, begins["claim"], hasty.close]
     for call in calls:
-        with pytest.raises(CommitUnknown, match="has not come to its end yet"):
+        with pytest.raises(CommitUnknown, match="the server is still running it"):
             call()
         assert hasty.seconds_left() < 0
     way.let_go()

@@ -1,10 +1,9 @@
 """
-A connection to the BMDB: the only importer of pg8000.
+A connection to the BMDB: the only module that imports pg8000.
 
 Connects when it is first needed, keeps the connection between invocations,
 drops it as soon as it looks broken, and turns every error of the driver into
-one of ours. Not safe for use from several threads: one thread talks to the
-database.
+one of ours. Not thread-safe: one thread uses the database.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 5
-"""How often a transaction is tried in all; each pause is jittered, and may last twice as long as the one before."""
+"""
+How many times a transaction is tried in all. Each pause is jittered, and may last twice as long as the one before.
+"""
 
 _FIRST_PAUSE_SECONDS = 0.05
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
@@ -46,7 +47,7 @@ _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many co
 
 
 def sanitize_for_db(text: str) -> str:
-    """Return *text*, which a stranger wrote, as the database can hold it: UTF-8 without NUL."""
+    """Return *text*, which comes from outside, as the database can store it: UTF-8 without NUL."""
     return text.encode(errors="replace").decode().replace("\0", "?")
 
 
@@ -62,11 +63,11 @@ class Connection:
         attempts: int = ATTEMPTS,
     ) -> None:
         """
-        Both callables are asked at every new connection.
+        Both callables are called for every new connection.
 
-        *password* returns what proves to the server who we are; None: it asks
-        for nothing. *authorities* is as in ``transport.dial``. What may be tried
-        again is tried *attempts* times in all.
+        *password* returns the password or token; None: the server asks for none.
+        *authorities* is as in ``transport.dial``. Whatever may be retried is tried
+        *attempts* times in all.
         """
         self._settings = settings
         self._password = password
@@ -81,15 +82,16 @@ class Connection:
         """
         Run the statement *name* and return its rows.
 
-        Outside of ``transact`` the statement commits by itself. It is tried
-        again while the database asks for that, and when the connection turned
-        out to be dead before anything was sent over it; nothing else is.
+        Outside of ``transact`` the statement commits by itself. It is retried after a
+        serialization failure or deadlock, while the server is unavailable, and if the
+        connection turns out to be broken before anything was sent. It is not retried
+        in any other case.
 
         Raises:
             BmdbUnavailable: the database cannot be reached, or inside ``transact``: the connection broke.
             CommitUnknown: the connection broke after the statement was sent; it may have been carried out.
             SerializationConflict: still in conflict after all attempts.
-            StatementFailed: the database refused.
+            StatementFailed: the database refused it.
         """
         if self._in_transaction:
             return self._send(name, parameters)
@@ -100,19 +102,19 @@ class Connection:
                 return self._send(name, parameters)
             except BmdbUnavailable as error:
                 if isinstance(error.__cause__, DatabaseError):
-                    raise  # the server itself said that it did not do it
-                message = f"the connection to the BMDB broke while {name} was under way"
+                    raise  # the server said that it did not carry it out
+                message = f"the connection to the BMDB broke while {name} was running"
                 raise CommitUnknown(message) from error
 
         return self._persist(once)
 
     def transact(self, unit: Callable[[], T]) -> T:
         """
-        Run *unit*, which calls ``run``, in one transaction, and return what it returns.
+        Run *unit*, which calls ``run``, in one transaction, and return its result.
 
-        *unit* may run several times (serialization failures, connections lost
-        before the commit), so it must not do anything but read and write the
-        BMDB. If it raises, nothing of it is kept.
+        *unit* may run several times (after serialization failures, or if the connection
+        is lost before the commit), so it must only read and write the BMDB. If it
+        raises, the transaction is rolled back.
 
         Raises:
             CommitUnknown: the connection broke while committing.
@@ -140,7 +142,7 @@ class Connection:
         return self._persist(once)
 
     def dry_run(self, unit: Callable[[], T]) -> T:
-        """Run *unit* in a transaction, undo everything that it did, and return what it returned: a dry run."""
+        """Run *unit* in a transaction, roll it back, and return its result."""
         self._simple("BEGIN")
         self._in_transaction = True
         try:
@@ -150,17 +152,17 @@ class Connection:
             self.roll_back()
 
     def script(self, text: str) -> None:
-        """Run statements that take no parameters and are not named: migrations. Only inside ``transact``."""
+        """Run statements without parameters that have no name: migrations. Only inside ``transact``."""
         self._simple(text)
 
     def records(self, name: str, /, **parameters: Any) -> list[dict[str, Any]]:
-        """Do the same as ``run``, and return each row as a dict by column name."""
+        """Run the statement *name* as ``run`` does, and return each row as a dict by column name."""
         rows = self.run(name, **parameters)
         names = [column["name"] for column in self._prepared[name].columns]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def roll_back(self) -> None:
-        """Undo what is not committed; a connection that cannot even do that is dropped."""
+        """Roll back the transaction; if not even that works, drop the connection."""
         with suppress(BmdbError):
             self._simple("ROLLBACK")
 
@@ -172,7 +174,7 @@ class Connection:
                 driver.close()
 
     def _persist(self, once: Callable[[], T]) -> T:
-        """Call *once* until it succeeds, fails for good, or was tried often enough."""
+        """Call *once* until it succeeds, fails for good, or has been tried often enough."""
         for attempt in range(1, self._attempts):
             try:
                 return once()
@@ -205,7 +207,7 @@ class Connection:
         sqlstate, message = str(facts.get("C", "")), str(facts.get("M", "no reason given"))
         if sqlstate in _CONFLICTS:
             return SerializationConflict(f"{what}: {message}")
-        # The schema changed under a warm connection, or the server became a replica: another connection finds better.
+        # The schema changed under a warm connection, or the server became a replica: a new connection works again.
         stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
         if stale or sqlstate.startswith(_UNAVAILABLE_CLASSES):
             self.close()
@@ -221,7 +223,7 @@ class Connection:
         settings = self._settings
         where = f"{settings.bmdb_host}:{settings.bmdb_port}"
         longest = settings.bmdb_statement_timeout_seconds + settings.bmdb_connect_timeout_seconds
-        password = "" if self._password is None else self._password()  # with None the driver breaks, asked for one
+        password = "" if self._password is None else self._password()  # None breaks the driver if the server asks
         try:
             sock = transport.dial(settings, self._authorities)
         except OSError as error:
@@ -233,26 +235,26 @@ class Connection:
                 database=settings.bmdb_name,
                 password=password,
                 sock=sock,
-                ssl_context=False,  # the socket is encrypted if it has to be
+                ssl_context=False,  # transport.dial has encrypted the socket if needed
                 application_name="shepherd",
                 startup_params={
-                    "DateStyle": "ISO",  # whatever the database's own is, it is what ``_moment`` can read
+                    "DateStyle": "ISO",  # the only style that ``_moment`` can read
                     "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
-                    # Of a client that is cut off in a transaction the server would hear nothing for hours, and keep its
-                    # locks. After this long we have given up waiting, too.
+                    # If a client is cut off inside a transaction, the server would keep its locks for hours. After this
+                    # time the client has stopped waiting, too.
                     "idle_in_transaction_session_timeout": _milliseconds(longest),
-                    # Our statements read few rows whatever their parameters are: planning them each time is in vain.
+                    # Our statements read few rows for any parameters, so a new plan for each execution gains nothing.
                     "plan_cache_mode": "force_generic_plan",
                 },
             )
-        except Exception as error:  # of an answer that makes no sense the driver makes all kinds of errors
+        except Exception as error:  # on a malformed answer the driver raises errors of many kinds
             sock.close()
             refusal = _refusal(error)
             if refusal is not None:
                 raise self._translated(refusal, f"connecting to {where}") from error
             message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
             raise BmdbUnavailable(message) from error
-        # The server ends a statement that takes too long; this is for a server, or a network, that cannot.
+        # The server cancels statements that take too long. This limit is for a server or network that cannot.
         sock.settimeout(longest)
         driver.register_in_adapter(_TIMESTAMPTZ, _moment)
         driver.register_out_adapter(list, _array)
@@ -260,7 +262,7 @@ class Connection:
 
 
 def _moment(text: str) -> datetime | str:
-    """Return a timestamp; in words what is none for Python: infinity. The driver's way takes ten times as long."""
+    """Return a timestamp as datetime, or infinity as text. The driver's own conversion takes ten times as long."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -268,7 +270,7 @@ def _moment(text: str) -> datetime | str:
 
 
 def _array(values: list[Any]) -> str:
-    """Return an array as PostgreSQL reads it. The driver looks at each character of a text four times."""
+    """Return an array literal for PostgreSQL. The driver's own conversion reads each character of a text four times."""
     if not values or not all(isinstance(value, str) for value in values):
         literal: str = array_out(values)
         return literal
@@ -280,7 +282,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _refusal(error: BaseException | None) -> DatabaseError | None:
-    """Return the server's own words, which the driver hides when it fails to say goodbye to a server that refused."""
+    """Return the server's error, which the driver hides if it fails to close the connection after a refusal."""
     while error is not None and not isinstance(error, DatabaseError):
         error = error.__context__
     return error

@@ -1,13 +1,14 @@
 """
-Sessions: what makes a worker alive to the others.
+Sessions: the lease that a worker holds while it works on machines.
 
-Whatever a function does to machines it does in a session. A session is alive
-until its deadline, which ``renew`` moves ahead; when it dies, its work is free
-for others, and nothing that it began can be committed any more.
+A function does everything that it does to machines in a session. A session is
+alive until its deadline, which ``renew`` moves ahead. When it expires, other
+sessions may take over its work, and nothing that it began can be committed any
+more.
 
 If the answer to a statement of the session is lost, that statement may still be
-under way at the server. Before anything else is done in the session, it is
-waited for, and fenced off: from then on it has committed, or never will.
+running at the server. Before the session runs anything else, it waits for that
+statement and fences it off: from then on it has committed, or never will.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _CANCELED = "57014"
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What was still due when a session closed."""
+    """The machines that were still due when a session closed."""
 
     count: int = 0
-    """Machines, counted to 1,000 at most; some may turn out to need nothing when they are looked at."""
+    """Number of machines, counted to at most 1,000. Some may turn out to need nothing when they are claimed."""
     oldest_due_age_seconds: float = 0.0
 
 
 class Session:
-    """A live session. Belongs to the thread that owns *connection*, but for ``seconds_left``."""
+    """A live session. Belongs to the thread that owns *connection*; only ``seconds_left`` is safe from any thread."""
 
     def __init__(self, connection: Connection, clock: Clock, session_id: UUID, seconds: float, began: float) -> None:
-        """Use ``open``."""
+        """Call ``open`` instead."""
         self.connection = connection
         self.session_id = session_id
         self._clock = clock
@@ -57,16 +58,16 @@ class Session:
         self._end = began + seconds
         self._fence = 0
         self._unanswered: str | None = None
-        """What was sent last, if nobody knows what became of it."""
+        """The name of the statement that was sent last, if its answer was lost."""
 
     @classmethod
     def open(cls, connection: Connection, clock: Clock, component: str, runtime_info: str, seconds: float) -> Session:
         """
-        Open a session that dies *seconds* after its last sign of life.
+        Open a session that expires *seconds* after its last renewal.
 
-        Also ends the work of sessions that died, with history ``Expired``.
-        *component* and *runtime_info* tell people who it is. Close it; if that
-        never happens, its work is released when its deadline passes.
+        Also ends the work of expired sessions, with history ``Expired``.
+        *component* and *runtime_info* describe the session to operators. Close it; if
+        it is never closed, its work is released when its deadline passes.
 
         Raises:
             SchemaMismatch: the BMDB is older or newer than this code.
@@ -82,8 +83,8 @@ class Session:
                     schema_version=migrations()[-1].version,
                 )
             except CommitUnknown:
-                # Usual for the first use of a connection that died while the function was frozen. A session that was
-                # opened all the same holds nothing and dies by itself.
+                # Usual for the first use of a connection that broke while the function was frozen. If the session was
+                # opened nevertheless, it has no work and expires by itself.
                 if last_try:
                     raise
                 continue
@@ -98,19 +99,19 @@ class Session:
 
     @property
     def renew_interval(self) -> float:
-        """Return the seconds after which the session should be poked: a third of its life."""
+        """Return the seconds after which the session should be renewed: a third of its length."""
         return self._seconds / 3
 
     def seconds_left(self) -> float:
-        """Return the seconds of life that are left without a renew, never too many. Safe from any thread."""
+        """Return the seconds until the session expires unless it is renewed; never too many. Safe from any thread."""
         return self._end - self._clock.monotonic()
 
     def renew(self) -> None:
         """
-        Give a sign of life. May run twice.
+        Move the deadline ahead. May run twice.
 
         Raises:
-            SessionExpired: too late.
+            SessionExpired: the deadline has passed.
         """
         began = self._clock.monotonic()
         if not self.run("renew_session"):
@@ -119,41 +120,41 @@ class Session:
 
     @property
     def key(self) -> dict[str, Any]:
-        """Return the parameters by which a statement finds the session, and finds that it is not fenced off."""
+        """Return the parameters by which a statement finds the session and checks that it is not fenced off."""
         return {"session_id": self.session_id, "fence": self._fence}
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """
-        Run the statement *name*, which may run twice, for this session; if its answer is lost, it runs once more.
+        Run the statement *name*, which may run twice, for this session; if its answer is lost, run it once more.
 
         Raises:
-            CommitUnknown: the answer was lost again, or what was sent is still under way.
+            CommitUnknown: the answer was lost again, or what was sent is still running.
             BmdbError: as ``Connection.run``.
         """
         return self.repeat_if_unanswered(partial(self.run_once, name, **parameters))
 
     def run_once(self, name: str, /, **parameters: Any) -> list[list[Any]]:
         """
-        Run the statement *name*, which may not run twice, for this session.
+        Run the statement *name*, which must not run twice, for this session.
 
         Raises:
-            CommitUnknown: its answer was lost, or what was sent before it is still under way.
+            CommitUnknown: its answer was lost, or what was sent before it is still running.
             BmdbError: as ``Connection.run``.
         """
         return self._track_answer(name, lambda: self.connection.run(name, **self.key, **parameters))
 
     def transact(self, unit: Callable[[], T]) -> T:
-        """Run *unit*, which may run twice, in one transaction, with ``run`` and ``key``; raise as ``run``."""
+        """Run *unit* in one transaction; it may run twice, and uses ``run`` and ``key``. Raises as ``run``."""
         return self.repeat_if_unanswered(
             lambda: self._track_answer("a transaction", lambda: self.connection.transact(unit))
         )
 
     def repeat_if_unanswered(self, first: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """
-        Return what *first* returns; if an answer is lost in it, what *again* returns, by default the same once more.
+        Return the result of *first*; if an answer is lost in it, the result of *again*, by default *first* once more.
 
-        When *again* begins, what *first* sent has committed, or never will. Both
-        use the session's own methods alone. Raises as ``run``.
+        When *again* begins, what *first* sent has committed, or never will. Both must
+        reach the BMDB through this session's methods only. Raises as ``run``.
         """
         try:
             return first()
@@ -170,10 +171,11 @@ class Session:
 
     def _fence_unanswered(self) -> None:
         """
-        See that nothing is under way of which nobody knows what became.
+        Make sure that no statement whose answer was lost is still running.
 
         Raises:
-            CommitUnknown: it is, and the server waits for its end as long as a statement may take, or cannot be asked.
+            CommitUnknown: one is still running after the longest time that a statement may take, or the server
+                cannot be reached.
         """
         for last_try in (False, True):
             if self._unanswered is None:
@@ -188,17 +190,17 @@ class Session:
                 if error.sqlstate != _CANCELED:
                     raise
                 self._end = float("-inf")
-                message = f"the answer to {self._unanswered} was lost, and the server has not come to its end yet"
+                message = f"the answer to {self._unanswered} was lost, and the server is still running it"
                 raise CommitUnknown(message) from error
             else:
                 self._unanswered = None
 
     def start_renewing(self, call: Callable[[], T]) -> Callable[[], T]:
         """
-        Start *call* in a thread of its own, and return what waits for its result and keeps the session alive meanwhile.
+        Start *call* in a thread; return a function that waits for its result and renews the session meanwhile.
 
-        *call* must not touch the BMDB and must end by a deadline of its own. The
-        waiting raises what *call* raised, or:
+        *call* must not touch the BMDB, and must end by a deadline that it keeps itself.
+        The returned function raises what *call* raised, or:
 
         Raises:
             SessionExpired: the session was lost; *call* is abandoned.
@@ -208,7 +210,7 @@ class Session:
         def target() -> None:
             try:
                 outcome.put((call(), None))
-            except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
                 outcome.put((None, error))
 
         def wait() -> T:
@@ -220,23 +222,24 @@ class Session:
                     continue
                 if error is not None:
                     raise error
-                return result  # type: ignore[return-value]  # there is no error, so there is a result
+                return result  # type: ignore[return-value]  # no error, so there is a result
 
         threading.Thread(target=target, daemon=True).start()
         return wait
 
     def run_renewing(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns, and keep the session alive meanwhile; as ``start_renewing``."""
+        """Return the result of *call*, and renew the session meanwhile; as ``start_renewing``."""
         return self.start_renewing(call)()
 
     def close(self, process: Process | None = None, provider: str | None = None) -> Backlog:
         """
-        End the session, cancel what it left undone, and return what is still due for *process* at *provider*.
+        End the session, cancel its unfinished work, and return what is still due for *process* at *provider*.
 
-        May run twice, and after the session died. No time is left from now on: nobody may begin anything more.
+        May run twice, also after the session expired. From now on ``seconds_left`` is
+        negative, so that nothing new begins.
 
         Raises:
-            CommitUnknown: what was sent is still under way. The session is left to die by its deadline.
+            CommitUnknown: what was sent is still running. The session is left to expire by its deadline.
         """
         self._end = float("-inf")
         close = partial(self.run, "close_session", process=process, provider=provider)
@@ -245,5 +248,5 @@ class Session:
         except StatementFailed as error:
             if error.sqlstate != _FOREIGN_KEY_VIOLATION:
                 raise
-            rows = close()  # with another look, which sees the work that kept a session from going
+            rows = close()  # a new snapshot contains the work that was committed meanwhile
         return Backlog(rows[0][0], rows[0][1] or 0.0)

@@ -1,16 +1,23 @@
--- Sessions: open, keep alive, close. A session is alive while its deadline lies ahead of clock_timestamp();
--- now() would be the start of the transaction, which may lie before the deadline long after it has passed. That it is
--- dead is judged by statement_timestamp(), which is never later, and which an index can be searched by.
+-- Sessions: open, renew the lease, fence, close.
 --
--- Every statement that writes for a session locks the session's row until it commits, and finds :fence in it. When an
--- answer was lost, fence_session waits for that lock and changes the fence: what was sent has committed by then, or
--- never will.
+-- A session is alive while its deadline is later than clock_timestamp(). now() is not used: it is the start of the
+-- transaction, which may lie before the deadline although the deadline has passed since. That a session has expired is
+-- decided by statement_timestamp(), which is never later than clock_timestamp() and by which an index can be searched.
+--
+-- Every statement that writes for a session locks the session's row until it commits, and requires :fence to equal the
+-- row's fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After
+-- that, the lost statement has either committed or can never commit.
 
 -- name: open_session
--- Open a session, and end the work of sessions that died: whoever comes next sweeps up. A dead session's row is
--- locked first, so that one which is just being kept alive, or is just committing, is left alone. At most 20 dead
--- sessions at a time, so that opening stays short after a bad hour. No row: the schema has another version.
-WITH dead AS (
+-- Open a session, and end the work of expired sessions with history 'Expired'. So no separate reaper is needed: every
+-- new session reaps.
+--
+-- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at
+-- this moment is left alone. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
+-- after an outage.
+--
+-- No row: the schema has another version than this code.
+WITH expired_sessions AS (
     SELECT s.session_id
     FROM sessions s
     WHERE s.deadline <= statement_timestamp()
@@ -19,14 +26,14 @@ WITH dead AS (
     LIMIT 20
     FOR UPDATE OF s SKIP LOCKED
 ),
-expired AS (
+work_deleted AS (
     DELETE FROM work
-    WHERE session_id IN (SELECT session_id FROM dead)
+    WHERE session_id IN (SELECT session_id FROM expired_sessions)
     RETURNING machine_id, process, session_id
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, process, 'Expired', session_id FROM expired
+    SELECT machine_id, process, 'Expired', session_id FROM work_deleted
 )
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
 SELECT
@@ -36,50 +43,56 @@ WHERE (SELECT max(version) FROM schema_migrations) = :schema_version
 RETURNING session_id;
 
 -- name: fence_session
--- Wait until no statement of the session is about to commit (FOR UPDATE: the work of a claim refers to the row), and let
--- none that was sent with a lower fence write any more. May run twice, and late: the fence only grows.
-WITH held AS (
+-- Wait until no statement of the session is about to commit, and refuse every statement that was sent with a lower
+-- fence. FOR UPDATE conflicts with the key-share lock that a claim takes through the foreign key of its work rows. May
+-- run twice, also late: the fence only grows.
+WITH locked_session AS (
     SELECT session_id FROM sessions WHERE session_id = :session_id AND fence < :fence FOR UPDATE
 )
-UPDATE sessions SET fence = :fence WHERE session_id IN (SELECT session_id FROM held);
+UPDATE sessions SET fence = :fence WHERE session_id IN (SELECT session_id FROM locked_session);
 
 -- name: renew_session
--- Move the deadline ahead. No row: the session is dead and stays dead.
+-- Renew the lease: move the deadline to interval_seconds from now. No row: the session has expired, for good.
 UPDATE sessions
 SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
 WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
 RETURNING session_id;
 
 -- name: close_session
--- End the session, cancel what it left, drop at most 100 dead sessions that hold nothing more (a minute after their
--- death, and not while a statement of theirs is about to commit), and tell how much is still due (counted to 1,000 at
--- most, so that looking costs the same in any fleet) and for how many seconds. Fails with a foreign key violation when
--- work was committed while this waited, which it cannot see: then it is run again.
-WITH due AS (
+-- End the session, and cancel the work that it still has. Locks the due rows first, by machine id. Also delete at most
+-- 100 expired sessions that have no work, a minute after their deadline and only if no statement of theirs is about to
+-- commit (SKIP LOCKED).
+--
+-- Returns how many machines are still due and for how many seconds the oldest has been due. The count stops at 1,000,
+-- so that it costs the same in a fleet of any size.
+--
+-- Fails with a foreign key violation if work was committed while this statement waited for a lock: its snapshot cannot
+-- contain that work. The caller runs it again.
+WITH due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
     WHERE d.machine_id = ANY(ARRAY(SELECT w.machine_id FROM work w WHERE w.session_id = :session_id))
     ORDER BY d.machine_id
     FOR UPDATE
 ),
-canceled AS (
+work_deleted AS (
     DELETE FROM work
-    WHERE session_id = :session_id AND (SELECT count(*) FROM due) >= 0
+    WHERE session_id = :session_id AND (SELECT count(*) FROM due_rows) >= 0
     RETURNING machine_id, process
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, process, 'Canceled', :session_id::uuid FROM canceled
+    SELECT machine_id, process, 'Canceled', :session_id::uuid FROM work_deleted
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
     SET
         not_before = clock_timestamp(),
         recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
         revision = revision + 1
-    WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM canceled))
+    WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM work_deleted))
 ),
-closed AS (
+sessions_deleted AS (
     DELETE FROM sessions
     WHERE session_id = :session_id
         OR session_id IN (
@@ -99,9 +112,9 @@ SELECT
             SELECT 1
             FROM machine_due
             WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
-            ORDER BY not_before -- or else, where many seem to be due, the fleet is scanned for the first 1,000
+            ORDER BY not_before -- makes the planner use the index; else it scans the fleet if many seem to be due
             LIMIT 1000
-        ) AS counted
+        ) AS due_sample
     ) AS backlog,
     (
         SELECT extract(epoch FROM statement_timestamp() - not_before)::float8

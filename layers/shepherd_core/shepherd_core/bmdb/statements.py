@@ -1,9 +1,10 @@
 """
 The SQL of the BMDB, by name.
 
-It lives beside the modules that use it, in ``*.sql``: a line ``-- name: claim``, comment lines that say
-why, one statement. Parameters are written ``:like_this``. Names are unique over
-all files and are what ``Connection.run`` takes.
+Each statement stands in a ``*.sql`` file beside the module that uses it: a line
+``-- name: claim``, comment lines that say why, one statement. Parameters are
+written ``:like_this``. Names are unique over all files; ``Connection.run`` takes
+the name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _MARK = "-- name: "
 
 @cache
 def statements() -> dict[str, str]:
-    """Return every statement by its name, comments included; read once per process."""
+    """Return every statement by its name, comments included. The files are read once per process."""
     found: dict[str, str] = {}
     folder = Path(__file__).parent
     for file in sorted([*folder.glob("*.sql"), *folder.glob("*/*.sql")]):

@@ -1,8 +1,8 @@
 """
-The way to the BMDB: a Unix socket, or TCP, which is encrypted and verified as soon as it may leave this machine.
+The socket to the BMDB: a Unix socket, or TCP, which is encrypted and verified unless it stays on this machine.
 
-PostgreSQL's own handshake for TLS is done here and not by the driver, so that
-every step has a time limit and every refusal a name.
+The TLS handshake of PostgreSQL is done here and not by the driver, so that each
+step has a time limit and each refusal its own error message.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _PEM = "-----BEGIN CERTIFICATE-----"
 
 def dial(settings: BmdbSettings, authorities: Callable[[], bytes] | None) -> socket.socket:
     """
-    Return a socket that is connected to the database, each of whose steps may take the connect timeout.
+    Return a socket that is connected to the database. Each step may take up to the connect timeout.
 
-    A password goes unencrypted to this machine only, and a token nowhere.
-    *authorities* returns the PEM certificates of the CAs that may sign the
-    server's; None: the system's. Asked when a connection is to be encrypted.
+    A password is sent unencrypted only to this machine; a token never is.
+    *authorities* returns the PEM certificates of the CAs that may have signed the
+    server's certificate; None: the CAs of the system. It is called only if the
+    connection is to be encrypted.
 
     Raises:
-        BmdbUntrusted: the server speaks no TLS, or cannot prove that it is the one that was dialed.
-        ConfigError: what *authorities* returns holds no certificate.
-        OSError: nobody answers.
+        BmdbUntrusted: the server does not offer TLS, or its certificate does not prove that it is the host dialed.
+        ConfigError: *authorities* returned no certificate.
+        OSError: the server cannot be reached.
     """
     host, local = settings.bmdb_host, settings.bmdb_host.startswith("/")
     sock = _unix_socket(settings) if local else _tcp_socket(settings)
@@ -63,7 +64,7 @@ def _tcp_socket(settings: BmdbSettings) -> socket.socket:
     sock = socket.create_connection((settings.bmdb_host, settings.bmdb_port), settings.bmdb_connect_timeout_seconds)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a connection that died while the function was frozen shows soon
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # detects quickly that the connection broke while the function was frozen
         milliseconds = int(settings.bmdb_connect_timeout_seconds * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return sock
@@ -71,12 +72,12 @@ def _tcp_socket(settings: BmdbSettings) -> socket.socket:
 
 def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     sock.sendall(_TLS_REQUEST)
-    # Not a byte more than the answer: what follows unencrypted may be anybody's.
+    # Read exactly one byte: an attacker could append unencrypted bytes to the answer.
     answer = sock.recv(1)
     if not answer:
-        raise ConnectionResetError("the server hung up when it was asked for TLS")
+        raise ConnectionResetError("the server closed the connection when it was asked for TLS")
     if answer != b"S":
-        raise BmdbUntrusted(f"the server {host!r} does not offer TLS; no password is sent without")
+        raise BmdbUntrusted(f"the server {host!r} does not offer TLS; no password is sent without TLS")
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
@@ -84,13 +85,13 @@ def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.S
 
 
 def _context(authorities: Callable[[], bytes] | None) -> ssl.SSLContext:
-    """Return what verifies the chain and the name of a server's certificate."""
+    """Return the context that verifies the chain and the host name of the server's certificate."""
     if authorities is None:
         return ssl.create_default_context()
-    text = authorities().decode("ascii", "ignore")  # comments may be in any language
-    if _PEM not in text:  # of nothing at all, Python would make the system's CAs
-        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE leads to no PEM certificate; {_PEM} was wanted"])
+    text = authorities().decode("ascii", "ignore")  # comments may contain any characters
+    if _PEM not in text:  # given an empty text, Python would use the CAs of the system
+        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE contains no PEM certificate: {_PEM} not found"])
     try:
         return ssl.create_default_context(cadata=text)
     except ssl.SSLError as error:
-        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE leads to a broken certificate: {error.reason}"]) from error
+        raise ConfigError([f"SHEPHERD_BMDB_CA_SOURCE contains a broken certificate: {error.reason}"]) from error
