@@ -206,7 +206,7 @@ def test_a_second_work_of_the_same_process_is_a_conflict(fleet: Fleet, session: 
     machine_id = fleet.provided_machine()
     claimed(session, START)
     for other in (session, fleet.open_session()):
-        with pytest.raises(WorkConflict, match=f"{machine_id} already has work by ShepherdAgentStart"):
+        with pytest.raises(WorkConflict, match=f"{machine_id} already has work of ShepherdAgentStart"):
             work.start_work(other, START, machine_id)
     assert fleet.events(machine_id) == ["Started"]
     assert fleet.holders(machine_id) == [session.session_id]

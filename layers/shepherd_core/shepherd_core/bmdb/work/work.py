@@ -1,14 +1,15 @@
 """
 Work: the lock on a machine for one process, and the ways to end it.
 
-A claim takes machines that are due; each Work must then be ended once, by a
-finish, ``fail`` or ``cancel``. All of them take several works and cost one
-round trip; what a function returns is what it ended. A work that is missing
-there was lost: its session died, or somebody else ended it, and nothing was
-written for it. What is never ended is canceled when the session closes, and
-expires when it dies.
+A claim locks machines that are due. Each Work must then be ended once, by one of
+the ``finish`` functions, ``fail`` or ``cancel``. Each takes several works in one
+round trip and returns the machines whose work it ended. Work that is missing in
+the result was lost: its session expired, or it was ended elsewhere; nothing was
+written for it. Unfinished work is canceled when the session closes, and
+expires when the session does.
 
-If the connection breaks, the outcome is not guessed: the BMDB is asked, once nothing more can come of what was sent.
+If the connection breaks, the outcome is not guessed: the BMDB is asked, as soon
+as what was sent cannot commit any more.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
     from shepherd_core.domain.gaps import Gap
 
 CLAIM_LIMIT = 100
-"""So many machines can be claimed at once; the claim looks at no more due rows than that."""
+"""The most machines that one claim can take; it examines no more due rows than that."""
 
 _SHORTEST_WAIT_SECONDS = 5.0
-"""A due row that is looked at in vain is not looked at again sooner."""
+"""A due row that turned out not to be due is not examined again sooner."""
 _UNIQUE_VIOLATION = "23505"
 _FOREIGN_KEY_VIOLATION = "23503"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A machine that this session holds for one process."""
+    """A machine that this session has locked for one process."""
 
     machine_id: UUID
     process: Process
@@ -48,56 +49,59 @@ class Work:
     host_key: str | None
     """The SSH host key that was pinned at first contact."""
     last_interval_seconds: int | None
-    """The backoff after the last failure of this process; None: it has not failed since it last finished."""
+    """The backoff after the last failure of this process; None: no failure since it last finished."""
     due_at: datetime
     """Since when the machine was due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer to a claim."""
+    """The result of a claim."""
 
     work: tuple[Work, ...]
     examined: int
-    """Due rows that were looked at, those taken included. More than was taken: claim again, more may be due."""
+    """
+    Number of due rows that were examined, claimed ones included.
+
+    If it exceeds the number claimed, claim again: more machines may be due.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthTimeouts:
-    """When a started agent counts as silent, in seconds; and when its machine is recovered for it."""
+    """After how many seconds a started agent counts as unhealthy, and when its machine is recovered."""
 
     startup_timeout_seconds: float = 1800
     heartbeat_timeout_seconds: float = 600
     gaps: tuple[Gap, ...] = ()
-    """Times in which nobody looked, and so nobody knows whether heartbeats could arrive."""
+    """Gaps between two snapshots. It is unknown whether heartbeats could arrive during a gap."""
 
     @property
     def effective_startup_timeout_seconds(self) -> float:
-        """Return how long ago the agent must have been started that never reported."""
+        """Return how long an agent that never reported must have been started before its machine is recovered."""
         return gaps.extended_timeout(self.startup_timeout_seconds, self.gaps)
 
     @property
     def effective_heartbeat_timeout_seconds(self) -> float:
-        """Return how long ago the last heartbeat must have been."""
+        """Return how old the last heartbeat must be before the machine is recovered."""
         return gaps.extended_timeout(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
     def min_overdue_seconds(self) -> float:
-        """Return for how long a machine must have been overdue that was told to come back."""
+        """Return how long the grace of a machine that did not come back must be over before it is recovered."""
         return gaps.required_overdue(self.heartbeat_timeout_seconds, self.gaps)
 
     @property
     def recheck_seconds(self) -> float | None:
-        """Return in how many seconds machines must be looked at again that are spared for a gap; None: none are."""
+        """Return in how many seconds to evaluate machines again that only a gap protects; None: no gap does."""
         left = (
-            gaps.recheck_after(each, self.gaps)
-            for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
+            gaps.recheck_after(each, self.gaps) for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
         )
         soonest = min((each for each in left if each is not None), default=None)
         return soonest and max(_SHORTEST_WAIT_SECONDS, soonest)
 
     def parameters(self) -> dict[str, float | None]:
-        """Return what statements are given that judge by it."""
+        """Return the parameters of the statements that evaluate the health of machines."""
         return {
             "recheck_seconds": self.recheck_seconds,
             "startup_timeout_seconds": self.startup_timeout_seconds,
@@ -118,12 +122,12 @@ def claim(
     known: Collection[UUID] = (),
 ) -> Claim:
     """
-    Lock up to *limit* (at most ``CLAIM_LIMIT``) due machines of *provider* for *process*, longest waiting first.
+    Lock up to *limit* (at most ``CLAIM_LIMIT``) due machines of *provider* for *process*, the longest due first.
 
-    One statement. Machines that another session works on, that are in backoff,
-    that are paused or that have a fresh heartbeat are passed over, never waited
-    for. *timeouts* is for recovery: how long an agent may say nothing. *known*
-    are the machines that this session holds already.
+    One statement. It skips, and never waits for, machines that another session works
+    on, that are in backoff, that are paused or that have a recent heartbeat.
+    *timeouts* are for recovery. *known* are the machines that this session has
+    claimed already.
 
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
@@ -151,43 +155,43 @@ def claim(
 
 def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
     """
-    Lock one named machine for *process*, due or not; no loop will claim it meanwhile.
+    Lock one machine for *process*, whether it is due or not; no loop claims it meanwhile.
 
     Raises:
-        WorkConflict: somebody works on it.
+        WorkConflict: another session works on it.
         SessionExpired: the deadline passed.
-        MachineUnknown: the BMDB knows no such machine.
+        MachineUnknown: the BMDB has no such machine.
     """
     try:
         rows = session.run_once("start_work", process=process, machine_id=machine_id)
     except StatementFailed as error:
         if error.sqlstate == _UNIQUE_VIOLATION:
-            message = f"machine {machine_id} already has work by {process}"
+            message = f"machine {machine_id} already has work of {process}"
             raise WorkConflict(message) from error
         if error.sqlstate == _FOREIGN_KEY_VIOLATION:
-            message = f"the BMDB knows no machine {machine_id}"
+            message = f"the BMDB has no machine {machine_id}"
             raise MachineUnknown(message) from error
         raise
     if not rows[0][0]:
         raise SessionExpired
     if rows[0][2] is None:
-        message = f"machine {machine_id} has work by another process"
+        message = f"machine {machine_id} has work of another process"
         raise WorkConflict(message)
     return _work(rows[0], process)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
-    """What a finished agent start records."""
+    """The facts that a finished agent start records."""
 
     public_key: bytes
     """The agent's Ed25519 public key, 32 bytes."""
     host_key: str | None
-    """The machine's SSH host key, to be pinned if none is yet."""
+    """The machine's SSH host key, to be pinned unless one is pinned already."""
 
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
-    """Tag the machines as having a started agent, and return those for which that was still ours to say."""
+    """Record that the agents were started, and return the machines whose work this ended."""
     return end(
         session,
         "finish_agent_start",
@@ -208,12 +212,14 @@ def finish_recovery(
     rebooted: bool = True,
 ) -> set[UUID]:
     """
-    Drop the machines' agent and heartbeat tags, hold off the agent start for *boot_wait_seconds*; return the ended.
+    Delete the agents and heartbeats, and delay the agent start by *boot_wait_seconds*.
+
+    Return the machines whose work this ended.
 
     A machine whose agent cannot be started within *grace_seconds* is due for
-    recovery again; None: it waits for its agent for ever. No recovery is claimed
-    for *cooldown_seconds*. *rebooted*: that is on record, and counts where too
-    many are silent at once.
+    recovery again; None: it never is. No recovery is claimed for
+    *cooldown_seconds*. *rebooted*: record a reboot; recent reboots count when the
+    circuit breaker decides whether too many machines are unhealthy at once.
     """
     return end(
         session,
@@ -228,25 +234,25 @@ def finish_recovery(
 
 
 def finish(session: Session, done: Sequence[Work]) -> set[UUID]:
-    """End work that changed no tag, and return the ended. All of one process."""
+    """End work that changed no fact, and return the machines whose work this ended. All of one process."""
     return end(session, "finish", WorkEvent.FINISHED, done, process=done[0].process)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why work failed, and for how many seconds the machine is to be left alone by this process."""
+    """The cause of a failure, and for how many seconds this process leaves the machine alone."""
 
     cause: str
     interval_seconds: int
     host_key: str | None = None
-    """The machine's SSH host key if this was the first contact: it is pinned all the same."""
+    """The machine's SSH host key if this was the first contact: it is pinned although the work failed."""
     fault: Fault = Fault.MACHINE
     not_taken: str | None = None
-    """The step of recovery that is on record, and was certainly not taken."""
+    """The recovery step that is on record and was certainly not taken."""
 
 
 def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
-    """Record the causes, leave the machines alone for their intervals, and return the ended. All of one process."""
+    """Record the failures and back off; return the machines whose work this ended. All of one process."""
     return end(
         session,
         "fail",
@@ -262,7 +268,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
 
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
-    """Give the machines back as they were, as due as before, and return the ended. All of one process."""
+    """Return the machines to the queue, as due as before; return those whose work this ended. All of one process."""
     return end(
         session,
         "cancel",
@@ -275,9 +281,9 @@ def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
 
 def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work], **parameters: Any) -> set[UUID]:
     """
-    End *works* by *statement*, which leaves *event* in the history, and return the machines whose work that ended.
+    End *works* by *statement*, which writes *event* to the history, and return the machines whose work this ended.
 
-    After a broken connection it runs once more, for those that it did not reach.
+    After a broken connection the statement runs once more, for the works that the first run did not end.
     """
     machine_ids = [work.machine_id for work in works]
 

@@ -1,33 +1,49 @@
--- Work: claim, and the ways to end it. Every statement that ends work locks the due rows first, in the order of
--- the machine id (one lock order everywhere), then holds the session's row and checks its deadline and its fence (see
--- session.sql), deletes the work rows that are this session's, and does the rest for those that it deleted and no others. What comes back is what was
--- ended; what is missing there was lost.
+-- Work: claim, and the ways to end it.
+--
+-- Every statement that ends work takes its locks in the same order: first the due rows, by machine id, then the
+-- session's row, whose deadline and fence it checks (see session.sql). Then it deletes the work rows of this session,
+-- and does everything else only for the machines whose work row it deleted. It returns those machines; the work of a
+-- machine that is missing in the result was lost.
 
 -- name: claim
--- Take up to :limit due machines, longest waiting first. As many due rows are locked as are wanted (10 where none is),
--- and judged by the tags: what is due in truth is claimed, what is not is moved to the moment at which it may be. Rows that another claim holds (SKIP LOCKED), or that changed since the tags were read (revision, of
--- which the statement sees the older one when it reads the row without a lock), are left alone. A claimed row moves to
--- the session's deadline: should the session die, the machine falls due by itself. Only a claim that takes something
--- locks the session's row: one that finds nothing writes nothing. Where recovery is held back, machines
--- are passed over and stay as due as they are, so that it can be seen how many they are, but for those that an operator's
--- override lets through (spared), which the history says. The inner limit is a constant,
--- and the judgement LATERAL, so that the planner expects few rows in any fleet and never scans it.
+-- Claim up to :limit due machines, the longest due first.
+--
+-- How it works: lock as many due rows as are wanted (10 if :limit is 0), and evaluate them by the facts. Claim those
+-- that are really due. Move the others to the time from which they may be due. A claimed row moves to the session's
+-- deadline: if the session expires, the machine becomes due without any further action.
+--
+-- Two claims never take the same machine:
+-- - SKIP LOCKED: a row that another statement has locked is skipped, never waited for.
+-- - A row that another claim took and committed after this statement began is locked in its newest version. That is not
+--   due any more, or its revision differs from the one that this statement's snapshot shows (the join in evaluated
+--   reads the row again without a lock). In both cases the row is left alone, because the facts in the snapshot may be
+--   as old as the snapshot's version of the row.
+-- - The primary key of work (machine_id, process) would refuse the second one.
+--
+-- Lock order: due rows, then the session's row. Only a claim that takes a machine locks the session's row; a claim that
+-- finds nothing writes nothing.
+--
+-- Where recovery is suspended, machines are skipped and stay due, so that their number can be seen. Machines that an
+-- operator's override lets through (exempt) are claimed nevertheless, and the history says so.
+--
+-- Plan: the inner limit is a constant and the evaluation is LATERAL, so the planner expects few rows in a fleet of any
+-- size and never scans it.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
 ),
-held AS (
+suspended_locations AS (
     SELECT location
     FROM recovery_suspensions
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
 ),
-spared AS (
+exempt AS (
     SELECT machine_id, owner, reason
     FROM recovery_exempt_machines
-    WHERE provider = :provider AND EXISTS (SELECT 1 FROM held)
+    WHERE provider = :provider AND EXISTS (SELECT 1 FROM suspended_locations)
 ),
-admitted AS (
+claim_allowed AS (
     SELECT session_id
     FROM session
     WHERE NOT EXISTS (
@@ -38,9 +54,9 @@ admitted AS (
             AND (provider IS NULL OR provider = :provider)
             AND (expires_at IS NULL OR expires_at > clock_timestamp())
     )
-    AND ('' <> ALL (ARRAY(SELECT location FROM held)) OR EXISTS (SELECT 1 FROM spared))
+    AND ('' <> ALL (ARRAY(SELECT location FROM suspended_locations)) OR EXISTS (SELECT 1 FROM exempt))
 ),
-looked AS (
+due_candidates AS (
     SELECT machine_id, not_before, revision
     FROM (
         SELECT d.machine_id, d.not_before, d.revision
@@ -48,13 +64,13 @@ looked AS (
         WHERE d.process = :process
             AND d.provider = :provider
             AND d.not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM admitted)
+            AND EXISTS (SELECT 1 FROM claim_allowed)
             AND CASE
-                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM spared)) THEN true
-                WHEN '' = ANY (ARRAY(SELECT location FROM held)) THEN false
-                WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
+                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) THEN true
+                WHEN '' = ANY (ARRAY(SELECT location FROM suspended_locations)) THEN false
+                WHEN EXISTS (SELECT 1 FROM suspended_locations) THEN coalesce(
                     (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                        <> ALL (ARRAY(SELECT location FROM held)),
+                        <> ALL (ARRAY(SELECT location FROM suspended_locations)),
                     true
                 )
                 ELSE true
@@ -62,11 +78,11 @@ looked AS (
         ORDER BY d.not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d SKIP LOCKED
-    ) AS window_of_due
+    ) AS first_due
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
--- Machines that did not come back after a recovery are found by a date of their own.
-awaited AS (
+-- Machines that did not come back after a recovery have a date of their own: recovery_not_before.
+overdue_candidates AS (
     SELECT machine_id, recovery_not_before, revision
     FROM (
         SELECT d.machine_id, d.recovery_not_before, d.revision
@@ -75,13 +91,13 @@ awaited AS (
             AND d.process IS DISTINCT FROM 'ShepherdRecovery'
             AND d.provider = :provider
             AND d.recovery_not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM admitted)
+            AND EXISTS (SELECT 1 FROM claim_allowed)
             AND CASE
-                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM spared)) THEN true
-                WHEN '' = ANY (ARRAY(SELECT location FROM held)) THEN false
-                WHEN EXISTS (SELECT 1 FROM held) THEN coalesce(
+                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) THEN true
+                WHEN '' = ANY (ARRAY(SELECT location FROM suspended_locations)) THEN false
+                WHEN EXISTS (SELECT 1 FROM suspended_locations) THEN coalesce(
                     (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                        <> ALL (ARRAY(SELECT location FROM held)),
+                        <> ALL (ARRAY(SELECT location FROM suspended_locations)),
                     true
                 )
                 ELSE true
@@ -89,15 +105,15 @@ awaited AS (
         ORDER BY d.recovery_not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d SKIP LOCKED
-    ) AS window_of_awaited
+    ) AS first_overdue
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
-seen AS (
-    SELECT machine_id, not_before, revision, false AS overdue FROM looked
+candidates AS (
+    SELECT machine_id, not_before, revision, false AS overdue FROM due_candidates
     UNION ALL
-    SELECT machine_id, recovery_not_before, revision, true FROM awaited
+    SELECT machine_id, recovery_not_before, revision, true FROM overdue_candidates
 ),
-judged AS (
+evaluated AS (
     SELECT
         l.machine_id,
         l.not_before,
@@ -124,37 +140,38 @@ judged AS (
                 END
             )
         END AS ready_at
-    FROM seen l
+    FROM candidates l
     JOIN machine_due d ON d.machine_id = l.machine_id AND d.revision = l.revision
     LEFT JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue = l.overdue LIMIT 1
     ) AS n ON true
     WHERE l.overdue OR n.machine_id IS NOT NULL
 ),
-chosen AS (
+selected AS (
     SELECT machine_id, not_before, last_interval_seconds, overdue
-    FROM judged
+    FROM evaluated
     WHERE process = :process AND ready_at <= statement_timestamp()
     ORDER BY not_before, machine_id
     LIMIT :limit
 ),
-fence AS (
+locked_session AS (
     SELECT session_id, deadline
     FROM sessions
     WHERE session_id = :session_id
         AND fence = :fence
         AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM chosen)
+        AND EXISTS (SELECT 1 FROM selected)
     FOR UPDATE
 ),
-taken AS (
+claimed AS (
     SELECT c.machine_id, c.not_before, c.last_interval_seconds, c.overdue, f.session_id, f.deadline
-    FROM chosen c CROSS JOIN fence f
+    FROM selected c CROSS JOIN locked_session f
 ),
--- Patience may end sooner than it seems now, and leave the due row as it is: with a fresh agent by its first heartbeat, so
--- its row waits no longer than an agent may be silent; after a gap in which nobody looked in :recheck_seconds (null: there is
--- no gap).
-early AS (
+-- The timeout of a machine can become shorter without a change of its due row, so the row is not moved too far ahead:
+-- - The first heartbeat of a new agent ends the startup timeout; so the row moves by the heartbeat timeout at most.
+-- - A gap between two snapshots lengthens the timeouts for a while; so the row moves by :recheck_seconds at most (null: there
+--   is no gap).
+not_ready AS (
     SELECT
         machine_id,
         process,
@@ -170,10 +187,10 @@ early AS (
                 END
             )
         END AS ready_at
-    FROM judged
+    FROM evaluated
     WHERE process IS DISTINCT FROM :process OR ready_at > statement_timestamp()
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due d
     SET
         process = CASE WHEN x.overdue THEN d.process ELSE x.process END,
@@ -181,18 +198,18 @@ moved AS (
         recovery_not_before = CASE WHEN x.overdue THEN x.not_before ELSE d.recovery_not_before END,
         revision = d.revision + 1
     FROM (
-        SELECT t.machine_id, :process AS process, t.overdue, t.deadline AS not_before FROM taken t
+        SELECT t.machine_id, :process AS process, t.overdue, t.deadline AS not_before FROM claimed t
         UNION ALL
-        SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM early e
+        SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM not_ready e
     ) AS x
     WHERE d.machine_id = x.machine_id
     RETURNING d.machine_id
 ),
-locked AS (
+work_rows AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT machine_id, :process, session_id FROM taken
+    SELECT machine_id, :process, session_id FROM claimed
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
     SELECT
         t.machine_id,
@@ -200,49 +217,52 @@ noted AS (
         'Started',
         (
             SELECT 'although recovery is suspended, by ' || max(s.owner) || ': ' || max(s.reason)
-            FROM spared s
+            FROM exempt s
             WHERE s.machine_id = t.machine_id
             HAVING count(*) > 0
         ),
         t.session_id
-    FROM taken t
+    FROM claimed t
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
-    (SELECT count(*) FROM moved) AS examined,
+    (SELECT count(*) FROM rescheduled) AS examined,
     t.machine_id,
     p.provider_id,
     k.host_key,
     t.last_interval_seconds,
     t.not_before
-FROM (SELECT 1) AS always
-LEFT JOIN taken t ON true
+FROM (SELECT 1) AS one_row
+LEFT JOIN claimed t ON true
 LEFT JOIN machine_provided p ON p.machine_id = t.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = t.machine_id
 ORDER BY t.not_before, t.machine_id;
 
 -- name: start_work
--- Take one named machine for a process that no loop schedules, due or not. No machine in the row: somebody works on it,
--- or has just begun (revision). Fails with a unique violation when the machine already has such work.
-WITH seen AS (
+-- Lock one machine for a process that no loop schedules, whether it is due or not. Locks the due row, then the
+-- session's row.
+--
+-- No machine in the row: another process works on it, or claimed it after this statement began (the revision changed).
+-- Fails with a unique violation if the machine already has work of this process.
+WITH revision_before AS (
     SELECT revision FROM machine_due WHERE machine_id = :machine_id
 ),
-due AS (
+due_row AS (
     SELECT revision FROM machine_due WHERE machine_id = :machine_id FOR UPDATE
 ),
 session AS (
     SELECT session_id, deadline
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0
+    WHERE (SELECT count(*) FROM due_row) >= 0
         AND session_id = :session_id
         AND fence = :fence
         AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-admitted AS (
+allowed AS (
     SELECT session_id, deadline
     FROM session
-    WHERE (SELECT revision FROM due) IS NOT DISTINCT FROM (SELECT revision FROM seen)
+    WHERE (SELECT revision FROM due_row) IS NOT DISTINCT FROM (SELECT revision FROM revision_before)
         AND NOT EXISTS (
             SELECT 1
             FROM work
@@ -252,19 +272,19 @@ admitted AS (
                 AND :process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
         )
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
-    SET not_before = (SELECT deadline FROM admitted), revision = revision + 1
-    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM admitted)
+    SET not_before = (SELECT deadline FROM allowed), revision = revision + 1
+    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM allowed)
 ),
-locked AS (
+work_row AS (
     INSERT INTO work (machine_id, process, session_id)
-    SELECT :machine_id::uuid, :process, session_id FROM admitted
+    SELECT :machine_id::uuid, :process, session_id FROM allowed
     RETURNING machine_id
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT l.machine_id, :process, 'Started', s.session_id FROM locked l CROSS JOIN session s
+    SELECT l.machine_id, :process, 'Started', s.session_id FROM work_row l CROSS JOIN session s
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
@@ -274,15 +294,15 @@ SELECT
     k.host_key,
     b.last_interval_seconds,
     clock_timestamp() AS not_before
-FROM (SELECT 1) AS always
-LEFT JOIN locked l ON true
+FROM (SELECT 1) AS one_row
+LEFT JOIN work_row l ON true
 LEFT JOIN machine_provided p ON p.machine_id = l.machine_id
 LEFT JOIN machine_host_key k ON k.machine_id = l.machine_id
 LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process;
 
 -- name: find_unacknowledged_claims
--- The work of this session that its owner does not know of, because the connection broke before the answer of a
--- claim arrived. Same columns as claim; since when the machine was due is lost, so it is due since now.
+-- Work of this session that its owner does not know of, because the connection broke before the answer of a claim
+-- arrived. Same columns as claim. The time since which the machine was due is lost; the current time stands for it.
 SELECT
     1 AS sessions,
     0 AS examined,
@@ -300,8 +320,8 @@ WHERE w.session_id = :session_id
     AND NOT w.machine_id = ANY(:known::uuid[]);
 
 -- name: find_unacknowledged_ends
--- Which of the machines this session ended already, because the connection broke before the answer arrived: those
--- where that is the last that it did. It may have ended work on the same machine before.
+-- The machines whose work this session has already ended although the answer was lost: those where :event is the last
+-- event of this session. (It may have ended work on the same machine earlier.)
 SELECT h.machine_id
 FROM work_history h
 WHERE h.machine_id = ANY(:machine_ids::uuid[])
@@ -318,96 +338,98 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
     );
 
 -- name: finish_agent_start
--- The agent runs: record its key (and the host key of a first contact), forget the backoff, and let the Recoverer
--- look at the machine from now on.
-WITH given AS (
+-- The agent was started: record its key and, at first contact, the host key; clear the backoff; make the machine due
+-- for the Recoverer, which watches it from now on.
+WITH input_rows AS (
     SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key
     FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[]) AS g (machine_id, public_key, host_key)
 ),
-due AS (
+due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
-    JOIN given g ON g.machine_id = d.machine_id
+    JOIN input_rows g ON g.machine_id = d.machine_id
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = 'ShepherdAgentStart'
         AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM due)
+        AND machine_id IN (SELECT machine_id FROM due_rows)
     RETURNING machine_id
 ),
-started AS (
+agent_rows AS (
     INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
     SELECT g.machine_id, clock_timestamp(), g.public_key
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
 ),
--- What an earlier agent signed says nothing of this one, whose clock may be behind.
-silenced AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM ended)
+-- A heartbeat of an earlier agent says nothing about this one, whose clock may be behind.
+heartbeat_deleted AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-pinned AS (
+host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
     SELECT g.machine_id, g.host_key, clock_timestamp()
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
 ),
-back AS (
-    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM ended)
+grace_deleted AS (
+    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-forgiven AS (
+backoff_cleared AS (
     DELETE FROM work_backoff
-    WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM ended)
+    WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, 'ShepherdAgentStart', 'Finished', :session_id::uuid FROM ended
+    SELECT machine_id, 'ShepherdAgentStart', 'Finished', :session_id::uuid FROM work_deleted
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
     SET process = 'ShepherdRecovery', not_before = clock_timestamp(), recovery_not_before = NULL, revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM ended)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
 
 -- name: finish_recovery
--- A step was taken: the machine's agent is gone and with it what we knew of it. The next agent start waits until the
--- machine should have come up, and not for what went wrong before. Where it is to come back within :grace_seconds, and
--- does not, it needs recovery again; for :cooldown_seconds it needs none, should it come back or not. :rebooted: it lost
--- its system, and not only its agent.
-WITH due AS (
+-- A recovery step was taken: delete the agent and its heartbeat. The next agent start waits until the machine should
+-- have booted, and ignores earlier failures.
+--
+-- If :grace_seconds is given and the machine has no agent after that time, it needs recovery again. For
+-- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
+-- restarted.
+WITH due_rows AS (
     SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = 'ShepherdRecovery'
         AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM due)
+        AND machine_id IN (SELECT machine_id FROM due_rows)
     RETURNING machine_id
 ),
-stopped AS (
-    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM ended)
+agent_deleted AS (
+    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-silenced AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM ended)
+heartbeat_deleted AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-rebooted AS (
+reboot_rows AS (
     INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until, had_reported)
     SELECT
         e.machine_id,
@@ -418,19 +440,19 @@ rebooted AS (
             (SELECT r.had_reported FROM machine_rebooted r WHERE r.machine_id = e.machine_id),
             false
         )
-    FROM ended e
+    FROM work_deleted e
     WHERE :rebooted::boolean
     ON CONFLICT (machine_id) DO UPDATE
     SET rebooted_at = excluded.rebooted_at, boot_wait_until = excluded.boot_wait_until, had_reported = excluded.had_reported
 ),
-awaited AS (
+grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
     SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
-    FROM ended
+    FROM work_deleted
     WHERE :grace_seconds::float8 IS NOT NULL
     ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
-forgiven AS (
+backoff_reset AS (
     UPDATE work_backoff
     SET
         until = clock_timestamp() + CASE
@@ -439,63 +461,63 @@ forgiven AS (
         END,
         cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
         last_interval_seconds = NULL
-    WHERE machine_id IN (SELECT machine_id FROM ended)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, 'ShepherdRecovery', 'Finished', :session_id::uuid FROM ended
+    SELECT machine_id, 'ShepherdRecovery', 'Finished', :session_id::uuid FROM work_deleted
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
     SET
         process = 'ShepherdAgentStart',
         not_before = clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
         recovery_not_before = clock_timestamp() + :grace_seconds::float8 * interval '1 second',
         revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM ended)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
 
 -- name: finish
--- The work is done and changed no tag.
-WITH due AS (
+-- The work succeeded and changed no fact.
+WITH due_rows AS (
     SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM session)
         AND machine_id = ANY(:machine_ids::uuid[])
     RETURNING machine_id
 ),
-forgiven AS (
-    DELETE FROM work_backoff WHERE process = :process AND machine_id IN (SELECT machine_id FROM ended)
+backoff_cleared AS (
+    DELETE FROM work_backoff WHERE process = :process AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, :process, 'Finished', :session_id::uuid FROM ended
+    SELECT machine_id, :process, 'Finished', :session_id::uuid FROM work_deleted
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
     SET
         not_before = clock_timestamp(),
         recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
         revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM ended)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
 
 -- name: fail
--- The work failed: leave each machine alone for its interval, and keep the cause, and whose fault it is. The host key of
--- a first contact stays pinned although the rest went wrong. Where the step of recovery (step) that is on record was
--- certainly not taken, that is put on record too.
-WITH given AS (
+-- The work failed: record the cause and the fault, and back off for each machine's interval. The host key of a first
+-- contact stays pinned although the rest failed. If the recovery step that is on record was certainly not taken, record
+-- that too ('NotTaken').
+WITH input_rows AS (
     SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.fault, g.step
     FROM unnest(
         :machine_ids::uuid[],
@@ -506,30 +528,30 @@ WITH given AS (
         :steps::text[]
     ) AS g (machine_id, cause, seconds, host_key, fault, step)
 ),
-due AS (
+due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
-    JOIN given g ON g.machine_id = d.machine_id
+    JOIN input_rows g ON g.machine_id = d.machine_id
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM given)
+        AND machine_id IN (SELECT machine_id FROM input_rows)
     RETURNING machine_id
 ),
-backed_off AS (
+backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault)
     SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.cause, g.seconds, g.fault
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     ON CONFLICT (machine_id, process) DO UPDATE
     SET
         until = excluded.until,
@@ -537,23 +559,23 @@ backed_off AS (
         last_interval_seconds = excluded.last_interval_seconds,
         fault = excluded.fault
 ),
-pinned AS (
+host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
     SELECT g.machine_id, g.host_key, clock_timestamp()
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
     SELECT g.machine_id, :process, 'NotTaken', g.step, g.cause, :session_id::uuid
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.step IS NOT NULL
     UNION ALL
     SELECT g.machine_id, :process, 'Failed', NULL, g.cause, :session_id::uuid
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due d
     SET
         not_before = clock_timestamp()
@@ -564,50 +586,50 @@ moved AS (
                     + CASE WHEN :process = 'ShepherdRecovery' THEN g.seconds ELSE 0 END * interval '1 second'
         END,
         revision = d.revision + 1
-    FROM given g
-    JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g
+    JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE d.machine_id = g.machine_id
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
 
 -- name: cancel
--- The work was not done and nothing is held against the machine: it is as due as it was before.
-WITH given AS (
+-- The work was not done, through no fault of the machine: it becomes as due as it was before.
+WITH input_rows AS (
     SELECT g.machine_id, g.not_before
     FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)
 ),
-due AS (
+due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
-    JOIN given g ON g.machine_id = d.machine_id
+    JOIN input_rows g ON g.machine_id = d.machine_id
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = :process
         AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM given)
+        AND machine_id IN (SELECT machine_id FROM input_rows)
     RETURNING machine_id
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, :process, 'Canceled', :session_id::uuid FROM ended
+    SELECT machine_id, :process, 'Canceled', :session_id::uuid FROM work_deleted
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due d
     SET
         not_before = g.not_before,
         recovery_not_before = CASE WHEN d.recovery_not_before IS NOT NULL THEN g.not_before END,
         revision = d.revision + 1
-    FROM given g
-    JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g
+    JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE d.machine_id = g.machine_id
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
