@@ -98,7 +98,7 @@ def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: 
     assert claimed(session, Process.AGENT_START) == []
     verdict = why(fleet.connection, machine_id, HealthTimeouts())[0][0]
     assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
-    assert verdict.because == "left alone: it was only just created, and has yet to boot"
+    assert verdict.because == "waiting: it was only just created, and has yet to boot"
 
     fleet.pass_time(301)
     (work,) = claimed(session, Process.AGENT_START)

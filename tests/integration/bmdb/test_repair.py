@@ -35,20 +35,20 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 # What is spoiled, on what kind of machine, what is said of it, and which loop finds the machine again.
 SPOILED: dict[str, tuple[str, str, str, Process]] = {
-    "due for nothing": ("process = NULL", "provided", "it is due for nothing, and needs ShepherdAgentStart", START),
+    "due for nothing": ("process = NULL", "provided", "it needs ShepherdAgentStart, but is due for nothing", START),
     "due for nothing, silent": (
         "process = NULL",
         "silent",
-        "it is due for nothing, and needs ShepherdRecovery",
+        "it needs ShepherdRecovery, but is due for nothing",
         RECOVER,
     ),
     "due for another": (
         "process = 'ShepherdRecovery', not_before = 'infinity'",
         "provided",
-        "it is due for ShepherdRecovery, and needs ShepherdAgentStart",
+        "it needs ShepherdAgentStart, but is due for ShepherdRecovery",
         START,
     ),
-    "due elsewhere": ("provider = 'equinix'", "provided", "it is due at provider equinix", START),
+    "due elsewhere": ("provider = 'equinix'", "provided", "its due row has provider equinix", START),
     "due never": ("not_before = 'infinity'", "provided", "it is due for ShepherdAgentStart too late", START),
     "due in an hour": (
         "not_before = clock_timestamp() + interval '1 hour'",
@@ -65,13 +65,13 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
     "nobody looks whether it came back": (
         "recovery_not_before = NULL",
         "not back",
-        "it was told to come back, and nobody is to look whether it did",
+        "it is expected back, but has no date for recovery",
         RECOVER,
     ),
     "somebody looks next month": (
         "recovery_not_before = clock_timestamp() + interval '30 days'",
         "not back",
-        "it was told to come back, and somebody is to look too late whether it did",
+        "it is expected back, but its date for recovery is too late",
         RECOVER,
     ),
 }
@@ -148,7 +148,7 @@ def test_a_due_row_without_a_machine_is_dropped(fleet: Fleet) -> None:
     """It would stand at the head of every claim, which never moves it."""
     machine_id = planted(fleet, "provided")
     fleet.sql("DELETE FROM machine_provided WHERE machine_id = :id", id=machine_id)
-    assert due.repair(fleet.connection, PROVIDER) == {machine_id: "it is due, and no provider has it"}
+    assert due.repair(fleet.connection, PROVIDER) == {machine_id: "it has a due row, but is not provided"}
     assert fleet.sql("SELECT 1 FROM machine_due WHERE machine_id = :id", id=machine_id) == []
 
 
@@ -165,7 +165,7 @@ def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) ->
     machine_id = planted(fleet, "provided")
     spoil(fleet, machine_id, "process = NULL")
     before = fleet.sql("SELECT * FROM machine_due ORDER BY machine_id")
-    wrong = {"machine_id": machine_id, "wrong": "it is due for nothing, and needs ShepherdAgentStart"}
+    wrong = {"machine_id": machine_id, "wrong": "it needs ShepherdAgentStart, but is due for nothing"}
     assert updater.plan(Deadline(updater.clock, 60))["repairs"] == [wrong]
     assert fleet.sql("SELECT * FROM machine_due ORDER BY machine_id") == before
     assert run(updater) == 1

@@ -77,7 +77,7 @@ def load(connection: Connection, machine_id: UUID) -> Installation:
     """
     rows = connection.run("installation", machine_id=machine_id)
     if not rows:
-        message = f"the BMDB knows no machine {machine_id}"
+        message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
     wanted, reported = rows[0][:3], rows[0][3:]
     return Installation(

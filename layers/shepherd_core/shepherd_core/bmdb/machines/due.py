@@ -1,9 +1,9 @@
 """
-The due index: what each machine may need next, and not before when.
+The due index: what each machine may need next, and from when on.
 
-It is derived from the facts and believed by the claims. Whoever changes a fact
-that decides what a machine needs does so in ``change``, or says in ``sql/due.sql``
-why not; a list of all of them is there.
+It is derived from the facts, and claims search it. A fact that decides what a
+machine needs is changed through ``change``; ``due.sql`` lists every write, and
+why a few of them do not need that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 def change(connection: Connection, machine_id: UUID, step: Callable[[], T]) -> T:
     """
-    Run *step*, which changes facts about a machine, and bring its due row up to date; return what *step* returns.
+    Run *step*, which changes facts about a machine; update its due row; return the result of *step*.
 
-    To be called in a transaction, before anything else in it. Whoever changes
-    the machine at the same time has done so, or waits. Where *step* returns
-    something false it has changed nothing.
+    Call it in a transaction, before anything else in it. A concurrent change of the
+    machine has either committed before *step* runs, or waits. If *step* returns
+    something false, it must have changed nothing.
     """
     connection.run("lock_due_rows", machine_ids=[machine_id])
     result = step()
@@ -38,19 +38,19 @@ def change(connection: Connection, machine_id: UUID, step: Callable[[], T]) -> T
 
 def inconsistencies(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
     """
-    Return machines of *provider* whose due rows disagree with the facts, and how: none, unless something is broken.
+    Return machines of *provider* whose due row contradicts the facts, and how. None, unless something is broken.
 
-    Looks at 500 machines or so, those from the id *start* on, or from anywhere.
+    Examines about 500 machines, from the id *start* on, or from a random one.
     """
     return _found(connection, provider, start=start or uuid4(), machine_ids=[])
 
 
 def repair(connection: Connection, provider: str, start: UUID | None = None) -> dict[UUID, str]:
     """
-    Mend what ``inconsistencies`` finds, and return what was wrong. May run twice, and needs no session.
+    Correct what ``inconsistencies`` finds, and return what was wrong. May run twice, and needs no session.
 
-    Nothing is taken for wrong that somebody is just changing: it is judged again
-    when that is done.
+    Machines that are being changed at this moment are not reported: each is
+    evaluated again under the lock on its due row.
     """
     suspects = list(inconsistencies(connection, provider, start))
     wrong: dict[UUID, str] = {}

@@ -1,7 +1,7 @@
 """
-Why a machine is worked on, or is not: for people, from the views by which claims judge.
+Why a machine is worked on, or is not: explanations for operators, from the views that claims use.
 
-The words are made here, the judgement is not: what claims hand out is decided
+Only the words are made here. Whether a claim would take the machine is decided
 in SQL, and a test holds the two together.
 """
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 _ADVICE = {
-    "SshHostKeyChanged": "find out why; if it was reinstalled, let its new key be taken: machine forget-host-key",
+    "SshHostKeyChanged": "find out why; if it was reinstalled, let its new key be pinned: machine forget-host-key",
     "SshAuthenticationFailed": "let the machine accept our key, then: machine retry",
-    "NoAddress": "have the provider name an address, then: machine retry",
+    "NoAddress": "have the provider report an address, then: machine retry",
 }
-"""What an operator can do about what no loop cures, by the name of the error."""
+"""What an operator can do about a cause that no loop can remove, by the name of the error."""
 
 
 class Block(StrEnum):
-    """What keeps a process away from a machine; the first of those that do, in this order."""
+    """Why a process does not take a machine; the first that applies, in this order."""
 
     NOT_PROVIDED = "not_provided"
     QUARANTINED = "quarantined"
@@ -49,34 +49,34 @@ class Block(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a claim of *process* would hand the machine out now."""
+    """Whether a claim of *process* would take the machine now."""
 
     process: Process
     blocked_by: Block | None
-    """None: it would."""
+    """None: it would take it."""
     because: str
-    """In words; who and why, without times, which follow."""
+    """The reason, as text: who and why. The times are in the fields below."""
     until: datetime | None = None
-    """When that ends; None: nobody knows, or nothing blocks."""
+    """When the block ends; None: unknown, or nothing blocks."""
     next_at: datetime | None = None
-    """When it will be tried, if nothing else happens; None: nobody knows."""
+    """When the machine will be claimed if nothing else happens; None: unknown."""
 
     @property
     def eligible(self) -> bool:
-        """Return whether it would be handed out."""
+        """Return whether a claim would take it."""
         return self.blocked_by is None
 
 
 def why(connection: Connection, machine_id: UUID, timeouts: HealthTimeouts) -> tuple[list[Verdict], datetime]:
     """
-    Return the verdict for each process that a loop works in, and the time at the database at which they held.
+    Return the verdict for each process of a loop, and the database's time at which they hold.
 
     Raises:
-        MachineUnknown: the BMDB knows no such machine.
+        MachineUnknown: the BMDB has no such machine.
     """
     records = connection.records("why", machine_id=machine_id)
     if not records:
-        message = f"the BMDB knows no machine {machine_id}"
+        message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
     if provider := records[0]["provider"]:
         timeouts = replace(timeouts, gaps=suspension.gaps(connection, provider))
@@ -92,14 +92,14 @@ def judge(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
     blocks: list[tuple[Block, str, datetime | None]] = []
     if known["locked_until"] is not None:
         session = f"{known['locked_by']} ({known['locked_info']})"
-        blocks.append((Block.LOCKED, f"{known['locked_for']} is under way by {session}", known["locked_until"]))
+        blocks.append((Block.LOCKED, f"{known['locked_for']} is in progress by {session}", known["locked_until"]))
     if known["pause_id"] is not None:
         who = f"paused by {known['pause_owner']}: {known['pause_reason']}"
         blocks.append((Block.PAUSED, who, known["pause_expires_at"]))
     if known["suspension_reason"] is not None:
-        blocks.append((Block.RECOVERY_SUSPENDED, f"recovery is held back: {known['suspension_reason']}", None))
+        blocks.append((Block.RECOVERY_SUSPENDED, f"recovery is suspended: {known['suspension_reason']}", None))
     if known["backoff_until"] is not None and known["backoff_until"] > now:
-        kind = "left alone" if known["last_interval_seconds"] is None else "backing off"
+        kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
     if due_at is None or due_at > now:
         blocks.append((Block.NOT_DUE, _patience(known, process, timeouts), due_at))
@@ -111,33 +111,30 @@ def judge(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
 
 
 def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | None:
-    """Return why the machine is none that the process may be needed for."""
+    """Return why the machine cannot need the process at all; None: it can."""
     if known["provider"] is None:
         return Block.NOT_PROVIDED, "not provided yet"
     if known["quarantined_at"] is not None:
         return Block.QUARANTINED, f"in quarantine: {known['quarantine_cause']}"
     if known["installed"]:
-        return Block.INSTALLED, "the wanted system is installed: no loop cares for it any more"
+        return Block.INSTALLED, "the requested system is installed: no loop works on it any more"
     if known["wanted"]:
         return None
     if process is Process.AGENT_START:
         return Block.NOT_NEEDED, "its agent was started"
-    return Block.NOT_NEEDED, "it has no agent that could be silent"
+    return Block.NOT_NEEDED, "it has no agent that could be unhealthy"
 
 
 def _due_at(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> datetime | None:
-    """Return from when on it is due, by its tags alone; None: something must happen first."""
+    """Return from when on the machine is due by its facts alone; None: something must happen first."""
     since: datetime | None = known["since"]
     if since is None or process is not Process.RECOVERY:
         return since
     if known["overdue"]:
         return since + timedelta(seconds=timeouts.min_overdue_seconds)
-    patience = (
-        timeouts.effective_heartbeat_timeout_seconds
-        if known["reported"]
-        else timeouts.effective_startup_timeout_seconds
-    )
-    return since + timedelta(seconds=patience)
+    if known["reported"]:
+        return since + timedelta(seconds=timeouts.effective_heartbeat_timeout_seconds)
+    return since + timedelta(seconds=timeouts.effective_startup_timeout_seconds)
 
 
 def _patience(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> str:
@@ -146,21 +143,21 @@ def _patience(known: Mapping[str, Any], process: Process, timeouts: HealthTimeou
     without_gaps = _due_at(known, process, replace(timeouts, gaps=()))
     if process is Process.RECOVERY and without_gaps is not None and without_gaps <= known["now"]:
         longest = max(gap.seconds for gap in timeouts.gaps)
-        return f"it is silent, but nobody looked for {longest:.0f} s, and may have missed it: it is given more time"
+        return f"its heartbeats may have been missed in a gap of {longest:.0f} s: it gets more time"
     if known["overdue"]:
-        return "it was told to come back, and is given time for that"
+        return "it is expected back, and its grace is not over"
     if process is Process.AGENT_START:
-        return "it was told to restart, and is given time for that"
-    return "its agent reports" if known["reported"] else "its agent was started lately, and may report yet"
+        return "it may still be booting: its boot wait is not over"
+    return "its agent reports" if known["reported"] else "its agent was started recently, and has not reported yet"
 
 
 def _not_overdue(known: Mapping[str, Any]) -> str:
-    """Return why a machine that was told to come back is not known to have failed to."""
+    """Return why a machine that is expected back is not known to have failed to come back."""
     if known["start_fault"] in {Fault.ACCESS, Fault.PROVIDER, Fault.OURS}:
-        return f"its agent start fails for a reason that no reboot cures: {_advised(known['start_cause'])}"
+        return f"its agent start fails for a reason that no reboot can remove: {_advised(known['start_cause'])}"
     if known["start_fault"] == Fault.UNREACHED and known["outage_reason"] is not None:
-        return f"machines that did not come back wait: {known['outage_reason']}"
-    return "it was told to come back, and no agent start has failed since"
+        return f"recovery of machines that did not come back waits: {known['outage_reason']}"
+    return "it is expected back, and no agent start has failed since"
 
 
 def _advised(cause: str) -> str:

@@ -1,21 +1,21 @@
--- Facts about machines outside of work, and what people ask about them.
+-- Facts about machines that are written outside of work, and queries for operators.
 
 -- name: record_heartbeat
--- The agent is alive, in whoever's name that is said; what agents sign comes by accept_heartbeat. No row: the BMDB knows no
--- started agent on that machine.
+-- Record a heartbeat whose sender is not verified; signed heartbeats come through accept_heartbeat. No row: the machine
+-- has no started agent.
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
 SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id FOR SHARE OF a
 ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at
 RETURNING machine_id;
 
 -- name: forget_host_key
--- Let the next SSH contact pin a new key.
+-- Delete the pinned host key, so that the next SSH contact pins a new one.
 DELETE FROM machine_host_key WHERE machine_id = :machine_id RETURNING host_key;
 
 -- name: list_machines
--- Machines with what they need, by id, a page at a time: pass the last row's id to get the next page. Those that departed
--- are left out. All but the page itself is looked up for its machines alone, and :after bounds every side of the join, so
--- that a late page costs no more than the first.
+-- A page of machines with what they need, by id; pass the last id as :after to get the next page. Decommissioned
+-- machines are left out. Everything besides the page itself is looked up for its machines only, and :after bounds both
+-- sides of each join, so that a late page costs no more than the first.
 WITH page AS (
     SELECT
         m.machine_id,
@@ -64,9 +64,10 @@ LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = g.machin
 ORDER BY g.machine_id;
 
 -- name: count_machines
--- How many machines are in each state, and how many of them are held up by what; reads them all. The states are those of
--- domain/states.py. A machine that is not provided yet is counted at the provider that is to create it.
-WITH seen AS (
+-- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
+-- machines. The states are those of domain/states.py. A machine that is not provided yet counts for the provider that
+-- is to create it.
+WITH machine_states AS (
     SELECT
         machine_id,
         provider,
@@ -95,12 +96,12 @@ SELECT
     count(locked_until) AS being_worked_on,
     count(*) FILTER (WHERE backoff_until > statement_timestamp()) AS backing_off,
     count(*) FILTER (WHERE machine_id IN (SELECT machine_id FROM machine_pauses WHERE NOT overdue)) AS paused
-FROM seen
+FROM machine_states
 GROUP BY provider, state
 ORDER BY provider, state;
 
 -- name: show_machine
--- Everything that is known about one machine.
+-- Everything that the BMDB knows about one machine.
 SELECT
     m.machine_id,
     m.machine_created_at,
@@ -156,7 +157,7 @@ LEFT JOIN machine_tombstone d ON d.machine_id = m.machine_id
 WHERE m.machine_id = :machine_id;
 
 -- name: work_on_machine
--- Who works on one machine, and until when that counts.
+-- The work in progress on one machine, and until when its session is alive.
 SELECT w.process, s.component_name, s.runtime_info, s.deadline
 FROM work w
 JOIN sessions s ON s.session_id = w.session_id
@@ -164,7 +165,7 @@ WHERE w.machine_id = :machine_id
 ORDER BY w.process;
 
 -- name: backoffs
--- What went wrong last with one machine, for each process.
+-- The backoffs of one machine, for each process: until when, and the cause.
 SELECT process, until, cause, last_interval_seconds FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
 
 -- name: history
@@ -176,8 +177,8 @@ ORDER BY timestamp DESC
 LIMIT :limit;
 
 -- name: delete_old_history
--- Drop at most 1,000 rows of history (and what else the same machines did in the same moments) that are older than
--- :days. History has no key of its own. What a twin is just dropping is left to it.
+-- Delete at most 1,000 history rows that are older than :days, and others of the same machines and moments (history has
+-- no key). Rows that a concurrent run is deleting are skipped.
 DELETE FROM work_history h
 USING (
     SELECT machine_id, timestamp
@@ -191,7 +192,8 @@ WHERE h.machine_id = old.machine_id AND h.timestamp = old.timestamp
 RETURNING 1;
 
 -- name: find_machines
--- The machine ids that begin with a text, or that a provider knows by it; two are enough to see that it is ambiguous.
+-- The machines whose id begins with a text, or whose provider id is that text. Two rows are enough to see that it is
+-- ambiguous.
 SELECT m.machine_id
 FROM machines m
 LEFT JOIN machine_provided p ON p.machine_id = m.machine_id
@@ -200,5 +202,5 @@ ORDER BY m.machine_id
 LIMIT 2;
 
 -- name: now
--- The time of day, for people: how long ago something was.
+-- The database's time, for output such as "5 minutes ago".
 SELECT clock_timestamp();

@@ -1,7 +1,7 @@
--- Pauses: what operators put on hold. Honoured inside the claim statement itself.
+-- Pauses, by which operators keep loops away from machines. The claim statement itself checks them.
 
 -- name: pause
--- Put a machine, a process, a provider or (with none of them) everything on hold.
+-- Pause a machine, a process, a provider, any combination of them, or (if all are null) everything.
 INSERT INTO pauses (machine_id, process, provider, owner, reason, expires_at)
 VALUES (
     :machine_id, :process, :provider, :owner, :reason,
@@ -17,7 +17,7 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp()
 ORDER BY created_at;
 
 -- name: machine_of_pause
--- What machine a pause is of, which it stays; null: of more than one.
+-- The machine that a pause is for, which never changes; null: more than one machine.
 SELECT machine_id FROM pauses WHERE pause_id = :pause_id;
 
 -- name: resume
@@ -25,7 +25,8 @@ SELECT machine_id FROM pauses WHERE pause_id = :pause_id;
 DELETE FROM pauses WHERE pause_id = :pause_id RETURNING pause_id;
 
 -- name: creation_paused
--- Whether the Provisioner of this provider is on hold: a pause of everything, or of its provider, not of a process.
+-- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
+-- process.
 SELECT owner, reason
 FROM pauses
 WHERE machine_id IS NULL

@@ -1,4 +1,4 @@
-"""What is asked and recorded about machines outside of work: heartbeats, pauses, and people's questions."""
+"""Queries for operators, and facts that are written outside of work: heartbeats and pauses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
 
 
 def record_heartbeat(connection: Connection, machine_id: UUID) -> bool:
-    """Record that the agent is alive, now; False: the BMDB knows no started agent there. May run twice."""
+    """Record a heartbeat now; False: the machine has no started agent. May run twice."""
     return bool(connection.run("record_heartbeat", machine_id=machine_id))
 
 
 def find_machine(connection: Connection, name: str) -> UUID:
     """
-    Return the id of the machine that people call *name*: the beginning of its id, or its provider id.
+    Return the id of the machine that *name* stands for: the beginning of its id, or its provider id.
 
     Raises:
-        MachineUnknown: none is called so, or more than one.
+        MachineUnknown: no machine matches, or more than one.
     """
     rows = connection.run("find_machines", name=name.lower(), provider_id=name) if name else []
     if len(rows) != 1:
@@ -42,9 +42,9 @@ def list_machines(
     connection: Connection, *, provider: str | None = None, after: UUID | None = None, limit: int = 100
 ) -> list[dict[str, Any]]:
     """
-    Return a page of machines with their state, by id; pass the last one's id as *after* for the next page.
+    Return a page of machines with their facts, by id; pass the last one's id as *after* for the next page.
 
-    ``pause_ids`` are the pauses in force that keep loops away from a machine, its own and wider ones.
+    ``pause_ids`` are the pauses in force that apply to a machine, its own and wider ones.
     """
     return connection.records("list_machines", provider=provider, after=after, limit=limit)
 
@@ -53,9 +53,9 @@ def count_machines(connection: Connection, timeouts: HealthTimeouts) -> list[dic
     """
     Return how many machines there are, one record for each provider and state that has any. Reads all machines.
 
-    Each has ``provider``, ``state`` (a value of the command line's ``State``),
-    ``machines``, and of these ``being_worked_on``, ``backing_off`` and
-    ``paused``, which are those that a pause covers, their own or a wider one.
+    Each has ``provider``, ``state`` (a value of ``domain.states.State``), ``machines``,
+    and of these the number ``being_worked_on``, ``backing_off`` and ``paused`` (to
+    which a pause applies, their own or a wider one).
     """
     return connection.records(
         "count_machines",
@@ -71,11 +71,11 @@ def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
     ``pause_ids`` are as in ``list_machines``.
 
     Raises:
-        MachineUnknown: the BMDB knows no such machine.
+        MachineUnknown: the BMDB has no such machine.
     """
     found = connection.records("show_machine", machine_id=machine_id)
     if not found:
-        message = f"the BMDB knows no machine {machine_id}"
+        message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
     return {
         **found[0],
@@ -85,7 +85,7 @@ def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:
 
 
 def hardware_report(connection: Connection, machine_id: UUID) -> tuple[bytes, datetime] | None:
-    """Return the machine's last AgentHardwareReport, serialized, and when it came; None: it never sent one."""
+    """Return the machine's last AgentHardwareReport, serialized, and when it arrived; None: it never sent one."""
     rows = connection.run("hardware_report", machine_id=machine_id)
     return (rows[0][0], rows[0][1]) if rows else None
 
@@ -94,14 +94,14 @@ def inventory(
     connection: Connection, *, provider: str | None = None, location: str | None = None
 ) -> list[dict[str, Any]]:
     """
-    Return what there is at each provider and location, in their order; the location None is a record of its own.
+    Return the hardware at each provider and location, sorted; machines without a location have a record of their own.
 
     Each record has ``provider``, ``location`` and these whole numbers:
-    ``machines``, ``unreported`` (those of them that sent no hardware report),
-    and of the others together ``hardware_threads``, ``memory_bytes``, ``disks``
-    and ``disk_bytes``. Reads all machines.
+    ``machines``, ``unreported`` (those of them without a hardware report), and the
+    sums over the others: ``hardware_threads``, ``memory_bytes``, ``disks`` and
+    ``disk_bytes``. Reads all machines.
     """
-    # A sum may be larger than the database's own whole numbers, and comes as a decimal.
+    # PostgreSQL returns sums of bigint as numeric, which the driver turns into Decimal.
     return [
         {name: int(value) if name in _SUMS else value for name, value in record.items()}
         for record in connection.records("inventory", provider=provider, location=location)
@@ -109,12 +109,12 @@ def inventory(
 
 
 def history(connection: Connection, machine_id: UUID, limit: int = 100) -> list[dict[str, Any]]:
-    """Return the audit trail of one machine, newest first."""
+    """Return the history of one machine, newest first."""
     return connection.records("history", machine_id=machine_id, limit=limit)
 
 
 def delete_old_history(connection: Connection, days: int) -> int:
-    """Drop history that is older than so many days, 1,000 rows or so at a time; return how many. May run twice."""
+    """Delete history older than *days*, about 1,000 rows at a time; return how many rows. May run twice."""
     return len(connection.run("delete_old_history", days=days))
 
 
@@ -129,10 +129,10 @@ def pause(
     seconds: float | None = None,
 ) -> UUID:
     """
-    Put a machine, a process, a provider, or any combination of them on hold, and return the pause's id.
+    Pause a machine, a process, a provider, or any combination of them, and return the pause's id.
 
-    With none of them, everything is. Work that is under way goes on; nothing
-    new is claimed. Ends after *seconds*, or by ``resume``.
+    With none of them, everything is paused. Work in progress continues; nothing new
+    is claimed. Ends after *seconds*, or by ``resume``.
     """
     rows = connection.run(
         "pause",
@@ -153,14 +153,14 @@ def pauses(connection: Connection) -> list[dict[str, Any]]:
 
 
 def resume(connection: Connection, pause_id: UUID) -> bool:
-    """End a pause; its machine is looked at again at once. False: there is no such pause. May run twice."""
+    """End a pause; its machine can be claimed again at once. False: there is no such pause. May run twice."""
 
     def unit() -> bool:
         return bool(connection.run("resume", pause_id=pause_id))
 
     def ended() -> bool:
         rows = connection.run("machine_of_pause", pause_id=pause_id)
-        if not rows or rows[0][0] is None:  # of more than one machine: the claims leave their due rows as they are
+        if not rows or rows[0][0] is None:  # a pause of many machines does not change their due rows
             return unit()
         return due.change(connection, rows[0][0], unit)
 
@@ -168,11 +168,11 @@ def resume(connection: Connection, pause_id: UUID) -> bool:
 
 
 def forget_host_key(connection: Connection, machine_id: UUID) -> bool:
-    """Let the next SSH contact with the machine pin a new host key; False: none was pinned. May run twice."""
+    """Delete the pinned host key: the next SSH contact pins a new one. False: none was pinned. May run twice."""
     return bool(connection.run("forget_host_key", machine_id=machine_id))
 
 
 def now(connection: Connection) -> datetime:
-    """Return the time of day at the database: what all times in the BMDB are compared with."""
+    """Return the database's time, with which all times in the BMDB are compared."""
     found: datetime = connection.run("now")[0][0]
     return found

@@ -171,7 +171,7 @@ claimed AS (
 -- - The first heartbeat of a new agent ends the startup timeout; so the row moves by the heartbeat timeout at most.
 -- - A gap between two snapshots lengthens the timeouts for a while; so the row moves by :recheck_seconds at most (null: there
 --   is no gap).
-not_ready AS (
+not_due AS (
     SELECT
         machine_id,
         process,
@@ -200,7 +200,7 @@ rescheduled AS (
     FROM (
         SELECT t.machine_id, :process AS process, t.overdue, t.deadline AS not_before FROM claimed t
         UNION ALL
-        SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM not_ready e
+        SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM not_due e
     ) AS x
     WHERE d.machine_id = x.machine_id
     RETURNING d.machine_id
