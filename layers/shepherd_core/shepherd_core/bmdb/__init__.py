@@ -1,1 +1,1 @@
-"""The BMDB: the database that holds all state, and the only place where pg8000 is imported."""
+"""The BMDB: sessions, claims, history, pauses, and everything else that is kept in PostgreSQL."""

@@ -1,1 +1,1 @@
-"""What agents report, and the installations they are asked for."""
+"""What agents report, and the installations that are requested of them."""

@@ -1,12 +1,12 @@
--- What machines consist of, by their agents' reports.
+-- The hardware of machines, by their agents' reports.
 
 -- name: hardware_report
--- The last report of one machine.
+-- The last hardware report of one machine.
 SELECT hardware_report_raw, reported_at FROM machine_hardware_report WHERE machine_id = :machine_id;
 
 -- name: inventory
--- What there is at each provider and location, from sums that stand beside the reports: reads two narrow tables once.
--- A machine without a report counts as a machine, and in its own column.
+-- The hardware at each provider and location, from sums that are stored beside the reports: reads two narrow tables
+-- once. A machine without a report counts as a machine, and in unreported.
 SELECT
     p.provider,
     p.provider_location AS location,

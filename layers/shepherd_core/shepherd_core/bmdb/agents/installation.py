@@ -1,4 +1,4 @@
-"""Installations of an operating system: asked for here, carried out and reported by the machine's agent."""
+"""Installations of an operating system: requested here, carried out and reported by the machine's agent."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The installation that is wanted."""
+    """The installation that is requested."""
 
     generation: int
     raw: bytes = field(repr=False)
-    """An OSInstallationRequest, as the agent gets it. May hold secrets of the new system."""
+    """An OSInstallationRequest, as the agent receives it. May contain secrets of the new system."""
     requested_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How the agent said that an installation went."""
+    """The outcome of an installation, as the agent reported it."""
 
     generation: int
     result: str
@@ -40,21 +40,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is on record about installations on one machine."""
+    """The request and the report on record for one machine."""
 
     request: Request | None = None
     report: Report | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether an installation is wanted whose outcome nobody reported; it may be running."""
+        """Whether an installation is requested and its outcome not reported yet; it may be running."""
         if self.request is None:
             return False
         return self.report is None or self.report.generation != self.request.generation
 
     @property
     def succeeded(self) -> bool:
-        """Whether the installation that is wanted succeeded: no loop cares for the machine any more."""
+        """Whether the requested installation succeeded: no loop works on the machine any more."""
         return (
             self.request is not None
             and self.report is not None
@@ -64,16 +64,16 @@ class Installation:
 
     @property
     def next_generation(self) -> int:
-        """The generation of the next request: no report that was ever sent answers it."""
+        """The generation of the next request: higher than that of any request or report on record."""
         return 1 + max(known.generation if known else 0 for known in (self.request, self.report))
 
 
 def load(connection: Connection, machine_id: UUID) -> Installation:
     """
-    Return what is on record about installations on the machine.
+    Return the request and the report on record for the machine.
 
     Raises:
-        MachineUnknown: the BMDB knows no such machine.
+        MachineUnknown: the BMDB has no such machine.
     """
     rows = connection.run("installation", machine_id=machine_id)
     if not rows:
@@ -89,15 +89,15 @@ def request(
     connection: Connection, machine_id: UUID, installation: MetropolisInstallation, seen: Installation
 ) -> int | None:
     """
-    Want *installation* on the machine, if *seen* still holds, and return its generation: the one after *seen*.
+    Request *installation*, if *seen* still holds, and return its generation: the one after *seen*.
 
-    None: somebody else asked for an installation, or the agent reported on one,
-    since ``load`` returned *seen*; or the machine is not provided. Nothing was
-    changed then. The agent gets the request in the answer to its next
-    heartbeat; one that replaces a pending request does not stop it.
+    None: since ``load`` returned *seen*, another request was made or the agent
+    reported; or the machine is not provided. Nothing was changed then. The agent
+    gets the request in the answer to its next heartbeat. A request that replaces a
+    pending one does not stop it.
 
     Raises:
-        CommitUnknown: the connection broke again while the outcome was asked for; ``load`` tells.
+        CommitUnknown: the connection broke again while the outcome was read; ``load`` shows it.
     """
     generation = seen.next_generation
     raw = OSInstallationRequest(generation=generation, metropolis=installation).SerializeToString()
@@ -120,11 +120,11 @@ def request(
     try:
         written = write()
     except CommitUnknown:
-        # Waits for the lost transaction to end. If that was committed, nothing is changed any more, and it is found.
-        written = write() or _is_wanted(connection, machine_id, raw)
+        # Waits for the lost transaction to end. If it committed, this one changes nothing, and the request is found.
+        written = write() or _is_requested(connection, machine_id, raw)
     return generation if written else None
 
 
-def _is_wanted(connection: Connection, machine_id: UUID, raw: bytes) -> bool:
+def _is_requested(connection: Connection, machine_id: UUID, raw: bytes) -> bool:
     found = load(connection, machine_id).request
     return found is not None and found.raw == raw

@@ -1,7 +1,7 @@
--- Installations of an operating system: what operators want, beside what agents reported.
+-- Installations of an operating system: the operators' requests, and what agents reported.
 
 -- name: installation
--- What is wanted of one machine, and what its agent reported last.
+-- The requested installation of one machine, and the last one that its agent reported.
 SELECT
     q.generation,
     q.os_installation_request_raw,
@@ -16,8 +16,8 @@ LEFT JOIN machine_os_installation_report r ON r.machine_id = m.machine_id
 WHERE m.machine_id = :machine_id;
 
 -- name: request_installation
--- Want an installation, in place of the one that was wanted before. No row: another was wanted, or reported on, since
--- the caller looked; or the machine is not provided, and may yet be forgotten.
+-- Request an installation, in place of the previous request. No row: the request or the report has changed since the
+-- caller read them, or the machine is not provided (it may still be forgotten).
 INSERT INTO machine_os_installation_request (machine_id, generation, os_installation_request_raw, requested_at)
 SELECT p.machine_id, :generation::bigint, decode(:request, 'hex'), clock_timestamp()
 FROM machine_provided p

@@ -1,9 +1,10 @@
 """
-What agents report for themselves: heartbeats, and with them hardware and the outcome of installations.
+Reports of agents: heartbeats, and with them hardware and the outcome of installations.
 
-None of it needs a session. A session keeps others from a machine while something is done to it, and from committing
-what was begun too long ago. A heartbeat is over with the statement that takes it, and that statement checks for itself
-that it comes from the agent that is on record, and is newer than what is there.
+None of it needs a session. A session keeps others away from a machine during
+work, and work that began too long ago from being committed. A heartbeat is a
+single statement, which itself checks that it comes from the agent on record and
+is newer than the last one.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ _NO_SUCH_TABLE_OR_COLUMN = ("42P01", "42703")
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Who should be reporting for a machine."""
+    """The agent that should be reporting for a machine."""
 
     time: int
-    """Milliseconds since the Unix epoch, by the database."""
+    """The database's time, in milliseconds since the Unix epoch."""
     public_key: bytes | None
     """None: the machine has no started agent, or there is no such machine."""
     signed_at: int | None
-    """The time in the last heartbeat that was taken from it, in milliseconds; None: there was none yet."""
+    """The time in the last heartbeat that was accepted from it, in milliseconds; None: there was none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a machine consists of; each sum is 0 to ``2**63 - 1``."""
+    """The hardware of a machine; each sum is 0 to ``2**63 - 1``."""
 
     raw: bytes
     """The AgentHardwareReport, serialized."""
@@ -51,7 +52,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """How an installation went."""
+    """The outcome of an installation."""
 
     raw: bytes
     """The OSInstallationReport, serialized."""
@@ -61,29 +62,29 @@ class Installation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A sign of life whose signature was verified, and what came with it."""
+    """A heartbeat whose signature was verified, and the reports that came with it."""
 
     machine_id: UUID
     signed_at: int
-    """When the agent says that it signed it: milliseconds since the Unix epoch."""
+    """The agent's time when it signed: milliseconds since the Unix epoch."""
     hardware: Hardware | None = None
     installation: Installation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """What the BMDB says to a heartbeat of the agent that is on record."""
+    """The answer to a heartbeat of the agent on record."""
 
     time: int
-    """Milliseconds since the Unix epoch, by the database."""
+    """The database's time, in milliseconds since the Unix epoch."""
     request: tuple[int, bytes] | None = None
-    """Generation and serialized OSInstallationRequest of an installation that is wanted and was not reported on."""
+    """Generation and serialized OSInstallationRequest of a requested installation that has not been reported."""
     refused: bool = False
-    """Nothing was recorded: the generation of the installation report goes backwards, or was never asked for."""
+    """Nothing was recorded: the generation of the installation report is too low, or was never requested."""
 
 
 class _GenerationRefused(Exception):
-    """Undoes the transaction; never leaves this module."""
+    """Rolls the transaction back; never leaves this module."""
 
     def __init__(self, time: int) -> None:
         self.time = time
@@ -91,7 +92,7 @@ class _GenerationRefused(Exception):
 
 def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
     """
-    Return who should be reporting for a machine. One round trip, the same one for machines that nobody knows.
+    Return the agent that should be reporting for a machine. One round trip, also for an unknown id.
 
     Raises:
         SchemaMismatch: the BMDB is older or newer than this code.
@@ -104,7 +105,7 @@ def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
         try:
             rows = ask()
         except CommitUnknown:
-            # Usual for the first use of a connection that died while the function was frozen. It only reads.
+            # Usual for the first use of a connection that broke while the function was frozen. It only reads.
             rows = ask()
         fits, *agent = rows[0]
         if not fits:
@@ -118,15 +119,14 @@ def accept_heartbeat(
     connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float
 ) -> HeartbeatReply | None:
     """
-    Record *heartbeat* and all that came with it, or nothing; return what is wanted of the agent.
+    Record *heartbeat* and its reports, or nothing; return the answer for the agent.
 
-    One round trip without reports, else one transaction. None: it cannot be
-    believed, because *public_key*, with which its signature was verified, is
-    not on record for the machine (any more), because it was signed more than
-    *stale_seconds* from now by the database, or because it is no newer than
-    the last one. ``reporting_agent`` tells which. If the connection breaks, the
-    heartbeat is sent again; is that refused, the BMDB is asked whether it is on
-    record.
+    One round trip without reports, else one transaction. None: it is refused,
+    because *public_key*, which verified its signature, is not (or no longer) on
+    record for the machine; because it was signed more than *stale_seconds* from the
+    database's time; or because it is no newer than the last one.
+    ``reporting_agent`` shows which. If the connection breaks, the heartbeat is sent
+    again; if it is refused then, the BMDB is asked whether it is on record.
 
     Raises:
         CommitUnknown: the connection broke twice. The heartbeat may be on record.
@@ -136,13 +136,13 @@ def accept_heartbeat(
         try:
             return _accept(connection, heartbeat, public_key, stale_seconds)
         except CommitUnknown:
-            # Waits for the lost one to end. If that was committed, this one is refused, and it is found.
+            # Waits for the lost statement to end. If it committed, this one is refused, and the heartbeat is found.
             reply = _accept(connection, heartbeat, public_key, stale_seconds)
             if reply is not None:
                 return reply
             agent = reporting_agent(connection, heartbeat.machine_id)
             if (agent.public_key, agent.signed_at) == (public_key, heartbeat.signed_at):
-                return HeartbeatReply(agent.time)  # what is wanted is told with the next one
+                return HeartbeatReply(agent.time)  # the next heartbeat gets the installation request
             return None
 
     return _in_this_schema(connection, unit)
@@ -194,7 +194,7 @@ def _accept_reports(
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:
-    """Return what *unit* returns; what is missing there is missing because the schema is another."""
+    """Return the result of *unit*; if a table or column is missing, raise that the schema has another version."""
     try:
         return unit()
     except StatementFailed as error:

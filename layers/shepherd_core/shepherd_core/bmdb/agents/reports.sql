@@ -1,26 +1,28 @@
--- What agents report. A heartbeat is the one write that every machine causes all the time: it is one statement, and no
--- session is open around it. accept_heartbeat holds every rule by which it is taken, so that none has to be checked
--- before; the others follow it in its transaction.
+-- Reports of agents. A heartbeat is the write that every machine causes all the time: it is a single statement, without
+-- a session. accept_heartbeat itself checks everything by which a heartbeat is accepted, so nothing has to be checked
+-- before. The other statements follow it in its transaction.
 
 -- name: reporting_agent
--- Who should be reporting for a machine, and what it was last believed; for a machine that has no agent, or is none, the
--- row says that.
+-- The agent that should be reporting for a machine, and the time in the last heartbeat that was accepted from it. For a
+-- machine without an agent, or for an unknown id, these columns are null.
 SELECT
     (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
     a.agent_public_key,
     h.agent_signed_at
-FROM (SELECT 1) AS always
+FROM (SELECT 1) AS one_row
 LEFT JOIN machine_agent_started a ON a.machine_id = :machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
 -- name: accept_heartbeat
--- The agent is alive, and what is wanted of it. Writes one row and no index entry, and leaves the due row alone (a claim
--- compares). No row: the machine's agent has another key, or the machine none; the agent signed at another time than
--- now, or not later than what is on record; or the schema has another version. It shares the agent's row, so that whoever
--- ends the agent has done so before, and this finds none, or waits for this and sees it (lock_agent). A recovery waits too,
--- but in one statement: the very first heartbeat of an agent beside it stays behind. That counts for nothing, and the next
--- agent start, or the machine's departure, drops it.
+-- Record a heartbeat, and return the installation that is requested. Writes one row and no index entry, and leaves the
+-- due row alone (a claim compares). No row: the machine has no agent, or its agent has another key; the agent's time
+-- differs too much from the database's, or is not later than the last one; or the schema has another version.
+--
+-- FOR SHARE on the agent's row orders this statement with those that delete the agent. Either the agent was deleted
+-- before, and this statement finds none; or the other one waits for this statement and sees its heartbeat (lock_agent).
+-- A recovery waits too, but its single statement has an older snapshot: if this is the very first heartbeat of an
+-- agent, its row remains. It has no effect, and the next agent start or the decommissioning deletes it.
 WITH heartbeat AS (
     INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
     SELECT a.machine_id, clock_timestamp(), :signed_at::bigint
@@ -49,12 +51,12 @@ LEFT JOIN machine_os_installation_request q
     );
 
 -- name: lock_agent
--- Keep heartbeats out until this transaction ends, and wait for those that are under way, so that the next statement sees
--- them. After lock_due_rows.
+-- Keep heartbeats out until this transaction ends, and wait for those in progress, so that the next statement sees
+-- them. Runs after lock_due_rows.
 SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
 
 -- name: write_hardware_report
--- What the machine consists of, and the sums that people ask for.
+-- The machine's hardware, and the sums that the inventory reads.
 INSERT INTO machine_hardware_report
     (machine_id, hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes)
 VALUES (:machine_id, :raw, clock_timestamp(), :hardware_threads, :memory_bytes, :disks, :disk_bytes)
@@ -68,19 +70,20 @@ SET
     disk_bytes = excluded.disk_bytes;
 
 -- name: write_installation_report
--- How an installation went. Between lock_due_rows and reschedule, because a success ends our care. No row: the generation goes
--- backwards, or was never asked for. A report that comes again is taken again; a success stays one.
-WITH taken AS (
+-- The outcome of an installation. Runs between lock_due_rows and reschedule, because after a success the machine needs
+-- nothing. No row: the generation is lower than the last reported one, or was never requested. A repeated report is
+-- accepted again; a success is never overwritten by an error of the same generation.
+WITH accepted AS (
     SELECT q.machine_id
     FROM machine_os_installation_request q
     LEFT JOIN machine_os_installation_report r ON r.machine_id = q.machine_id
     WHERE q.machine_id = :machine_id
         AND :generation::bigint BETWEEN coalesce(r.generation, :generation) AND q.generation
 ),
-written AS (
+report_rows AS (
     INSERT INTO machine_os_installation_report AS r
         (machine_id, generation, os_installation_result, os_installation_report_raw, reported_at)
-    SELECT machine_id, :generation, :result, :raw, clock_timestamp() FROM taken
+    SELECT machine_id, :generation, :result, :raw, clock_timestamp() FROM accepted
     ON CONFLICT (machine_id) DO UPDATE
     SET
         generation = excluded.generation,
@@ -89,4 +92,4 @@ written AS (
         reported_at = excluded.reported_at
     WHERE r.generation < excluded.generation OR r.os_installation_result = 'Error'
 )
-SELECT machine_id FROM taken;
+SELECT machine_id FROM accepted;
