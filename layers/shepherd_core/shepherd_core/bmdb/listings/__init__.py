@@ -1,1 +1,1 @@
-"""What providers say of machines: created, updated, released, forgotten."""
+"""Machines as providers list them: created, updated, released, forgotten."""

@@ -1,10 +1,11 @@
 """
-Machines that leave: released to their provider, or forgotten because it has them no more.
+Decommissioning: machines that are released to their provider, or forgotten because it no longer has them.
 
-What leaves is out of every loop's care and out of the limit. Its row in
-``machines`` stays, its history, and a tombstone that says what it was, who had
-it leave and why; so nothing that refers to it breaks. All but ``accept`` needs
-the provider's lock (``provisioning.take_lock``) and a live session.
+No loop works on a decommissioned machine, and it does not count towards the
+limit. Its row in ``machines`` and its history stay, with a tombstone that says
+what it was, who decommissioned it and why; so no reference to it breaks. All
+functions but ``accept_release`` require the provider's lock
+(``provisioning.take_lock``) and a live session.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemovalRequest:
-    """On whose behalf a machine leaves, and what its agent's reports mean for that."""
+    """Who removes a machine and why, and whether a recent heartbeat prevents it."""
 
     owner: str
     reason: str
     fresh_seconds: float
-    """A heartbeat that is not older than this is in the way."""
+    """A heartbeat younger than this prevents the removal."""
     despite_heartbeat: bool = False
-    """It is not, for a release."""
+    """A recent heartbeat does not prevent a release."""
 
 
 def forget(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> None:
     """
-    Take a machine out of our care that the provider has no more. May run twice.
+    Decommission a machine that the provider no longer has. May run twice.
 
     Raises:
-        WorkConflict: somebody works on it, its agent reports, or the provider has no such machine; nothing was changed.
+        WorkConflict: a session works on it, its agent reports, or the provider has no such machine; nothing changed.
         SessionExpired: the session or the lock is lost; nothing was changed.
-        CommitUnknown: the connection broke again, or what was sent is still under way.
+        CommitUnknown: the connection broke again, or what was sent is still running.
     """
     asked = {"how": "Forgotten", "owner": sanitize_for_db(order.owner), "reason": sanitize_for_db(order.reason)}
     row = _run_decommissioning(
@@ -53,9 +54,9 @@ def forget(session: Session, provider: str, machine_id: UUID, order: RemovalRequ
 
 def remove_released(session: Session, provider: str, machine_id: UUID) -> bool:
     """
-    Take a machine out of our care that was released, and that the provider has no more; False: it is not to be yet.
+    Decommission a released machine that the provider no longer has; False: it may not be removed yet.
 
-    May run twice. Raises what ``forget`` raises, but for WorkConflict.
+    May run twice. Raises what ``forget`` raises, except WorkConflict.
     """
     asked = {"how": "Released", "owner": None, "reason": None}
     return bool(_run_decommissioning(session, "decommission", provider, machine_id, fresh_seconds=0, **asked)["done"])
@@ -63,9 +64,10 @@ def remove_released(session: Session, provider: str, machine_id: UUID) -> bool:
 
 def request_release(session: Session, provider: str, machine_id: UUID, order: RemovalRequest) -> bool:
     """
-    Record that a machine is to be released, and put it on hold for the loops; then ask the provider, then ``accept``.
+    Record that a machine is to be released, and pause it for all loops.
 
-    Return whether that is new: it was not on record before. May run twice. Raises what ``forget`` raises.
+    Then ask the provider, then call ``accept_release``. Returns False if the
+    request was on record before. May run twice. Raises what ``forget`` raises.
     """
     row = _run_decommissioning(
         session,
@@ -78,17 +80,21 @@ def request_release(session: Session, provider: str, machine_id: UUID, order: Re
         despite_heartbeat=order.despite_heartbeat,
     )
     _require_done(row, machine_id)
-    return not row["known"]
+    return not row["release_on_record"]
 
 
 def accept_release(session: Session, machine_id: UUID) -> None:
-    """Record that the provider accepted the release: when it has the machine no more, that is gone. May run twice."""
+    """
+    Record that the provider accepted the release. May run twice.
+
+    The machine is removed when the provider no longer lists it.
+    """
     session.run("accept_release", machine_id=machine_id)
 
 
 def cancel_release(session: Session, provider: str, machine_id: UUID) -> None:
     """
-    Keep a machine after all whose release the provider did not accept: the loops take it up again. May run twice.
+    Cancel a release that the provider has not accepted: the loops work on the machine again. May run twice.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was changed.
@@ -99,7 +105,7 @@ def cancel_release(session: Session, provider: str, machine_id: UUID) -> None:
 def _run_decommissioning(
     session: Session, statement: str, provider: str, machine_id: UUID, **parameters: object
 ) -> dict[str, Any]:
-    """Run one of the statements, with everybody else kept from the machine and its agent, and return its row."""
+    """Run one of the statements under the locks on the machine's due row and agent, and return its row."""
     connection = session.connection
 
     def unit() -> dict[str, Any]:
@@ -114,15 +120,15 @@ def _run_decommissioning(
 
 def _require_done(row: dict[str, Any], machine_id: UUID) -> None:
     """
-    See that it was done.
+    Return if the statement did what was asked.
 
     Raises:
-        WorkConflict: it was not, and why.
+        WorkConflict: it did not; the message says why.
     """
     if row["done"]:
         return
-    if row["worked"]:
-        message = f"somebody works on machine {machine_id}: see shepherdctl machine show, and try again"
+    if row["live_work"]:
+        message = f"machine {machine_id} is being worked on: see shepherdctl machine show, and try again"
     elif row["heartbeat_seconds"] is not None:
         message = f"the agent of machine {machine_id} reported {row['heartbeat_seconds']:.0f} s ago"
     else:

@@ -1,48 +1,52 @@
--- Machines that leave. All of it needs the provider's lock and a live session, as the Provisioner's own writes do, and
--- follows lock_due_rows in its transaction: a claim that is under way ends before, and its work is seen here.
+-- Decommissioning: machines that are released or forgotten. Like the Provisioner's writes, all statements require the
+-- provider's lock and a live session. They follow lock_due_rows in their transaction: a claim in progress ends before,
+-- and its work is seen here. Lock order: due row, provider's row, session's row, heartbeat.
 
 -- name: decommission
--- Take a machine out of our care: a tombstone of what it was, and the tags go by which it would be worked on, counted,
--- heard or found; that of a wanted installation too, which may hold secrets. What tells of its past stays. Not while a
--- live session works on it; to be forgotten, not after a heartbeat that is younger than :fresh_seconds; as released, not
--- before the provider accepted that. Holds the heartbeat, so that none is overlooked. No row: the lock or the session is
--- lost.
-WITH lock AS (
+-- Decommission a machine: write a tombstone of what it was, and delete every fact by which it would be claimed, counted
+-- or listed, and the installation request, which may contain secrets. Its row in machines, its history and other facts
+-- about its past stay.
+--
+-- It is not done while a live session works on the machine. A machine is not forgotten after a heartbeat younger than
+-- :fresh_seconds, and not removed as released before the provider accepted the release. Locks the heartbeat row, so
+-- that no heartbeat is missed. No row: the lock or the session is lost.
+WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-fence AS (
+locked_session AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 ),
-heartbeat AS (
+last_heartbeat AS (
     SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
 ),
-worked AS (
+live_work AS (
     SELECT w.process
     FROM work w
     JOIN sessions s ON s.session_id = w.session_id
     WHERE w.machine_id = :machine_id AND s.deadline > clock_timestamp()
 ),
-gone AS (
+provided_deleted AS (
     DELETE FROM machine_provided
     WHERE machine_id = :machine_id
-        AND provider IN (SELECT provider FROM fence)
-        AND NOT EXISTS (SELECT 1 FROM worked)
+        AND provider IN (SELECT provider FROM locked_session)
+        AND NOT EXISTS (SELECT 1 FROM live_work)
         AND CASE :how::text
             WHEN 'Released' THEN EXISTS (
                 SELECT 1 FROM machine_release WHERE machine_id = :machine_id AND accepted_at IS NOT NULL
             )
             ELSE NOT EXISTS (
                 SELECT 1
-                FROM heartbeat
+                FROM last_heartbeat
                 WHERE agent_heartbeat_at > clock_timestamp() - :fresh_seconds::float8 * interval '1 second'
             )
         END
     RETURNING machine_id, provider, provider_id, provider_reservation_id
 ),
-buried AS (
+tombstone AS (
     INSERT INTO machine_tombstone (
         machine_id, how, provider, provider_id, provider_reservation_id, agent_heartbeat_at, decommissioned_by, reason
     )
@@ -52,62 +56,64 @@ buried AS (
         g.provider,
         g.provider_id,
         g.provider_reservation_id,
-        (SELECT agent_heartbeat_at FROM heartbeat),
+        (SELECT agent_heartbeat_at FROM last_heartbeat),
         coalesce(:owner::text, r.asked_by),
         coalesce(:reason::text, r.reason)
-    FROM gone g
+    FROM provided_deleted g
     LEFT JOIN machine_release r ON r.machine_id = g.machine_id
 ),
-undue AS (
-    DELETE FROM machine_due WHERE machine_id IN (SELECT machine_id FROM gone)
+due_row_deleted AS (
+    DELETE FROM machine_due WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-unheard AS (
-    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM gone)
+agent_deleted AS (
+    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-silenced AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM gone)
+heartbeat_deleted AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-unwanted AS (
-    DELETE FROM machine_os_installation_request WHERE machine_id IN (SELECT machine_id FROM gone)
+installation_request_deleted AS (
+    DELETE FROM machine_os_installation_request WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-forgiven AS (
-    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM gone)
+backoff_cleared AS (
+    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-given_up AS (
-    DELETE FROM machine_quarantine WHERE machine_id IN (SELECT machine_id FROM gone)
+quarantine_deleted AS (
+    DELETE FROM machine_quarantine WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-awaited AS (
-    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM gone)
+grace_deleted AS (
+    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-resumed AS (
-    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM gone)
+pauses_deleted AS (
+    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 ),
-fulfilled AS (
-    DELETE FROM machine_release WHERE machine_id IN (SELECT machine_id FROM gone)
+release_deleted AS (
+    DELETE FROM machine_release WHERE machine_id IN (SELECT machine_id FROM provided_deleted)
 )
 SELECT
-    EXISTS (SELECT 1 FROM gone) OR EXISTS (SELECT 1 FROM machine_tombstone WHERE machine_id = :machine_id) AS done,
-    EXISTS (SELECT 1 FROM worked) AS worked,
-    (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM heartbeat) AS heartbeat_seconds
-FROM fence;
+    EXISTS (SELECT 1 FROM provided_deleted)
+        OR EXISTS (SELECT 1 FROM machine_tombstone WHERE machine_id = :machine_id) AS done,
+    EXISTS (SELECT 1 FROM live_work) AS live_work,
+    (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM last_heartbeat) AS heartbeat_seconds
+FROM locked_session;
 
 -- name: request_release
--- Record that a machine is to be given back, and put it on hold for every loop. Under the same conditions; a heartbeat
--- that is younger than :fresh_seconds is in the way unless :despite_heartbeat. One that was recorded before stays as it
--- is, and known tells so. No row: the lock or the session is lost.
-WITH lock AS (
+-- Record that a machine is to be released, and pause it for every loop. It is not done while a live session works on
+-- the machine, nor after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
+-- already stays as it is, and the column known says so. No row: the lock or the session is lost.
+WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-fence AS (
+locked_session AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 ),
-heartbeat AS (
+last_heartbeat AS (
     SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
 ),
-worked AS (
+live_work AS (
     SELECT w.process
     FROM work w
     JOIN sessions s ON s.session_id = w.session_id
@@ -117,59 +123,61 @@ allowed AS (
     SELECT p.machine_id
     FROM machine_provided p
     WHERE p.machine_id = :machine_id
-        AND p.provider IN (SELECT provider FROM fence)
-        AND NOT EXISTS (SELECT 1 FROM worked)
+        AND p.provider IN (SELECT provider FROM locked_session)
+        AND NOT EXISTS (SELECT 1 FROM live_work)
         AND (
             :despite_heartbeat::boolean
             OR NOT EXISTS (
                 SELECT 1
-                FROM heartbeat
+                FROM last_heartbeat
                 WHERE agent_heartbeat_at > clock_timestamp() - :fresh_seconds::float8 * interval '1 second'
             )
         )
 ),
-known AS (
+release_on_record AS (
     SELECT machine_id FROM machine_release WHERE machine_id = :machine_id
 ),
-asked AS (
+release_row AS (
     INSERT INTO machine_release (machine_id, asked_by, reason)
-    SELECT machine_id, :owner::text, :reason::text FROM allowed WHERE NOT EXISTS (SELECT 1 FROM known)
+    SELECT machine_id, :owner::text, :reason::text FROM allowed WHERE NOT EXISTS (SELECT 1 FROM release_on_record)
     RETURNING machine_id, reason
 ),
-paused AS (
-    INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'release', reason FROM asked
+pause_row AS (
+    INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'release', reason FROM release_row
 )
 SELECT
     EXISTS (SELECT 1 FROM allowed) AS done,
-    EXISTS (SELECT 1 FROM worked) AS worked,
-    (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM heartbeat) AS heartbeat_seconds,
-    EXISTS (SELECT 1 FROM known) AS known
-FROM fence;
+    EXISTS (SELECT 1 FROM live_work) AS live_work,
+    (SELECT extract(epoch FROM clock_timestamp() - agent_heartbeat_at)::float8 FROM last_heartbeat) AS heartbeat_seconds,
+    EXISTS (SELECT 1 FROM release_on_record) AS release_on_record
+FROM locked_session;
 
 -- name: accept_release
--- The provider agreed to take the machine back. True whoever holds the lock by now.
+-- The provider accepted the release. This is a fact whoever holds the lock by now, so the lock is not required.
 UPDATE machine_release
 SET accepted_at = coalesce(accepted_at, clock_timestamp())
 WHERE machine_id = :machine_id
 RETURNING machine_id;
 
 -- name: cancel_release
--- The machine is kept after all: the provider did not accept its release. No row: the lock or the session is lost.
-WITH lock AS (
+-- Cancel a release that the provider has not accepted: the loops work on the machine again. No row: the lock or the
+-- session is lost.
+WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-fence AS (
+locked_session AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 ),
-withdrawn AS (
+release_deleted AS (
     DELETE FROM machine_release
-    WHERE machine_id = :machine_id AND accepted_at IS NULL AND EXISTS (SELECT 1 FROM fence)
+    WHERE machine_id = :machine_id AND accepted_at IS NULL AND EXISTS (SELECT 1 FROM locked_session)
     RETURNING machine_id
 ),
-resumed AS (
-    DELETE FROM pauses WHERE owner = 'release' AND machine_id IN (SELECT machine_id FROM withdrawn)
+pause_deleted AS (
+    DELETE FROM pauses WHERE owner = 'release' AND machine_id IN (SELECT machine_id FROM release_deleted)
 )
-SELECT :machine_id::uuid FROM fence;
+SELECT :machine_id::uuid FROM locked_session;

@@ -1,9 +1,10 @@
 """
-What the Updater keeps in the BMDB: what providers say of their machines, and when they said it.
+The facts that providers list about their machines, and when they were listed: what the Updater keeps in the BMDB.
 
-One Updater at a time for each provider, from ``begin`` until its session ends.
-Another takes its place only when its session is dead, and from then on what the
-dead one writes is refused: facts never go back to those of an older listing.
+There is one Updater at a time for each provider, from ``begin`` until its
+session ends. Another can take its place only when that session has expired. From
+then on, writes of the expired session are refused: facts never go back to those
+of an older listing.
 """
 
 from __future__ import annotations
@@ -25,31 +26,35 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import Machine
 
 CHUNK = 500
-"""Changes that one statement writes at most."""
+"""The most changes that one statement writes."""
 
 _LONGEST = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a provider says of a machine, as the BMDB holds it."""
+    """The facts that a provider lists about a machine, as the BMDB stores them."""
 
     reservation_id: str | None
     address: str | None
     location: str | None
     status: ProviderStatus | None
-    """None: nobody looked yet."""
+    """None: the provider has not been asked yet."""
 
     @classmethod
     def of(cls, machine: Machine) -> Facts:
-        """Return what the listing says; texts that the BMDB cannot hold are cut, or they would stop all the others."""
+        """
+        Return the facts in the listing.
+
+        Texts too long for the BMDB are cut: refusing them would block all other machines.
+        """
         address = None if machine.address is None else str(machine.address)
         return cls(_text(machine.reservation_id), address, _text(machine.location), machine.status)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownMachine:
-    """A machine of the provider and what is on record of it."""
+    """A machine of the provider, and its facts on record."""
 
     machine_id: UUID
     provider_id: ProviderId
@@ -60,37 +65,37 @@ class KnownMachine:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Facts of a machine that may not be what they were."""
+    """New facts of a machine, which may equal the old ones."""
 
     known: KnownMachine
     now: Facts
 
     @property
     def changed(self) -> dict[str, tuple[str | None, str | None]]:
-        """Return what is not as it was: by name, how it was and how it is."""
+        """Return the facts that differ: by name, the old and the new value."""
         was, now = asdict(self.known.facts), asdict(self.now)
         return {name: (was[name], now[name]) for name in now if was[name] != now[name]}
 
     @property
     def summary(self) -> dict[str, object]:
-        """Return it for people."""
+        """Return the change as facts for logs and output."""
         return {"machine_id": self.known.machine_id, "provider_id": self.known.provider_id, "changed": self.changed}
 
 
 @dataclass(frozen=True, slots=True)
 class ListingStatus:
-    """What there is to do."""
+    """Whether there is anything to update."""
 
     not_ready: int
-    """Machines about which the next listing may well say something new."""
+    """Number of machines about which the next listing may say something new."""
     due: bool
-    """All machines are to be compared."""
+    """All machines are due for a comparison with the listing."""
     holder: UUID | None
-    """The session of the Updater that came last; None: there was none."""
+    """The session of the last Updater; None: there was none."""
     holder_alive: bool
     """That session is alive."""
     paused: str | None = None
-    """By whom and why there is nothing to be done now."""
+    """Who paused it and why; None: it is not paused."""
 
     @property
     def wanted(self) -> bool:
@@ -99,22 +104,22 @@ class ListingStatus:
 
 
 def check(connection: Connection, provider: str, update_seconds: float) -> ListingStatus:
-    """Return what there is to do, where facts of settled machines may be *update_seconds* old. Usually nothing."""
+    """Return whether there is anything to update; usually not. Facts of other machines may be *update_seconds* old."""
     status = ListingStatus(*connection.run("check_listing", provider=provider, seconds=update_seconds)[0])
     return replace(status, paused=paused(connection, provider)) if status.wanted else status
 
 
 def begin(session: Session, provider: str, holder: UUID | None) -> bool:
     """
-    Become the one Updater of *provider* in place of *holder*, which was seen dead; False: another was faster.
+    Become the one Updater of *provider* in place of *holder*, which had expired; False: another was faster.
 
-    Read what is known next, and only then ask the provider for its listing.
+    Read the known machines next, and only then ask the provider for its listing.
     """
     return bool(session.run_once("begin_listing", provider=provider, holder=holder))
 
 
 def known(connection: Connection, provider: str, *, everything: bool) -> list[KnownMachine]:
-    """Return all machines of *provider*, or the not_ready ones, in no particular order."""
+    """Return all machines of *provider*, or only those that are not ready, in no particular order."""
     rows = connection.run("all_facts" if everything else "facts_not_ready", provider=provider)
     return [
         KnownMachine(
@@ -129,10 +134,10 @@ def known(connection: Connection, provider: str, *, everything: bool) -> list[Kn
 
 def write(session: Session, provider: str, changes: Sequence[Change]) -> list[Change]:
     """
-    Record up to ``CHUNK`` changes in one statement, and return those whose machines there still are. May run twice.
+    Record up to ``CHUNK`` changes in one statement; return those whose machines still exist. May run twice.
 
     Raises:
-        SessionExpired: the session is dead, or another Updater took its place; nothing was recorded.
+        SessionExpired: the session has expired, or another Updater took its place; nothing was recorded.
     """
     rows = session.run(
         "write_facts",
@@ -151,7 +156,7 @@ def write(session: Session, provider: str, changes: Sequence[Change]) -> list[Ch
 
 def end(session: Session, provider: str) -> None:
     """
-    Record that all machines of *provider* were compared with the listing that this session began. May run twice.
+    Record that all machines of *provider* were compared with the listing of this session. May run twice.
 
     Raises:
         SessionExpired: another Updater took its place.

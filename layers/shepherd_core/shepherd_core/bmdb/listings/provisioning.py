@@ -1,10 +1,9 @@
 """
-What the Provisioner keeps in the BMDB: the lock, intents, penalties, and the machines it provided.
+What the Provisioner keeps in the BMDB: the lock, intents, penalties, and the machines of the provider.
 
-What begins, records or gives up a creation needs the provider's lock and a live
-session; the statements check both, so that a Provisioner that was taken for
-dead does none of it. Penalties and pauses may be written late: they only hold
-back.
+Beginning, recording or abandoning a creation requires the provider's lock and a
+live session. The statements check both, so that an expired Provisioner can do
+none of it. Penalties and pauses may be written late: they only prevent things.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PreviousPass:
-    """What earlier passes left behind, as whoever takes the lock finds it; an age is infinite if there was nothing."""
+    """What earlier passes recorded, for the pass that takes the lock; an age is infinite if nothing was recorded."""
 
     idle_seconds: float = float("inf")
     """Since the last creation."""
     waiting: int = 0
-    """Places that waited for the limit of machines."""
+    """Number of places that waited for the limit of machines."""
     waiting_seconds: float = float("inf")
-    """Since that was put on record."""
+    """Since that was recorded."""
 
 
 def take_lock(session: Session, provider: str) -> PreviousPass | None:
     """
-    Become the one Provisioner of *provider* until the session ends, and return what the last one left behind.
+    Become the one Provisioner of *provider* until the session ends; return what the previous pass recorded.
 
-    None: another live session is the one. May run twice.
+    None: another live session holds the lock. May run twice.
     """
 
     def unit() -> PreviousPass | None:
@@ -61,7 +60,7 @@ def take_lock(session: Session, provider: str) -> PreviousPass | None:
 
 
 def ledger(connection: Connection, provider: str) -> Ledger:
-    """Return what the BMDB knows about *provider*. While the lock is held, nobody else changes it."""
+    """Return what the BMDB knows about *provider*. Only the holder of the lock changes it."""
 
     def unit() -> Ledger:
         return Ledger(
@@ -83,13 +82,13 @@ def ledger(connection: Connection, provider: str) -> Ledger:
 
 
 def paused(connection: Connection, provider: str) -> str | None:
-    """Return by whom and why the Provisioner of *provider* is on hold; None: it is not."""
+    """Return who paused the Provisioner of *provider* and why; None: it is not paused."""
     rows = connection.run("creation_paused", provider=provider)
     return f"paused by {rows[0][0]}: {rows[0][1]}" if rows else None
 
 
 def record_waiting(session: Session, provider: str, waiting: int, max_machines: int) -> None:
-    """Put on record, for people, how many places at *provider* wait for the limit of *max_machines*. May run twice."""
+    """Record for operators how many places at *provider* wait for the limit of *max_machines*. May run twice."""
     session.connection.run(
         "record_waiting", session_id=session.session_id, provider=provider, waiting=waiting, max_machines=max_machines
     )
@@ -97,7 +96,7 @@ def record_waiting(session: Session, provider: str, waiting: int, max_machines: 
 
 def waiting(connection: Connection) -> list[dict[str, Any]]:
     """
-    Return where places wait for the limit of machines, by provider, as the Provisioner saw it within a day.
+    Return the providers where places wait for the limit of machines, as the Provisioner saw within the last day.
 
     Each record has ``provider``, ``waiting``, ``max_machines`` and ``seen_at``.
     """
@@ -108,13 +107,13 @@ def create_intent(
     session: Session, provider: str, capacity_id: str | None, *, respect_pauses: bool = True
 ) -> UUID | None:
     """
-    Record that a machine is about to be created on the capacity, and return its id: the token at the provider.
+    Record that a machine is about to be created on the capacity; return its id, the token at the provider.
 
-    None: creations were put on hold meanwhile, and that is to be heeded. Create nothing.
+    None: creations were paused meanwhile, and *respect_pauses* is set. Create nothing.
 
     Raises:
         SessionExpired: the session or the lock is lost. Create nothing.
-        CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent is there.
+        CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent exists.
     """
     try:
         return run_locked(
@@ -136,11 +135,11 @@ def provide(
     boot_seconds: float = 0.0,
 ) -> None:
     """
-    Record that *machine* exists at the provider: it is provided, and due for its agent, after *boot_seconds*.
+    Record that *machine* exists at the provider, and make it due for its agent after *boot_seconds*.
 
-    If it was *created* for that, the time until the next creation counts from now.
-
-    If the provider knows its SSH host key, that is pinned with it, so that even the first contact is verified.
+    If it was *created* for this, the interval until the next creation starts now. If
+    the provider reports its SSH host key, that is pinned, so that even the first
+    contact is verified.
 
     Raises:
         SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
@@ -167,14 +166,14 @@ def adopt(
     session: Session, provider: str, machine: Machine, intended: UUID | None = None, *, respect_pauses: bool = True
 ) -> UUID | None:
     """
-    Take a machine that exists at the provider into the BMDB, as the creation *intended* or as a new one; return its id.
+    Add a machine that exists at the provider to the BMDB, as the creation *intended* or as a new one; return its id.
 
-    In one transaction. May run twice: a machine that is in the BMDB already stays what it is there.
-    None: creations are on hold, and that is to be heeded.
+    In one transaction. May run twice: a machine that is in the BMDB already stays
+    as it is. None: creations are paused, and *respect_pauses* is set.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was written.
-        CommitUnknown: the connection broke again, or what was sent is still under way.
+        CommitUnknown: the connection broke again, or what was sent is still running.
     """
 
     def unit() -> UUID | None:
@@ -192,7 +191,7 @@ def adopt(
 
 def delete_intent(session: Session, provider: str, intent: Intent) -> None:
     """
-    Drop an intent, and the row of its machine, which never existed.
+    Delete an intent, and the row of its machine, which never existed.
 
     Raises:
         SessionExpired: the session or the lock is lost.
@@ -201,7 +200,7 @@ def delete_intent(session: Session, provider: str, intent: Intent) -> None:
 
 
 def penalize(session: Session, provider: str, capacity_id: str, seconds: float, cause: str) -> None:
-    """Leave the capacity alone for *seconds*. May run twice."""
+    """Do not use the capacity for *seconds*. May run twice."""
     session.connection.run(
         "penalize", provider=provider, capacity_id=capacity_id, seconds=seconds, cause=sanitize_for_db(cause)
     )
@@ -224,7 +223,7 @@ def take_back(session: Session, machine_id: UUID) -> None:
 
 def run_locked(session: Session, statement: str, **parameters: object) -> UUID:
     """
-    Run a statement that writes only while the provider's lock is held, and return the machine that it names.
+    Run a statement that writes only while the provider's lock is held, and return the machine id in its row.
 
     Raises:
         SessionExpired: the session or the lock is lost; nothing was written.

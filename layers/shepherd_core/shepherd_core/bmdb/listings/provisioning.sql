@@ -1,25 +1,26 @@
--- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session lives; the
--- session is looked at when the lock is had, which may take a while.
+-- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session is alive.
+-- The session is checked after the lock was obtained, because waiting for the lock may take a while.
 
 -- name: lock_provisioner_row
--- Hold on to the provider's lock row while its holder is looked at; no row: nobody ever took it.
+-- Lock the provider's row in provisioner_lock while its holder is checked. No row: the provider has never had a
+-- Provisioner.
 SELECT session_id FROM provisioner_lock WHERE provider = :provider FOR UPDATE;
 
 -- name: create_provisioner_lock
--- Make the lock row of a provider that has none.
+-- Create the row of a provider that has none.
 INSERT INTO provisioner_lock (provider) VALUES (:provider) ON CONFLICT (provider) DO NOTHING;
 
 -- name: lock_live_session
--- Whether a session lives, holding its row so that it is not kept alive meanwhile. Its deadline is looked at when the row
--- is had: until then, it may just be kept alive.
-WITH held AS (
+-- Whether a session is alive; locks its row, so that it cannot renew its lease meanwhile. The deadline is compared
+-- after the row was locked: until then, the session may renew.
+WITH locked_session AS (
     SELECT session_id, deadline FROM sessions WHERE session_id = :session_id FOR UPDATE
 )
-SELECT session_id FROM held WHERE deadline > clock_timestamp();
+SELECT session_id FROM locked_session WHERE deadline > clock_timestamp();
 
 -- name: take_lock
--- Make the lock ours, and tell how many seconds ago the last machine was created (null: never), how many places an earlier
--- pass saw waiting for the limit of machines, and how many seconds ago (null: never).
+-- Take the provider's lock. Returns how many seconds ago the last machine was created (null: never), how many places an
+-- earlier pass saw waiting for the limit of machines, and how many seconds ago (null: never).
 UPDATE provisioner_lock
 SET session_id = :session_id
 WHERE provider = :provider
@@ -29,21 +30,21 @@ RETURNING
     extract(epoch FROM clock_timestamp() - waiting_seen_at)::float8;
 
 -- name: record_waiting
--- Keep, for people, how many places wait for the limit of machines; by who has the lock.
+-- Record, for operators, how many places wait for the limit of machines. Only the holder of the lock can.
 UPDATE provisioner_lock
 SET waiting = :waiting, max_machines = :max_machines, waiting_seen_at = clock_timestamp()
 WHERE provider = :provider AND session_id = :session_id;
 
 -- name: waiting
--- Where places wait for the limit of machines, as the Provisioner saw it within a day.
+-- The providers where places wait for the limit of machines, as the Provisioner saw within the last day.
 SELECT provider, waiting, max_machines, waiting_seen_at AS seen_at
 FROM provisioner_lock
 WHERE waiting > 0 AND waiting_seen_at > clock_timestamp() - interval '1 day'
 ORDER BY provider;
 
 -- name: provided_machines
--- Every machine of the provider that the BMDB knows. set_aside: the Provisioner itself paused it, because the
--- provider did not list it. quarantined: it is nobody's to touch.
+-- All machines of the provider that the BMDB knows. set_aside: the Provisioner paused it because the provider did not
+-- list it. quarantined: no loop may work on it.
 SELECT
     p.machine_id,
     p.provider_id,
@@ -64,40 +65,42 @@ LEFT JOIN machine_release r ON r.machine_id = p.machine_id
 WHERE p.provider = :provider;
 
 -- name: find_provided
--- The machine that the BMDB knows by an id of the provider's.
+-- The machine with this provider id.
 SELECT machine_id FROM machine_provided WHERE provider = :provider AND provider_id = :provider_id;
 
 -- name: tombstones
--- Machines that were the provider's and are out of our care: should it list one again, that is told from a stranger.
+-- Decommissioned machines of the provider. If it lists one again, it can be told from an unknown machine.
 SELECT machine_id, provider_id, how = 'Released' FROM machine_tombstone WHERE provider = :provider;
 
 -- name: intents
--- Creations that were decided and whose outcome is not recorded.
+-- Creations that were decided, and whose outcome is not recorded.
 SELECT machine_id, capacity_id, extract(epoch FROM clock_timestamp() - intended_at)::float8
 FROM machine_creation_intent
 WHERE provider = :provider
 ORDER BY intended_at, machine_id;
 
 -- name: penalized_capacity
--- Capacity that is to be left alone now.
+-- Capacity that is under a penalty now.
 SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until > clock_timestamp();
 
 -- name: create_intent
--- Decide to create a machine: its row, whose id is the token at the provider, and the intent. No row: somebody put
--- creations on hold, which an operator who takes one machine in need not heed; or the lock or the session is lost.
-WITH lock AS (
+-- Decide to create a machine: insert its row, whose id is the idempotency token at the provider, and the intent. No
+-- row: creations are paused (ignored unless :respect_pauses, because an operator may adopt a machine during a pause),
+-- or the lock or the session is lost.
+WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-fence AS (
+locked_session AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 ),
-machine AS (
+new_machine AS (
     INSERT INTO machines (machine_created_at)
     SELECT clock_timestamp()
-    FROM fence
+    FROM locked_session
     WHERE NOT :respect_pauses::boolean OR NOT EXISTS (
         SELECT 1
         FROM pauses
@@ -109,24 +112,25 @@ machine AS (
     RETURNING machine_id
 )
 INSERT INTO machine_creation_intent (machine_id, provider, capacity_id)
-SELECT machine_id, :provider, :capacity_id FROM machine
+SELECT machine_id, :provider, :capacity_id FROM new_machine
 RETURNING machine_id;
 
 -- name: provide
--- The machine exists at the provider: tag it, pin its host key if the provider knows it, drop its intent and any penalty
--- on its capacity, and make it due, but not before it can have booted. created: the provider was made to create it, and
--- the next creation waits for that. No row: the lock or the session is lost, and the
--- intent is still there for a later pass.
-WITH lock AS (
+-- The machine exists at the provider: record it, pin its host key if the provider reports one, delete the intent and
+-- any penalty on its capacity, and make it due for its agent, but not before it can have booted. :created: the provider
+-- created it for this; the interval until the next creation starts now. No row: the lock or the session is lost, and
+-- the intent stays for a later pass.
+WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-fence AS (
+locked_session AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 ),
-tagged AS (
+provided_row AS (
     INSERT INTO machine_provided (
         machine_id, provider, provider_id, provider_reservation_id, provider_ip_address, provider_location,
         provider_status
@@ -134,35 +138,35 @@ tagged AS (
     SELECT
         :machine_id::uuid, f.provider, :provider_id, :provider_reservation_id, :provider_ip_address,
         :provider_location, :provider_status
-    FROM fence f
+    FROM locked_session f
     RETURNING machine_id, provider
 ),
-pinned AS (
+host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
-    SELECT machine_id, :host_key::text, clock_timestamp() FROM tagged WHERE :host_key::text IS NOT NULL
+    SELECT machine_id, :host_key::text, clock_timestamp() FROM provided_row WHERE :host_key::text IS NOT NULL
 ),
--- Without an interval, because nothing failed.
-rested AS (
+-- No interval, because nothing failed.
+backoff_set AS (
     INSERT INTO work_backoff (machine_id, process, until, cause)
     SELECT
         machine_id,
         'ShepherdAgentStart',
         clock_timestamp() + :boot_seconds::float8 * interval '1 second',
         'it was only just created, and has yet to boot'
-    FROM tagged
+    FROM provided_row
     WHERE :boot_seconds::float8 > 0
 ),
-kept AS (
-    DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM tagged)
+intent_deleted AS (
+    DELETE FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM provided_row)
 ),
-forgiven AS (
+penalty_deleted AS (
     DELETE FROM capacity_penalties
-    WHERE provider = :provider AND capacity_id = :capacity_id AND EXISTS (SELECT 1 FROM tagged)
+    WHERE provider = :provider AND capacity_id = :capacity_id AND EXISTS (SELECT 1 FROM provided_row)
 ),
-counted AS (
+lock_updated AS (
     UPDATE provisioner_lock
     SET last_creation_at = clock_timestamp()
-    WHERE :created::boolean AND provider IN (SELECT provider FROM tagged)
+    WHERE :created::boolean AND provider IN (SELECT provider FROM provided_row)
 )
 INSERT INTO machine_due (machine_id, provider, process, not_before)
 SELECT
@@ -170,38 +174,40 @@ SELECT
     provider,
     'ShepherdAgentStart',
     clock_timestamp() + :boot_seconds::float8 * interval '1 second'
-FROM tagged
+FROM provided_row
 RETURNING machine_id;
 
 -- name: delete_intent
--- The machine was never created and never will be. No row: the lock or the session is lost.
-WITH lock AS (
+-- The machine was never created and never will be: delete the intent and its row in machines. No row: the lock or the
+-- session is lost.
+WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
-fence AS (
+locked_session AS (
     SELECT :provider::text AS provider
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp() AND EXISTS (SELECT 1 FROM lock)
+    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+        AND EXISTS (SELECT 1 FROM provider_lock)
     FOR UPDATE
 ),
-dropped AS (
+intent_deleted AS (
     DELETE FROM machine_creation_intent
-    WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM fence)
+    WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_session)
     RETURNING machine_id
 ),
-released AS (
-    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM dropped)
+pauses_deleted AS (
+    DELETE FROM pauses WHERE machine_id IN (SELECT machine_id FROM intent_deleted)
 )
-DELETE FROM machines WHERE machine_id IN (SELECT machine_id FROM dropped) RETURNING machine_id;
+DELETE FROM machines WHERE machine_id IN (SELECT machine_id FROM intent_deleted) RETURNING machine_id;
 
 -- name: penalize
--- Leave capacity alone for a while.
+-- Do not use this capacity for a while.
 INSERT INTO capacity_penalties (provider, capacity_id, until, cause)
 VALUES (:provider, :capacity_id, clock_timestamp() + :seconds::float8 * interval '1 second', :cause)
 ON CONFLICT (provider, capacity_id) DO UPDATE SET until = excluded.until, cause = excluded.cause;
 
 -- name: set_aside
--- Keep every loop away from a machine that the provider does not list.
+-- Pause a machine that the provider does not list, for every loop.
 INSERT INTO pauses (machine_id, owner, reason)
 SELECT p.machine_id, 'provisioner', :reason
 FROM machine_provided p
@@ -210,5 +216,5 @@ WHERE p.machine_id = :machine_id
     AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id AND x.owner = 'provisioner');
 
 -- name: take_back
--- The provider lists the machine again.
+-- End that pause: the provider lists the machine again.
 DELETE FROM pauses WHERE machine_id = :machine_id AND owner = 'provisioner' RETURNING machine_id;
