@@ -240,10 +240,10 @@ PLANTS: tuple[Plant, ...] = (
     Plant(
         "an agent that reports just before the step does not count",
         (
-            Edit("bmdb/recovery/remediation.sql", "j.since + j.patience >", "j.since >", "no_longer_due"),
+            Edit("bmdb/recovery/remediation.sql", "j.since + j.timeout >", "j.since >", "no_longer_due"),
             Edit(
                 "bmdb/recovery/remediation.sql",
-                "WHEN j.last_heartbeat_at + j.patience > statement_timestamp() THEN",
+                "WHEN j.last_heartbeat_at + j.timeout > statement_timestamp() THEN",
                 "WHEN false THEN",
                 "no_longer_due",
             ),

@@ -96,11 +96,11 @@ def in_vain(fleet: Fleet) -> UUID:
 
 CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[str | None, str]]] = {
     "bare": (Fleet.bare_machine, ("not_provided", "not provided yet"), ("not_provided", "not provided yet")),
-    "provided": (Fleet.provided_machine, (None, "due"), ("not_needed", "it has no agent that could be silent")),
+    "provided": (Fleet.provided_machine, (None, "due"), ("not_needed", "it has no agent that could be unhealthy")),
     "agent just started": (
         Fleet.started_machine,
         ("not_needed", "its agent was started"),
-        ("not_due", "its agent was started lately, and may report yet"),
+        ("not_due", "its agent was started recently, and has not reported yet"),
     ),
     "reporting": (
         lambda fleet: fleet.unhealthy_machine(60),
@@ -111,7 +111,7 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
     "failed": (
         failed,
         ("backoff", "backing off: SshRefused: nothing listens"),
-        ("not_needed", "it has no agent that could be silent"),
+        ("not_needed", "it has no agent that could be unhealthy"),
     ),
     "in quarantine": (
         given_up,
@@ -120,33 +120,33 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
     ),
     "installed": (
         installed,
-        ("installed", "the wanted system is installed: no loop cares for it any more"),
-        ("installed", "the wanted system is installed: no loop cares for it any more"),
+        ("installed", "the requested system is installed: no loop works on it any more"),
+        ("installed", "the requested system is installed: no loop works on it any more"),
     ),
     "locked": (
         locked,
-        ("locked", "ShepherdAccess is under way by test (a test)"),
-        ("not_needed", "it has no agent that could be silent"),
+        ("locked", "ShepherdAccess is in progress by test (a test)"),
+        ("not_needed", "it has no agent that could be unhealthy"),
     ),
     "paused": (
         paused,
         ("paused", "paused by alice: moving racks"),
-        ("not_needed", "it has no agent that could be silent"),
+        ("not_needed", "it has no agent that could be unhealthy"),
     ),
     "held back": (
         recovery_suspended,
         ("not_needed", "its agent was started"),
-        ("recovery_suspended", "recovery is held back: 8 of 10 machines stopped reporting"),
+        ("recovery_suspended", "recovery is suspended: 8 of 10 machines stopped reporting"),
     ),
     "rebooted": (
         awaited,
-        ("not_due", "it was told to restart, and is given time for that"),
-        ("not_due", "it was told to come back, and no agent start has failed since"),
+        ("not_due", "it may still be booting: its boot wait is not over"),
+        ("not_due", "it is expected back, and no agent start has failed since"),
     ),
     "rebooted, in vain": (
         in_vain,
         ("backoff", "backing off: SshTimedOut: no answer"),
-        ("not_due", "it was told to come back, and is given time for that"),
+        ("not_due", "it is expected back, and its grace is not over"),
     ),
 }
 

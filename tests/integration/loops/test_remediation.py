@@ -646,8 +646,8 @@ HELD = f"INSERT INTO recovery_suspensions VALUES ('{PROVIDER}', '', now(), {{}},
     [
         ("INSERT INTO pauses (machine_id, owner, reason) VALUES ({id}, 'me', 'memory')", "it is paused"),
         ("INSERT INTO pauses (owner, reason) VALUES ('me', 'an outage')", "it is paused"),
-        (HELD.format("NULL"), "recovery is held back"),
-        (HELD.format("now()"), "it is given time once more"),
+        (HELD.format("NULL"), "recovery is suspended"),
+        (HELD.format("now()"), "its timeout has started again"),
         ("INSERT INTO machine_quarantine VALUES ({id}, now(), 'I said so', '')", "it needs no recovery any more"),
         ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),
     ],
@@ -715,7 +715,7 @@ def test_nothing_is_struck_by_a_session_that_is_over_or_work_that_was_lost(world
     (held,) = claimed(session, RECOVER)
     world.fleet.sql("DELETE FROM work")
     assert [str(reason) for reason in world.loop.no_longer_due(session, [held]).values()] == [
-        "the machine was given to somebody else"
+        "another session works on the machine"
     ]
     world.fleet.expire(session)
     with pytest.raises(SessionExpired):
@@ -776,7 +776,7 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World)
         each for each in explain.why(world.fleet.connection, many[0], TIMEOUTS)[0] if not each.eligible
         and each.process is RECOVER
     ]  # fmt: skip
-    assert verdict.because == f"machines that did not come back wait: {held['reason']}"
+    assert verdict.because == f"recovery of machines that did not come back waits: {held['reason']}"
 
 
 def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: World) -> None:
@@ -809,8 +809,8 @@ def test_machines_that_let_nobody_in_are_counted_and_say_what_to_do(world: World
     world.watch(12)
     assert world.run()[Metric.NO_ACCESS] == 1
     start, recover = explain.why(world.fleet.connection, world.machine, TIMEOUTS)[0]
-    advice = "(find out why; if it was reinstalled, let its new key be taken: machine forget-host-key)"
+    advice = "(find out why; if it was reinstalled, let its new key be pinned: machine forget-host-key)"
     assert start.eligible
     assert recover.because == (
-        f"its agent start fails for a reason that no reboot cures: SshHostKeyChanged: it has another key {advice}"
+        f"its agent start fails for a reason that no reboot can remove: SshHostKeyChanged: it has another key {advice}"
     )

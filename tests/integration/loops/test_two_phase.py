@@ -373,7 +373,7 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
     (held,) = claimed(session, Process.RECOVERY, provider="equinix")
     (verdict,) = operator.forget(machine_id)
     assert (verdict.result, held.machine_id) == (Result.REFUSED, machine_id)
-    assert verdict.text.startswith("WorkConflict: somebody works on machine")
+    assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
     fleet.expire(session)
     assert results(operator.forget(machine_id)) == [Result.DONE]
     assert fleet.events(machine_id) == ["Started", "Expired"]
@@ -580,7 +580,7 @@ def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, api
     machine_id = device(fleet, api, fleet.provided_machine())
     claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")
     (verdict,) = operator.release(machine_id, despite_heartbeat=True)
-    assert verdict.text.startswith("WorkConflict: somebody works on machine")
+    assert verdict.text.startswith(f"WorkConflict: machine {machine_id} is being worked on")
     assert (len(api.devices()), asked(fleet)) == (1, [])
 
 

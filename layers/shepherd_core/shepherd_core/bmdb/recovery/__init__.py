@@ -1,1 +1,1 @@
-"""Recovery in the BMDB: attempted steps, quarantine, and where recovery is suspended."""
+"""Recovery: what was tried on a machine, whether too many are unhealthy, and what an operator overrides."""

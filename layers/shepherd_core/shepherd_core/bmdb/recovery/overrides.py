@@ -1,9 +1,9 @@
 """
-Overrides: what an operator lets the Recoverer do although it holds back.
+Overrides, by which an operator lets the Recoverer work although recovery is suspended.
 
 An override lets a number of machines through, at one location of a provider or
-at all of them, until it ends. ``apply`` chooses them; from then on claims hand
-them out, and count them no more, however often one is taken and whoever dies.
+at all of them, until it expires. ``apply`` chooses the machines. From then on
+claims take them, and they are not counted again, however often they are claimed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AppliedOverride:
-    """What an override lets be claimed."""
+    """An override, and the machines that it lets through."""
 
     location: str
     owner: str
     reason: str
     left: int
-    """Machines that it may let through besides."""
+    """Number of machines that it may still let through."""
     new: int
-    """Machines that it lets through since now."""
+    """Number of machines that it lets through since this call."""
     due: int
-    """Machines that it lets through and that are due now, the new ones among them."""
+    """Number of machines that it lets through and that are due now, new ones included."""
 
 
 def apply(session: Session, provider: str, timeouts: HealthTimeouts) -> list[AppliedOverride]:
     """
-    Let machines through that are due and held back, as far as overrides allow, and return by which. May run twice.
+    Let machines through that are due where recovery is suspended, as far as overrides allow. May run twice.
+
+    Returns the overrides that have due machines.
 
     Raises:
         SessionExpired: the deadline passed.
@@ -64,9 +66,10 @@ def override(
     connection: Connection, *, provider: str, location: str, machines: int, owner: str, reason: str, seconds: float
 ) -> dict[str, Any] | None:
     """
-    Let so many machines be recovered there, *location* or ``WHOLE``, for so many seconds, also where that is held back.
+    Let *machines* machines be recovered at *location*, or with ``WHOLE_PROVIDER`` anywhere, during a suspension.
 
-    Returns when that began and ends, or None: there is such an override already.
+    It ends after *seconds*. Returns when it began and ends, or None: there is such
+    an override already.
     """
 
     def unit() -> list[dict[str, Any]]:
@@ -86,10 +89,10 @@ def override(
 
 
 def withdraw(connection: Connection, provider: str, location: str) -> dict[str, Any] | None:
-    """End the override there, and return what it was; None: there is none. Work that is under way goes on."""
+    """End the override there, and return what it was; None: there is none. Work in progress continues."""
     return next(iter(connection.records("withdraw_override", provider=provider, location=location)), None)
 
 
 def overrides(connection: Connection) -> list[dict[str, Any]]:
-    """Return the overrides in force; also those that have let all their machines through, which they do still."""
+    """Return the overrides in force, also those that are used up: their machines are still let through."""
     return connection.records("recovery_overrides")

@@ -1,7 +1,9 @@
--- Overrides: what an operator lets the Recoverer do although it holds back. The claim lets their machines through by itself.
+-- Overrides, by which an operator lets the Recoverer work although recovery is suspended. The claim lets their machines
+-- through.
 
 -- name: override_recovery
--- Let so many machines be taken at one location, or ('') at the whole provider. No row: there is such an override already.
+-- Let :machines machines be recovered at one location, or ('') at any location of the provider. No row: there is such
+-- an override already.
 INSERT INTO recovery_overrides AS o (provider, location, machines, owner, reason, created_at, expires_at)
 VALUES (
     :provider, :location, :machines, :owner, :reason,
@@ -20,7 +22,7 @@ WHERE o.expires_at <= excluded.created_at
 RETURNING override_id, created_at, expires_at;
 
 -- name: delete_override_machines
--- Drop the machines of overrides that were replaced.
+-- Delete the machines of overrides that were replaced.
 DELETE FROM recovery_override_machines
 WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
 
@@ -39,33 +41,37 @@ WHERE expires_at > clock_timestamp()
 ORDER BY provider, location;
 
 -- name: apply_overrides
--- Let machines through that are due for recovery and held back, as far as overrides allow: those of the location first,
--- longest silent first. An override's row is locked, and tells how many it has let through by then, whatever a twin did
--- since this began; a machine is let through once. A row for each override that has machines which are due, with how many
--- those are, and how many of them are new; and one in any case.
+-- Let machines through that are due for recovery where it is suspended, as many as the overrides allow: overrides of a
+-- location before those of the whole provider, the longest unhealthy machines first. The claim takes these machines.
+--
+-- The rows of the overrides are locked, in the order of location, so that concurrent runs take turns and each sees how
+-- many machines the other let through. A machine is let through only once.
+--
+-- A row for each override that has due machines, with their number and how many of them are new; and one row in any
+-- case.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
-open AS (
+overrides_in_force AS (
     SELECT override_id, location, machines, used, owner, reason
     FROM recovery_overrides
     WHERE provider = :provider AND expires_at > clock_timestamp() AND EXISTS (SELECT 1 FROM session)
     ORDER BY location
     FOR UPDATE
 ),
-held AS (
+suspended_locations AS (
     SELECT location FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 ),
-waiting AS (
+candidates AS (
     (
         SELECT d.machine_id, false AS overdue
         FROM machine_due d
         WHERE d.process = 'ShepherdRecovery'
             AND d.provider = :provider
             AND d.not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM open)
+            AND EXISTS (SELECT 1 FROM overrides_in_force)
         ORDER BY d.not_before, d.machine_id
         LIMIT 1000
     )
@@ -76,14 +82,14 @@ waiting AS (
         WHERE d.provider = :provider
             AND d.process IS DISTINCT FROM 'ShepherdRecovery'
             AND d.recovery_not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM open)
+            AND EXISTS (SELECT 1 FROM overrides_in_force)
         ORDER BY d.recovery_not_before, d.machine_id
         LIMIT 1000
     )
 ),
 due AS (
     SELECT n.machine_id, n.location, n.since
-    FROM waiting w
+    FROM candidates w
     CROSS JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND overdue = w.overdue LIMIT 1
     ) AS n
@@ -96,13 +102,13 @@ due AS (
         AND n.locked_until IS NULL
         AND n.paused_until IS NULL
         AND coalesce(n.backoff_until <= statement_timestamp(), true)
-        AND EXISTS (SELECT 1 FROM held WHERE held.location IN ('', n.location))
+        AND EXISTS (SELECT 1 FROM suspended_locations WHERE suspended_locations.location IN ('', n.location))
 ),
-before AS (
+already_admitted AS (
     SELECT d.machine_id, m.override_id
     FROM due d
     JOIN recovery_override_machines m ON m.machine_id = d.machine_id
-    WHERE m.override_id IN (SELECT override_id FROM open)
+    WHERE m.override_id IN (SELECT override_id FROM overrides_in_force)
 ),
 ranked AS (
     SELECT
@@ -113,14 +119,14 @@ ranked AS (
     FROM due d
     CROSS JOIN LATERAL (
         SELECT override_id, machines, used
-        FROM open
+        FROM overrides_in_force
         WHERE location IN ('', d.location) AND used < machines
         ORDER BY location DESC
         LIMIT 1
     ) AS o
-    WHERE d.machine_id <> ALL (ARRAY(SELECT machine_id FROM before))
+    WHERE d.machine_id <> ALL (ARRAY(SELECT machine_id FROM already_admitted))
 ),
-let_through AS (
+newly_admitted AS (
     INSERT INTO recovery_override_machines (override_id, machine_id)
     SELECT r.override_id, r.machine_id
     FROM ranked r
@@ -129,10 +135,10 @@ let_through AS (
     ON CONFLICT (override_id, machine_id) DO NOTHING
     RETURNING override_id, machine_id
 ),
-counted AS (
+use_counted AS (
     UPDATE recovery_overrides o
     SET used = o.used + n.number
-    FROM (SELECT override_id, count(*) AS number FROM let_through GROUP BY override_id) AS n
+    FROM (SELECT override_id, count(*) AS number FROM newly_admitted GROUP BY override_id) AS n
     WHERE o.override_id = n.override_id
 )
 SELECT
@@ -143,15 +149,15 @@ SELECT
     o.machines - o.used - u.new AS left_over,
     u.new,
     u.due
-FROM (SELECT 1) AS always
+FROM (SELECT 1) AS one_row
 LEFT JOIN (
     SELECT override_id, count(*) AS due, count(*) FILTER (WHERE fresh) AS new
     FROM (
-        SELECT override_id, true AS fresh FROM let_through
+        SELECT override_id, true AS fresh FROM newly_admitted
         UNION ALL
-        SELECT override_id, false FROM before
-    ) AS either
+        SELECT override_id, false FROM already_admitted
+    ) AS admitted
     GROUP BY override_id
 ) AS u ON true
-LEFT JOIN open o ON o.override_id = u.override_id
+LEFT JOIN overrides_in_force o ON o.override_id = u.override_id
 ORDER BY o.location;

@@ -1,10 +1,10 @@
 """
-What the BMDB keeps of recovery: the steps that were tried on each machine, and the machines that it gave up on.
+Remediation in the BMDB: the steps that were tried on each machine, and quarantine.
 
-A step is on record before it is taken (``record_attempts``), so that it counts whoever
-dies then. Just before it is taken, ``no_longer_due`` tells whether it still is
-to be. What becomes of it ends the work: ``work.finish_recovery``, ``work.fail``,
-``end_unneeded`` or ``quarantine``.
+A step is recorded before it is taken (``record_attempts``), so that it counts
+even if the function is killed then. Just before it is taken, ``no_longer_due``
+checks whether it is still needed. The work then ends by ``work.finish_recovery``,
+``work.fail``, ``end_unneeded`` or ``quarantine``.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRecord:
-    """What is known of a machine that is to be recovered."""
+    """The agent and the recovery history of a machine."""
 
     now: datetime
-    """At the database."""
+    """The database's time."""
     started_at: datetime | None
     """When its agent was started; None: it has none."""
     last_heartbeat_at: datetime | None
     """The last heartbeat of that agent."""
     history: list[HistoryLine] = field(default_factory=list)
-    """Of its recovery, oldest first."""
+    """The recovery events, oldest first."""
 
 
 def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, RecoveryRecord]:
-    """Return what is known of each machine."""
+    """Return the agent and the recovery history of each machine."""
     rows = session.connection.run("recovery_records", machine_ids=[work.machine_id for work in works])
     found: dict[UUID, RecoveryRecord] = {}
     for machine_id, now, started_at, last_heartbeat_at, event, at, step, cause in rows:
@@ -58,13 +58,14 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
 
 def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | None]]) -> list[Work]:
     """
-    Put on record that these steps are about to be taken, and return the works for which that is ours to do.
+    Record that these steps are about to be taken; return the works that this session still has.
 
-    Each with the time until which its machine was healthy, if its ladder begins
-    anew. May run twice. A reinstall forgets the pinned SSH host key.
+    *moves* has, for each work, the step and the time until which its machine was
+    healthy (if its policy starts over, else None). May run twice. A reinstall
+    deletes the pinned SSH host key.
 
     Raises:
-        SessionExpired: the deadline passed. Take none of them.
+        SessionExpired: the deadline passed. Take none of the steps.
     """
     skipped = [(work.machine_id, step, cause) for work, (move, _) in moves.items() for step, cause in move.skipped]
     rows = session.run(
@@ -85,12 +86,12 @@ def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datet
 
 def no_longer_due(session: Session, works: Sequence[Work], timeouts: HealthTimeouts) -> dict[Work, NoLongerDue]:
     """
-    Return those of *works* whose machines are not to be recovered any more, this moment, and why. One statement.
+    Return those of *works* whose machines are not to be recovered any more, and why. One statement.
 
-    Judged as they were by the claim.
+    They are evaluated as the claim did.
 
     Raises:
-        SessionExpired: the deadline passed. Touch none of them.
+        SessionExpired: the deadline passed. Touch none of the machines.
     """
     rows = session.run(
         "no_longer_due",
@@ -102,26 +103,26 @@ def no_longer_due(session: Session, works: Sequence[Work], timeouts: HealthTimeo
     if not rows[0][0]:
         raise SessionExpired
     found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}
-    lost = ("the machine was given to somebody else", False)
+    lost = ("another session works on the machine", False)
     judged = {work: found.get(work.machine_id, lost) for work in works}
     return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in judged.items() if reason}
 
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """Why work ended before anything was done to its machine."""
+    """Why work ends before anything was done to its machine."""
 
     reason: str
     recovered: bool
-    """The machine's agent reports; else its work is given back."""
+    """The machine's agent reports; else the work is canceled."""
     not_taken: str | None = None
-    """The step that is on record."""
+    """The recovery step that is on record."""
     host_key: str | None = None
-    """To be pinned again, where a step was on record that forgets it."""
+    """To be pinned again, if the step on record deleted it."""
 
 
 def end_unneeded(session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
-    """End work that is not needed any more, by what ``no_longer_due`` says, and return the ended."""
+    """End works that ``no_longer_due`` returned, and return the machines whose work this ended."""
     ended: set[UUID] = set()
     for event, recovered in ((WorkEvent.RECOVERED, True), (WorkEvent.CANCELED, False)):
         given = {work: each for work, each in spared.items() if each.recovered is recovered}
@@ -140,7 +141,7 @@ def end_unneeded(session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]
 
 
 def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
-    """End the work by giving the machines up, for these reasons, and return those for which that was ours to do."""
+    """End the work by putting the machines into quarantine; return those whose work this ended."""
     return work.end(
         session,
         "quarantine",
@@ -152,11 +153,11 @@ def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
 
 def unquarantine(connection: Connection, machine_id: UUID, *, reason: str, grace_seconds: float) -> dict[str, Any]:
     """
-    Give a machine back to the loops, and return when and why it was put into quarantine; empty: it is not there.
+    End the quarantine of a machine; return when and why it began, or nothing if there was none.
 
-    A new agent is started on it first; if that cannot be done within
-    *grace_seconds*, recovery begins at the bottom of the ladder. *reason* is kept
-    in the history. May run twice.
+    A new agent is started on the machine first. If that fails for *grace_seconds*,
+    recovery starts with the first step of the policy. *reason* is written to the
+    history. May run twice.
     """
 
     def unit() -> list[dict[str, Any]]:
@@ -172,9 +173,9 @@ def retry(
     connection: Connection, machine_id: UUID, *, reason: str, process: Process | None = None
 ) -> list[dict[str, Any]]:
     """
-    End the machine's backoffs in force, of one process or of all, and return them: ``process``, ``until``, ``cause``.
+    End the machine's backoffs, of one process or of all; return them: ``process``, ``until``, ``cause``.
 
-    *reason* is kept in the history; nothing is where nothing was ended. May run twice.
+    *reason* is written to the history if a backoff was ended. May run twice.
     """
 
     def unit() -> list[dict[str, Any]]:

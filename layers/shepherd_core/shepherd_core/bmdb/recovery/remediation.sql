@@ -1,9 +1,9 @@
--- Recovery: what was tried on machines, what is to be tried next, and machines that it gave up on.
+-- Remediation: the steps that were tried on machines, and quarantine.
 
 -- name: recovery_records
--- What the history says of the recovery of these machines, oldest first, and how their agents are doing; a row for each
--- line of history, and one in any case. So many lines hold all attempts that a ladder may have, and those between them
--- that failed and do not count.
+-- The recovery history of these machines, oldest first, and the state of their agents. A row for each history row, and
+-- at least one for each machine. 2,000 rows hold all attempts that a policy can have, and the failed ones between them
+-- that do not count.
 SELECT
     g.machine_id,
     clock_timestamp() AS now,
@@ -29,21 +29,22 @@ LEFT JOIN LATERAL (
 ORDER BY g.machine_id, x.timestamp;
 
 -- name: record_attempts
--- Put on record which steps are about to be taken, and what was passed over; before they are taken, so that whoever dies
--- then is counted. A reinstall forgets the pinned host key here: the machine may have another from now on, whoever is
--- told of it. A row for each machine that this session holds, also when it runs again; then nothing is written twice.
+-- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
+-- counts even if the function is killed then. A reinstall deletes the pinned host key here, because from now on the
+-- machine may have another. A row for each machine that this session works on. May run twice: the second run writes
+-- nothing new.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-given AS (
+input_rows AS (
     SELECT g.machine_id, g.step, g.healthy_until, g.concludes
     FROM unnest(:machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :concludes::boolean[])
         AS g (machine_id, step, healthy_until, concludes)
 ),
-held AS (
+work_in_hand AS (
     SELECT
         g.machine_id,
         g.step,
@@ -64,47 +65,47 @@ held AS (
                         AND b.event = 'Started'
                 )
         ) AS new
-    FROM given g
+    FROM input_rows g
     JOIN session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, step, failed_cause, session_id)
     SELECT machine_id, 'ShepherdRecovery', 'Healthy', healthy_until, NULL, NULL, NULL
-    FROM held
+    FROM work_in_hand
     WHERE new AND healthy_until IS NOT NULL
     UNION ALL
     SELECT h.machine_id, 'ShepherdRecovery', 'Skipped', clock_timestamp(), k.step, k.cause, :session_id::uuid
     FROM unnest(:skipped_ids::uuid[], :skipped_steps::text[], :skipped_causes::text[]) AS k (machine_id, step, cause)
-    JOIN held h ON h.machine_id = k.machine_id AND h.new
+    JOIN work_in_hand h ON h.machine_id = k.machine_id AND h.new
     UNION ALL
     SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, NULL, :session_id::uuid
-    FROM held
+    FROM work_in_hand
     WHERE new
 ),
-unpinned AS (
-    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM held WHERE new AND step = 'reinstall')
+host_key_deleted AS (
+    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new AND step = 'reinstall')
 ),
--- For finish_recovery to change.
-rested AS (
+-- finish_recovery updates this row to set the cooldown.
+backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, cause)
-    SELECT machine_id, 'ShepherdRecovery', clock_timestamp(), 'a step was begun' FROM held WHERE new
+    SELECT machine_id, 'ShepherdRecovery', clock_timestamp(), 'a step was begun' FROM work_in_hand WHERE new
     ON CONFLICT (machine_id, process) DO NOTHING
 )
 SELECT (SELECT count(*) FROM session) AS sessions, h.machine_id
-FROM (SELECT 1) AS always
-LEFT JOIN held h ON true;
+FROM (SELECT 1) AS one_row
+LEFT JOIN work_in_hand h ON true;
 
 -- name: no_longer_due
--- Asked just before these machines are interrupted: those that this session holds for recovery, and why one is not to be
--- recovered any more, if so; recovered: because its agent was heard. By the view, the patience, the pauses and the holds
--- by which a claim judges. One row in any case.
+-- Run just before these machines are interrupted. Returns those that this session has claimed for recovery, with the
+-- reason why a machine is not to be recovered any more (null: it is), and recovered: whether its agent has reported.
+-- Uses the same view, timeouts, pauses and suspensions as the claim. One row in any case.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
-patience AS (
+claimed_machines AS (
     SELECT
         w.machine_id,
         p.provider,
@@ -117,7 +118,7 @@ patience AS (
             WHEN n.overdue THEN :min_overdue_seconds::float8
             WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8
             ELSE :effective_startup_timeout_seconds::float8
-        END * interval '1 second' AS patience
+        END * interval '1 second' AS timeout
     FROM work w
     JOIN session s ON s.session_id = w.session_id
     LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
@@ -132,8 +133,8 @@ SELECT
     CASE
         WHEN j.machine_id IS NULL THEN NULL
         WHEN j.process IS NULL THEN 'it needs no recovery any more'
-        WHEN j.last_heartbeat_at + j.patience > statement_timestamp() THEN 'its agent reports again'
-        WHEN j.since + j.patience > statement_timestamp() THEN 'it is given time once more'
+        WHEN j.last_heartbeat_at + j.timeout > statement_timestamp() THEN 'its agent reports again'
+        WHEN j.since + j.timeout > statement_timestamp() THEN 'its timeout has started again'
         WHEN j.paused_until IS NOT NULL
             OR EXISTS (
                 SELECT 1
@@ -150,99 +151,100 @@ SELECT
             WHERE x.provider = j.provider AND x.location IN ('', j.provider_location) AND x.ended_at IS NULL
         )
             AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines x WHERE x.machine_id = j.machine_id)
-            THEN 'recovery is held back'
+            THEN 'recovery is suspended'
     END AS reason,
-    coalesce(j.process IS NOT NULL AND j.last_heartbeat_at + j.patience > statement_timestamp(), false) AS recovered
-FROM (SELECT 1) AS always
-LEFT JOIN patience j ON true;
+    coalesce(j.process IS NOT NULL AND j.last_heartbeat_at + j.timeout > statement_timestamp(), false) AS recovered
+FROM (SELECT 1) AS one_row
+LEFT JOIN claimed_machines j ON true;
 
 -- name: end_unneeded_recovery
--- Nothing was done to these machines, because they are not to be recovered any more (see no_longer_due): end the work as
--- :ended_as says, put on record that the step which was on record was not taken, and let them be looked at anew.
-WITH given AS (
+-- Nothing was done to these machines, because they are not to be recovered any more (no_longer_due): end the work with
+-- the event :ended_as, record that the step on record was not taken ('NotTaken'), and make the machines due now, so
+-- that they are evaluated again.
+WITH input_rows AS (
     SELECT g.machine_id, g.reason, g.step, g.host_key
     FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[])
         AS g (machine_id, reason, step, host_key)
 ),
-due AS (
+due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
-    JOIN given g ON g.machine_id = d.machine_id
+    JOIN input_rows g ON g.machine_id = d.machine_id
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = 'ShepherdRecovery'
         AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM given)
+        AND machine_id IN (SELECT machine_id FROM input_rows)
     RETURNING machine_id
 ),
-pinned AS (
+host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
     SELECT g.machine_id, g.host_key, clock_timestamp()
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
 ),
-forgiven AS (
+backoff_cleared AS (
     DELETE FROM work_backoff
     WHERE :ended_as = 'Recovered'
         AND process = 'ShepherdRecovery'
-        AND machine_id IN (SELECT machine_id FROM ended)
+        AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, failed_cause, session_id)
     SELECT g.machine_id, 'ShepherdRecovery', 'NotTaken', g.step, g.reason, :session_id::uuid
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.step IS NOT NULL
     UNION ALL
     SELECT g.machine_id, 'ShepherdRecovery', :ended_as, NULL, g.reason, :session_id::uuid
-    FROM given g JOIN ended e ON e.machine_id = g.machine_id
+    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
     SET
         not_before = clock_timestamp(),
         recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
         revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM ended)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
 
 -- name: quarantine
--- Recovery gives up on these machines: no loop touches them until an operator says so. The evidence is what their
--- history says last of attempts and failures.
-WITH given AS (
+-- Put machines into quarantine, for which no recovery step is left: no loop works on them until an operator ends the
+-- quarantine. The evidence is the end of their history of attempts and failures.
+WITH input_rows AS (
     SELECT g.machine_id, g.cause FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
 ),
-due AS (
+due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
-    JOIN given g ON g.machine_id = d.machine_id
+    JOIN input_rows g ON g.machine_id = d.machine_id
     ORDER BY d.machine_id
     FOR UPDATE OF d
 ),
 session AS (
     SELECT session_id
     FROM sessions
-    WHERE (SELECT count(*) FROM due) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-ended AS (
+work_deleted AS (
     DELETE FROM work
     WHERE process = 'ShepherdRecovery'
         AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM due)
+        AND machine_id IN (SELECT machine_id FROM due_rows)
     RETURNING machine_id
 ),
-set_apart AS (
+quarantine_rows AS (
     INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence)
     SELECT
         e.machine_id,
@@ -265,74 +267,74 @@ set_apart AS (
             ),
             ''
         )
-    FROM ended e
-    JOIN given g ON g.machine_id = e.machine_id
+    FROM work_deleted e
+    JOIN input_rows g ON g.machine_id = e.machine_id
     ON CONFLICT (machine_id) DO NOTHING
 ),
-forgiven AS (
-    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM ended)
+backoff_cleared AS (
+    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, timestamp, failed_cause, session_id)
     SELECT e.machine_id, 'ShepherdRecovery', 'Quarantined', clock_timestamp(), g.cause, NULL
-    FROM ended e
-    JOIN given g ON g.machine_id = e.machine_id
+    FROM work_deleted e
+    JOIN input_rows g ON g.machine_id = e.machine_id
     UNION ALL
-    SELECT machine_id, 'ShepherdRecovery', 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM ended
+    SELECT machine_id, 'ShepherdRecovery', 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM work_deleted
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due
     SET process = NULL, not_before = clock_timestamp(), recovery_not_before = NULL, revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM ended)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
-SELECT machine_id FROM ended;
+SELECT machine_id FROM work_deleted;
 
 -- name: unquarantine
--- Give a machine back to the loops, which start a new agent first, and give it time for that. Between lock_due_rows and
+-- End the quarantine of a machine: a new agent is started on it first, within its grace. Runs between lock_due_rows and
 -- reschedule. No row: it is not in quarantine.
-WITH given_back AS (
+WITH quarantine_deleted AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
 ),
-stopped AS (
-    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM given_back)
+agent_deleted AS (
+    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
 ),
-silenced AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM given_back)
+heartbeat_deleted AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
 ),
-forgiven AS (
-    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM given_back)
+backoff_cleared AS (
+    DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
 ),
-awaited AS (
+grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
     SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
-    FROM given_back
+    FROM quarantine_deleted
     ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdRecovery', 'Unquarantined', :reason FROM given_back
+    SELECT machine_id, 'ShepherdRecovery', 'Unquarantined', :reason FROM quarantine_deleted
 )
-SELECT quarantined_at, cause FROM given_back;
+SELECT quarantined_at, cause FROM quarantine_deleted;
 
 -- name: retry
--- End the backoffs of a machine that are in force (of one process, or of all), and say so in its history. Between
--- lock_due_rows and reschedule. A row for each that was ended.
-WITH ended AS (
+-- End the backoffs of a machine that are in force (of one process, or of all), and record that in its history. Runs
+-- between lock_due_rows and reschedule. A row for each backoff that was ended.
+WITH backoffs_deleted AS (
     DELETE FROM work_backoff
     WHERE machine_id = :machine_id
         AND (:process::text IS NULL OR process = :process)
         AND until > clock_timestamp()
     RETURNING machine_id, process, until, cause
 ),
-noted AS (
+history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, process, 'Retried', :reason FROM ended
+    SELECT machine_id, process, 'Retried', :reason FROM backoffs_deleted
 )
-SELECT process, until, cause FROM ended ORDER BY process;
+SELECT process, until, cause FROM backoffs_deleted ORDER BY process;
 
 -- name: why
--- For each process that a loop works in, what a claim of it would judge one machine by, this moment: a row each. Every
--- machine has them; what is null holds nothing up.
+-- For each process of a loop, one row with everything by which a claim would evaluate the machine now. A column that is
+-- null does not block it.
 SELECT
     x.process,
     statement_timestamp() AS now,

@@ -1,8 +1,8 @@
 """
-Holding recovery back: what the BMDB knows of silent machines, and where nobody is to be recovered.
+Suspension of recovery: the figures about unhealthy machines, and where the circuit breaker stopped recovery.
 
-A hold is in force from ``record`` on, for every claim of whomever, until a
-``record`` without it. What a machine did not say before that counts no more.
+``set_suspensions`` puts a suspension in force for all claims, until it is called
+without that location. Then the timeouts start at the end of the suspension.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.work.work import HealthTimeouts
 
 Stats = dict[str | None, LocationStats]
-"""The figures of each location of a provider; None: of machines without one."""
+"""The figures of each location of a provider; None: of machines without a location."""
 
 _SAMPLE = 1000
-"""Machines of which the shares are taken."""
+"""Number of machines of which the shares are taken."""
 _WINDOW = 1000
-"""Due rows that one look judges."""
+"""Number of due rows that one snapshot evaluates."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """What is known of a provider's machines that have an agent."""
+    """The figures of a provider's machines that have an agent."""
 
     stats: Stats
     timeouts: HealthTimeouts
-    """What the machines were judged by, and claims must judge by: with the gaps between looks."""
+    """
+    The timeouts by which the machines were evaluated, including the gaps between snapshots. Claims must use the same.
+    """
     suspended: bool
-    """A hold is in force, in some location at least."""
+    """A suspension is in force in at least one location."""
     claimable: int
-    """Machines that can be claimed, of a window of 1,000 and as many that did not come back."""
+    """Number of machines that can be claimed: of 1,000 due rows, and as many of machines that did not come back."""
     idle: bool
     """No row is due at all: a claim would find nothing."""
     quarantined: int
     ssh: dict[str | None, Access] = field(default_factory=dict)
-    """How SSH works in each location where machines should have come back; only where it fails for some."""
+    """Whether SSH works, for each location where machines should have come back and SSH fails for some of them."""
     outages: frozenset[str] = frozenset()
-    """Where an outage of SSH is on record."""
+    """The locations where an SSH outage is on record."""
     no_access: int = 0
-    """Machines on which no agent can be started until an operator acts."""
+    """Number of machines on which no agent can be started until an operator acts."""
 
 
 def take_health_snapshot(
@@ -63,11 +65,11 @@ def take_health_snapshot(
     before: HealthSnapshot | None = None,
 ) -> HealthSnapshot:
     """
-    Look at a sample of the machines, at what was recovered lately, and at what is due outside of *skipped_locations*.
+    Return figures of a sample of the machines, of recent recoveries, and of what is due outside of *skipped_locations*.
 
-    Puts on record that somebody looked, and for how long nobody had. Moves the
-    due rows of machines that report, as a claim would. The sample is that of the
-    look *before*, if there was one, and so are the gaps. May run twice.
+    Records the time of this snapshot and the gap since the last one. Moves the due
+    rows of healthy machines, as a claim would. Pass the snapshot *before* to use
+    its sample and gaps again. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.
@@ -79,11 +81,11 @@ def take_health_snapshot(
             "take_health_snapshot",
             provider=provider,
             sample=0 if before else _SAMPLE,
-            start=uuid4(),  # another one each time: what one sample has too few of to judge, the next one may have
+            start=uuid4(),  # a new sample each time: the next one may have enough machines of a location to judge it
             skipped_locations=sorted(skipped_locations),
             **parameters,
         )
-        totals = {figure: number for figure, _, _, _, number, _ in rows}  # of those that come once
+        totals = {figure: number for figure, _, _, _, number, _ in rows}  # of the figures that have a single row
         if not totals["sessions"]:
             raise SessionExpired
         if before is None:
@@ -91,14 +93,14 @@ def take_health_snapshot(
             if any(gap.ended_ago == 0 for gap in timeouts.gaps):
                 session.run("delete_old_gaps", provider=provider)
         before = _snapshot(rows, totals, timeouts, before, whole=not skipped_locations)
-        if timeouts.parameters() == parameters and (totals["window"] < _WINDOW or not totals["moved"]):
-            return before  # else what is due was judged without the gaps, or there may be more
+        if timeouts.parameters() == parameters and (totals["window"] < _WINDOW or not totals["rescheduled"]):
+            return before  # else the machines were evaluated without the gaps, or more may be due
         if session.seconds_left() < 2 * session.renew_interval:
             session.renew()
 
 
 def gaps(connection: Connection, provider: str) -> tuple[Gap, ...]:
-    """Return the times in which nobody looked, as a look would find them now."""
+    """Return the gaps between snapshots, as a snapshot taken now would find them."""
     return tuple(Gap(**record) for record in connection.records("recovery_gaps", provider=provider))
 
 
@@ -120,12 +122,12 @@ def _snapshot(
             stats[location] = LocationStats(cell.reporting, cell.unhealthy)
     ssh: dict[str | None, Access] = defaultdict(Access)
     claimable = 0
-    for figure, location, reported, news, number, _ in rows:
+    for figure, location, reported, is_new, number, _ in rows:
         kind = Unhealthy.STOPPED_REPORTING if reported else Unhealthy.NEVER_REPORTED
         match figure:
             case "reporting":
                 stats[location].reporting += int(number)
-            case "quiet":
+            case "late":
                 stats[location].unhealthy[kind] += int(number)
             case "recovering":
                 stats[location].recovered[kind] += int(number)
@@ -135,13 +137,13 @@ def _snapshot(
                 ssh[location].reached += int(number)
             case "due":
                 claimable += int(number)
-                stats[location].due[kind] += int(number) if news else 0
+                stats[location].due[kind] += int(number) if is_new else 0
     return HealthSnapshot(
         stats,
         timeouts,
-        "held" in totals,
+        "suspended" in totals,
         claimable,
-        whole and totals["window"] == totals["moved"] and not totals["awaited"],
+        whole and totals["window"] == totals["rescheduled"] and not totals["overdue"],
         int(totals["quarantined"]),
         ssh,
         frozenset(location for figure, location, *_ in rows if figure == "outage"),
@@ -149,48 +151,45 @@ def _snapshot(
     )
 
 
-def set_suspensions(session: Session, provider: str, held: Mapping[str, str]) -> list[str]:
+def set_suspensions(session: Session, provider: str, reasons: Mapping[str, str]) -> list[str]:
     """
-    Hold recovery back in the locations of *held*, for the reasons given, and nowhere else; return where that ended.
+    Suspend recovery in the locations of *reasons* and nowhere else; return the locations where a suspension ended.
 
-    May run twice, and beside its twin.
+    May run twice, also concurrently.
 
     Raises:
         SessionExpired: the deadline passed.
     """
-    locations = sorted(held)
-    reasons = [held[location] for location in locations]
-    rows = session.run("set_suspensions", provider=provider, locations=locations, reasons=reasons)
-    if not rows[0][0]:
-        raise SessionExpired
+    rows = _set(session, "set_suspensions", provider, reasons)
     return [location for _, location in rows if location is not None]
 
 
 def set_ssh_outages(session: Session, provider: str, outages: Mapping[str, str]) -> None:
     """
-    Put on record where SSH has an outage, and why that is believed; elsewhere there is none any more.
+    Record an SSH outage in the locations of *outages*, with these reasons; all other outages end.
 
-    May run twice, and beside its twin.
+    May run twice, also concurrently.
 
     Raises:
         SessionExpired: the deadline passed.
     """
-    locations = sorted(outages)
-    reasons = [outages[location] for location in locations]
-    rows = session.run("set_ssh_outages", provider=provider, locations=locations, reasons=reasons)
+    _set(session, "set_ssh_outages", provider, outages)
+
+
+def _set(session: Session, statement: str, provider: str, reasons: Mapping[str, str]) -> list[list[Any]]:
+    locations = sorted(reasons)
+    values = [reasons[location] for location in locations]
+    rows = session.run(statement, provider=provider, locations=locations, reasons=values)
     if not rows[0][0]:
         raise SessionExpired
+    return rows
 
 
 def ignore_suspensions(session: Session, provider: str) -> None:
-    """
-    Forget the holds in force, so that claims hand out what is due there, as if nothing had been held back.
-
-    For rehearsals, which undo it.
-    """
+    """Delete the suspensions in force, so that claims ignore them. Only for dry runs, which are rolled back."""
     session.connection.run("ignore_suspensions", provider=provider)
 
 
 def suspensions(connection: Connection) -> list[dict[str, Any]]:
-    """Return the holds and outages of SSH in force (``ended_at`` is None), and those that ended within a day."""
+    """Return the suspensions and SSH outages in force (``ended_at`` is None), and those that ended within a day."""
     return connection.records("recovery_suspensions")

@@ -1,28 +1,40 @@
--- Holding recovery back: what the verdict is made from, and what comes of it. The claim honours a hold by itself.
+-- Suspension of recovery: the figures that the circuit breaker judges, and its decision. The claim itself checks
+-- suspensions.
 
 -- name: take_health_snapshot
--- All that the verdict is made from, in rows of a figure, the location, whether the machines had reported, whether it is
--- news, and a number.
--- reporting, quiet: machines with an agent, of a sample: :sample machines (1,000 at most) in the order of their ids, which
--- are random, from the id :start on; so it is all of them in a fleet of up to 1,000, and costs the same in any.
--- recovering: machines that are in work, or were rebooted within an hour. quarantined: machines of the provider.
--- unreached, reached: machines that should have come back and that SSH does not reach and, where there are any, those on
--- which it started an agent within an hour. outage: an outage of SSH is in force. no_access: machines on which no agent can be started
--- until an operator acts, counted to 1,000.
--- held: a hold is in force. gap: a time in which nobody looked, in seconds, and how many seconds ago it ended (ago); the one
--- that this look ends, which is put on record as the look is, and those before it that may matter still.
--- due: machines that are due for recovery in truth, outside of the locations in :skipped_locations; no news is a machine whose
--- recovery failed since it was last heard, that was rebooted within an hour, or that did not come back after a recovery. A
--- window of due rows is judged as the claim does it; those of machines that are not silent are moved to the moment at
--- which they may be, so that the silent ones are left at its head: if the window was full and something was moved, look
--- again. What is locked, paused or backing off is left to the claim, and is not counted. window, moved: due rows; awaited:
--- those of machines that may not have come back.
+-- The figures from which the circuit breaker decides. Each row has a figure, a location, whether the machines had
+-- reported, whether they are new, a number, and for gaps ended_ago.
+--
+-- - sessions: 1 if the session is alive, else 0.
+-- - reporting, late: machines with an agent in a sample, with a heartbeat within half of the heartbeat timeout, or
+--   without one for half of their timeout. The sample is :sample machines (1,000 at most) in the order of their ids,
+--   from the id :start on. Ids are random, so it costs the same in a fleet of any size; a fleet of up to 1,000 is
+--   examined whole. Late machines exclude those that are paused, and those whose recovery failed since the last
+--   heartbeat.
+-- - recovering: machines with recovery work, or rebooted in the last hour.
+-- - quarantined: quarantined machines of the provider.
+-- - unreached, reached: machines that should have come back and cannot be reached by SSH; and, if there are any,
+--   machines on which SSH started an agent in the last hour.
+-- - outage: an SSH outage is in force there.
+-- - no_access: machines on which no agent can be started until an operator acts, counted to 1,000.
+-- - suspended: a suspension is in force there.
+-- - gap: a time between two snapshots long enough to matter, in seconds, and how many seconds ago it ended (ended_ago):
+--   the one that this snapshot ends and records, and earlier ones that still matter.
+-- - due: machines that are really due for recovery, outside of :skipped_locations. Not new are machines whose recovery
+--   failed since the last heartbeat, that were rebooted in the last hour, or that did not come back after a recovery.
+-- - window, rescheduled, overdue: due rows that were examined, that were moved, and that belong to machines that may
+--   not have come back.
+--
+-- The due rows are evaluated as in claim, up to 1,000 at a time. Rows of machines that are not unhealthy are moved to
+-- the time from which they may be, so that the unhealthy ones remain first: if the window was full and rows were moved,
+-- take another snapshot. Machines that are locked, paused or backing off are left to the claim and not counted. Rows
+-- locked by another statement, or changed since this one began (revision), are left alone. May run twice.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND deadline > clock_timestamp()
 ),
-gap AS (
+gaps AS (
     SELECT began_at, ended_at
     FROM recovery_gaps_until_now
     WHERE provider = :provider
@@ -30,11 +42,11 @@ gap AS (
             - greatest(:heartbeat_timeout_seconds::float8, :startup_timeout_seconds::float8) * interval '1 second'
         AND ended_at > began_at + :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
 ),
-ended AS (
+gap_recorded AS (
     INSERT INTO recovery_gaps (provider, began_at, ended_at)
-    SELECT :provider, g.began_at, g.ended_at FROM gap g CROSS JOIN session WHERE g.ended_at = statement_timestamp()
+    SELECT :provider, g.began_at, g.ended_at FROM gaps g CROSS JOIN session WHERE g.ended_at = statement_timestamp()
 ),
-seen AS (
+snapshot_recorded AS (
     INSERT INTO recovery_snapshots (provider, taken_at)
     SELECT :provider, clock_timestamp() FROM session
     ON CONFLICT (provider) DO UPDATE SET taken_at = excluded.taken_at
@@ -57,10 +69,10 @@ sample AS (
             ORDER BY machine_id
             LIMIT 1000
         )
-    ) AS around
+    ) AS two_ranges
     LIMIT :sample
 ),
-told AS (
+sample_figures AS (
     SELECT
         n.location,
         n.reported,
@@ -74,27 +86,27 @@ told AS (
                     WHEN n.reported THEN :heartbeat_timeout_seconds::float8 * interval '1 second'
                     ELSE :startup_timeout_seconds::float8 * interval '1 second'
                 END / 2
-                THEN 'quiet'
+                THEN 'late'
         END AS figure
     FROM sample s
     CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = s.machine_id AND NOT overdue LIMIT 1) AS n
     WHERE n.process = 'ShepherdRecovery'
 ),
-working AS (
+in_recovery AS (
     SELECT w.machine_id, n.location, n.reported
     FROM work w
     CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = w.machine_id LIMIT 1) AS n
     WHERE w.process = 'ShepherdRecovery' AND n.provider = :provider
 ),
-rebooted AS (
+recently_rebooted AS (
     SELECT r.machine_id, nullif(p.provider_location, '') AS location, r.had_reported AS reported
     FROM machine_rebooted r
     CROSS JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
     WHERE r.rebooted_at > statement_timestamp() - interval '1 hour'
         AND p.provider = :provider
-        AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM working))
+        AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM in_recovery))
 ),
-looked AS (
+candidates AS (
     SELECT d.machine_id, d.revision
     FROM machine_due d
     WHERE d.process = 'ShepherdRecovery'
@@ -112,7 +124,7 @@ looked AS (
     ORDER BY d.not_before, d.machine_id
     LIMIT 1000
 ),
-judged AS (
+evaluated AS (
     SELECT
         l.machine_id,
         l.revision,
@@ -123,19 +135,19 @@ judged AS (
                 (SELECT rebooted_at > statement_timestamp() - interval '1 hour'
                 FROM machine_rebooted WHERE machine_id = l.machine_id),
                 false
-            ) AS news,
+            ) AS is_new,
         n.since + CASE
             WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8 * interval '1 second'
             ELSE :effective_startup_timeout_seconds::float8 * interval '1 second'
-        END AS silent_at,
+        END AS unhealthy_at,
         n.locked_until IS NULL
             AND n.paused_until IS NULL
             AND coalesce(n.backoff_until <= statement_timestamp(), true) AS free
-    FROM looked l
+    FROM candidates l
     CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n
     WHERE n.process = 'ShepherdRecovery'
 ),
-awaited AS (
+overdue_candidates AS (
     SELECT d.machine_id
     FROM machine_due d
     WHERE d.provider = :provider
@@ -153,16 +165,16 @@ awaited AS (
     ORDER BY d.recovery_not_before, d.machine_id
     LIMIT 1000
 ),
-not_back AS (
+overdue_machines AS (
     SELECT l.machine_id, n.location, n.reported
-    FROM awaited l
+    FROM overdue_candidates l
     CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS n
     WHERE n.since <= statement_timestamp() - :min_overdue_seconds::float8 * interval '1 second'
         AND n.locked_until IS NULL
         AND n.paused_until IS NULL
         AND coalesce(n.backoff_until <= statement_timestamp(), true)
 ),
-unreached AS (
+ssh_unreached AS (
     SELECT n.location
     FROM (SELECT machine_id FROM machine_grace WHERE grace_until <= statement_timestamp()) AS w
     CROSS JOIN LATERAL (
@@ -178,36 +190,36 @@ unreached AS (
     WHERE n.process = 'ShepherdAgentStart' AND n.provider = :provider
     LIMIT 1000
 ),
-reached AS (
+ssh_reached AS (
     SELECT nullif(p.provider_location, '') AS location
     FROM (
         SELECT machine_id
         FROM machine_agent_started
-        WHERE agent_started_at > statement_timestamp() - interval '1 hour' AND EXISTS (SELECT 1 FROM unreached)
+        WHERE agent_started_at > statement_timestamp() - interval '1 hour' AND EXISTS (SELECT 1 FROM ssh_unreached)
         ORDER BY agent_started_at DESC
         LIMIT 1000
     ) AS a
     CROSS JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = a.machine_id LIMIT 1) AS p
     WHERE p.provider = :provider
 ),
-early AS (
+not_due AS (
     SELECT
         j.machine_id,
         least(
-            j.silent_at,
+            j.unhealthy_at,
             statement_timestamp() + :recheck_seconds::float8 * interval '1 second',
             CASE WHEN NOT j.reported THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second' END
         ) AS not_before
     FROM machine_due d
-    JOIN judged j ON j.machine_id = d.machine_id AND j.revision = d.revision
-    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM looked)) AND j.silent_at > statement_timestamp()
+    JOIN evaluated j ON j.machine_id = d.machine_id AND j.revision = d.revision
+    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM candidates)) AND j.unhealthy_at > statement_timestamp()
     ORDER BY j.machine_id
     FOR UPDATE OF d SKIP LOCKED
 ),
-moved AS (
+rescheduled AS (
     UPDATE machine_due d
     SET not_before = e.not_before, revision = d.revision + 1
-    FROM early e
+    FROM not_due e
     WHERE d.machine_id = e.machine_id
     RETURNING d.machine_id
 )
@@ -215,9 +227,9 @@ SELECT
     'sessions' AS figure,
     NULL AS location,
     NULL::boolean AS reported,
-    NULL::boolean AS news,
+    NULL::boolean AS is_new,
     count(*)::float8 AS number,
-    NULL::float8 AS ago
+    NULL::float8 AS ended_ago
 FROM session
 UNION ALL
 SELECT
@@ -227,14 +239,14 @@ SELECT
     NULL,
     extract(epoch FROM ended_at - began_at)::float8,
     extract(epoch FROM statement_timestamp() - ended_at)::float8
-FROM gap
+FROM gaps
 UNION ALL
-SELECT 'held', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
+SELECT 'suspended', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
-SELECT figure, location, reported, NULL, count(*), NULL FROM told WHERE figure IS NOT NULL GROUP BY figure, location, reported
+SELECT figure, location, reported, NULL, count(*), NULL FROM sample_figures WHERE figure IS NOT NULL GROUP BY figure, location, reported
 UNION ALL
 SELECT 'recovering', location, reported, NULL, count(*), NULL
-FROM (SELECT location, reported FROM working UNION ALL SELECT location, reported FROM rebooted) AS either
+FROM (SELECT location, reported FROM in_recovery UNION ALL SELECT location, reported FROM recently_rebooted) AS combined
 GROUP BY location, reported
 UNION ALL
 SELECT 'quarantined', NULL, NULL, NULL, count(*), NULL
@@ -242,9 +254,9 @@ FROM machine_quarantine z
 CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
 WHERE p.provider = :provider
 UNION ALL
-SELECT 'unreached', location, NULL, NULL, count(*), NULL FROM unreached GROUP BY location
+SELECT 'unreached', location, NULL, NULL, count(*), NULL FROM ssh_unreached GROUP BY location
 UNION ALL
-SELECT 'reached', location, NULL, NULL, count(*), NULL FROM reached GROUP BY location
+SELECT 'reached', location, NULL, NULL, count(*), NULL FROM ssh_reached GROUP BY location
 UNION ALL
 SELECT 'outage', location, NULL, NULL, 1, NULL FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
@@ -255,33 +267,34 @@ FROM (
     CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = b.machine_id LIMIT 1) AS p
     WHERE b.process = 'ShepherdAgentStart' AND p.provider = :provider
     LIMIT 1000
-) AS counted
+) AS first_1000
 UNION ALL
-SELECT 'window', NULL, NULL, NULL, count(*), NULL FROM looked
+SELECT 'window', NULL, NULL, NULL, count(*), NULL FROM candidates
 UNION ALL
-SELECT 'awaited', NULL, NULL, NULL, count(*), NULL FROM awaited
+SELECT 'overdue', NULL, NULL, NULL, count(*), NULL FROM overdue_candidates
 UNION ALL
-SELECT 'moved', NULL, NULL, NULL, count(*), NULL FROM moved
+SELECT 'rescheduled', NULL, NULL, NULL, count(*), NULL FROM rescheduled
 UNION ALL
-SELECT 'due', location, reported, news, count(*), NULL
+SELECT 'due', location, reported, is_new, count(*), NULL
 FROM (
-    SELECT location, reported, news FROM judged WHERE free AND silent_at <= statement_timestamp()
+    SELECT location, reported, is_new FROM evaluated WHERE free AND unhealthy_at <= statement_timestamp()
     UNION ALL
-    SELECT location, reported, false FROM not_back
+    SELECT location, reported, false FROM overdue_machines
 ) AS j
-GROUP BY location, reported, news;
+GROUP BY location, reported, is_new;
 
 -- name: set_suspensions
--- Hold recovery back in these locations ('' for the provider as a whole), from now on if it is not so yet, and nowhere
--- else any more. The reason is the last one: while a hold is in force, it may become
--- another. One row for each location where it ended, and one in any case.
+-- Suspend recovery in these locations ('' is the whole provider), from now on unless it is suspended already, and end
+-- every other suspension of the provider. The reason is replaced: it may change while a suspension is in force. One row
+-- for each location where a suspension ended, and one row in any case. May run twice, also concurrently: rows are
+-- locked in the order of location.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-wanted AS (
+new_rows AS (
     SELECT :provider AS provider, g.location, clock_timestamp() AS suspended_at, NULL::timestamptz AS ended_at, g.reason
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
     UNION ALL
@@ -289,10 +302,10 @@ wanted AS (
     FROM recovery_suspensions
     WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
 ),
-changed AS (
+suspension_rows AS (
     INSERT INTO recovery_suspensions AS h (provider, location, suspended_at, ended_at, reason)
     SELECT w.provider, w.location, w.suspended_at, w.ended_at, w.reason
-    FROM wanted w CROSS JOIN session
+    FROM new_rows w CROSS JOIN session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
     SET
@@ -303,19 +316,19 @@ changed AS (
     RETURNING h.location, h.ended_at
 )
 SELECT (SELECT count(*) FROM session) AS sessions, c.location
-FROM (SELECT 1) AS always
-LEFT JOIN changed c ON c.ended_at IS NOT NULL;
+FROM (SELECT 1) AS one_row
+LEFT JOIN suspension_rows c ON c.ended_at IS NOT NULL;
 
 -- name: set_ssh_outages
--- SSH has an outage in these locations ('' for the provider as a whole), from now on if it is not on record yet, and
--- nowhere else any more.
+-- Record an SSH outage in these locations ('' is the whole provider), from now on unless it is on record already, and
+-- end every other outage of the provider. May run twice, also concurrently: rows are locked in the order of location.
 WITH session AS (
     SELECT session_id
     FROM sessions
     WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
     FOR UPDATE
 ),
-wanted AS (
+new_rows AS (
     SELECT :provider AS provider, g.location, clock_timestamp() AS began_at, NULL::timestamptz AS ended_at, g.reason
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
     UNION ALL
@@ -323,10 +336,10 @@ wanted AS (
     FROM ssh_outages
     WHERE provider = :provider AND ended_at IS NULL AND location <> ALL (:locations::text[])
 ),
-changed AS (
+outage_rows AS (
     INSERT INTO ssh_outages AS o (provider, location, began_at, ended_at, reason)
     SELECT w.provider, w.location, w.began_at, w.ended_at, w.reason
-    FROM wanted w CROSS JOIN session
+    FROM new_rows w CROSS JOIN session
     ORDER BY w.location
     ON CONFLICT (provider, location) DO UPDATE
     SET
@@ -337,11 +350,11 @@ changed AS (
 SELECT count(*) FROM session;
 
 -- name: ignore_suspensions
--- For a rehearsal, which is rolled back: what would be claimed if nothing were held back?
+-- For a dry run, which is rolled back: claim what would be claimed if recovery were not suspended.
 DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL;
 
 -- name: recovery_gaps
--- For how long nobody looked, in seconds, and how many seconds ago that ended, as a look would find it now.
+-- The gaps between snapshots, in seconds, and how many seconds ago each ended, as a snapshot taken now would find them.
 SELECT
     extract(epoch FROM ended_at - began_at)::float8 AS seconds,
     extract(epoch FROM statement_timestamp() - ended_at)::float8 AS ended_ago
@@ -349,17 +362,17 @@ FROM recovery_gaps_until_now
 WHERE provider = :provider;
 
 -- name: delete_old_gaps
--- Drop what nobody asks for any more: gaps that ended long ago.
+-- Delete gaps that ended more than a day ago, which no statement needs any more.
 DELETE FROM recovery_gaps WHERE provider = :provider AND ended_at < statement_timestamp() - interval '1 day';
 
 -- name: recovery_suspensions
--- The holds in force, and those that ended within a day, after which silence is counted from their end; and the outages of
--- SSH likewise.
+-- The suspensions and SSH outages in force, and those that ended within a day. After a suspension, the timeouts start
+-- at its end.
 SELECT provider, location, suspended_at, ended_at, reason
 FROM (
     SELECT provider, location, suspended_at, ended_at, reason FROM recovery_suspensions
     UNION ALL
     SELECT provider, location, began_at, ended_at, reason FROM ssh_outages
-) AS either
+) AS combined
 WHERE ended_at IS NULL OR ended_at > clock_timestamp() - interval '1 day'
 ORDER BY provider, location, suspended_at;
