@@ -165,8 +165,8 @@ PLANTS: tuple[Plant, ...] = (
         (
             Edit(
                 _WORK,
-                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM ended",
-                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM due",
+                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM work_deleted",
+                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM due_rows",
                 "finish_agent_start",
             ),
         ),

@@ -1,4 +1,4 @@
-"""Who gets to speak to the BMDB, and to whom the BMDB's password is told: real servers, real TLS."""
+"""Authentication and encryption of connections to the BMDB: real servers, real TLS."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tests.conftest import ManualClock
 
 LONG = 20
-"""Seconds after which a test gives up waiting for what must have ended long before."""
+"""Seconds after which a test stops waiting for something that must have ended long before."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Server:
     authority: Authority
 
     def settings(self, **changed: object) -> BmdbSettings:
-        """Return how to reach it."""
+        """Return the settings for it."""
         facts = {"bmdb_host": ADDRESS, "bmdb_port": self.port, "bmdb_name": "postgres", "bmdb_user": USER}
         return BmdbSettings.model_validate({**facts, **changed})
 
@@ -112,7 +112,7 @@ def server(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Ser
 
 
 def told(error: BaseException) -> str:
-    """Return everything that a log could hold of *error*."""
+    """Return everything about *error* that a log could contain."""
     chain: list[BaseException] = []
     found: BaseException | None = error
     while found is not None:
@@ -122,7 +122,7 @@ def told(error: BaseException) -> str:
 
 
 def in_time(call: Callable[[], object]) -> object:
-    """Return what *call* returns; fail if that takes until kingdom come."""
+    """Return what *call* returns; fail if that takes longer than ``LONG``."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call).result(timeout=LONG)
@@ -131,14 +131,14 @@ def in_time(call: Callable[[], object]) -> object:
 
 
 def test_a_server_with_the_right_certificate_and_password_is_used(server: Server, clock: ManualClock) -> None:
-    """The one way that must work."""
+    """The success case."""
     connection = server.connection(clock)
     assert connection.run("now")
     connection.close()
 
 
 def test_a_wrong_password_is_refused_and_told_to_nobody(server: Server, clock: ManualClock) -> None:
-    """An operator has to hear of it at once; whoever reads the log must not learn it."""
+    """An operator must learn of it at once; a reader of the log must not learn the password."""
     connection = server.connection(clock, "hunter2")
     with pytest.raises(StatementFailed) as caught:
         connection.run("now")
@@ -150,14 +150,14 @@ def test_a_wrong_password_is_refused_and_told_to_nobody(server: Server, clock: M
 
 
 def test_a_server_that_wants_a_password_and_gets_none_says_so(server: Server, clock: ManualClock) -> None:
-    """The setting was forgotten; that must not look like a fault of ours."""
+    """The setting was forgotten; that must not look like a defect of Shepherd."""
     with pytest.raises(StatementFailed, match="password authentication failed"):
         server.connection(clock, None).run("now")
     assert clock.slept == []
 
 
 def test_a_certificate_of_another_ca_is_refused(server: Server, clock: ManualClock, tmp_path: Path) -> None:
-    """Anybody can make a certificate with any name in it. To try again would not help."""
+    """Anybody can make a certificate with any name in it. A retry would not help."""
     with pytest.raises(BmdbUntrusted, match=f"{ADDRESS}.*certificate") as caught:
         server.connection(clock, ca=Authority(tmp_path).path).run("now")
     assert not caught.value.retryable
@@ -166,13 +166,13 @@ def test_a_certificate_of_another_ca_is_refused(server: Server, clock: ManualClo
 
 
 def test_the_systems_cas_do_not_sign_for_ours(server: Server, clock: ManualClock) -> None:
-    """Unset means the CAs that everybody trusts, and never no verification."""
+    """No setting means the CAs of the system, never no verification."""
     with pytest.raises(BmdbUntrusted):
         Connection(server.settings(), lambda: PASSWORD, clock).run("now")
 
 
 def test_a_certificate_for_another_name_is_refused(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
-    """Whoever has some certificate of the same CA, as every customer of RDS has, is not the database."""
+    """Every customer of RDS has a certificate of the same CA, but not for the database's name."""
     with (
         Door(socket_path, authority.context("127.0.0.3")) as door,
         pytest.raises(BmdbUntrusted, match=f"cannot prove that it is '{ADDRESS}': .*mismatch"),
@@ -183,7 +183,7 @@ def test_a_certificate_for_another_name_is_refused(socket_path: Path, authority:
 def test_a_remote_server_without_tls_gets_no_password(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
-    """Else it would be enough to answer "no" in the server's place to be told the password."""
+    """Otherwise an attacker could answer "no" in the server's place and would be sent the password."""
     with (
         Door(socket_path, None) as door,
         pytest.raises(BmdbUntrusted, match="does not offer TLS"),
@@ -193,7 +193,7 @@ def test_a_remote_server_without_tls_gets_no_password(
 
 
 def test_a_database_on_this_machine_needs_no_tls(socket_path: Path, authority: Authority, clock: ManualClock) -> None:
-    """Nobody is between."""
+    """The connection does not leave the machine."""
     with Door(socket_path, None, "127.0.0.1") as door:
         connection = Server(door.port, authority).connection(clock, bmdb_host="127.0.0.1")
         assert connection.run("now")
@@ -203,7 +203,7 @@ def test_a_database_on_this_machine_needs_no_tls(socket_path: Path, authority: A
 def test_a_token_goes_encrypted_even_to_this_machine(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
-    """A token comes with a database far away, so 127.0.0.1 is a tunnel, and anybody may stand at its end."""
+    """Tokens are for remote databases, so 127.0.0.1 is a tunnel whose other end is unknown."""
     with Door(socket_path, None, "127.0.0.1") as door, pytest.raises(BmdbUntrusted, match="does not offer TLS"):
         Server(door.port, authority).connection(clock, bmdb_host="127.0.0.1", bmdb_auth="iam").run("now")
 
@@ -214,7 +214,7 @@ def test_a_token_goes_encrypted_even_to_this_machine(
 def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
     socket_path: Path, authority: Authority, clock: ManualClock, tmp_path: Path, content: bytes
 ) -> None:
-    """Of an empty file Python would make the system's CAs, which is not what was asked for."""
+    """For an empty file, Python would use the CAs of the system, which was not asked for."""
     empty = tmp_path / "ca.pem"
     empty.write_bytes(content)
     with Door(socket_path, authority.context()) as door, pytest.raises(ConfigError, match="SHEPHERD_BMDB_CA_SOURCE"):
@@ -225,7 +225,7 @@ def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
 def test_a_server_that_is_silent_is_given_up_at_the_connect_timeout(
     authority: Authority, clock: ManualClock, tls: bool
 ) -> None:
-    """Connected is not answered: a server that hangs must not take the whole time of an invocation."""
+    """A server may accept the connection and hang; that must not use up the invocation's time."""
     address = ADDRESS if tls else "127.0.0.1"
     with Door(None, authority.context() if tls else None, address) as door:
         connection = Server(door.port, authority).connection(
@@ -239,7 +239,7 @@ def test_a_server_that_is_silent_is_given_up_at_the_connect_timeout(
 
 
 def test_a_server_that_does_not_even_answer_for_tls_is_given_up_too(authority: Authority, clock: ManualClock) -> None:
-    """The first thing that is asked of it has a limit as well."""
+    """The very first request has a time limit as well."""
     with Door(None, None) as door:
         connection = Server(door.port, authority).connection(
             clock, bmdb_connect_timeout_seconds=0.1, bmdb_statement_timeout_seconds=10 * LONG
@@ -251,7 +251,7 @@ def test_a_server_that_does_not_even_answer_for_tls_is_given_up_too(authority: A
 def test_a_statement_whose_answer_never_comes_is_given_up(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
-    """A server that is gone can end no statement; here somebody has to."""
+    """A server that is gone cannot cancel a statement; the client has to stop waiting."""
     with Door(socket_path, authority.context()) as door:
         connection = Server(door.port, authority).connection(
             clock, bmdb_connect_timeout_seconds=1, bmdb_statement_timeout_seconds=0.2
@@ -264,7 +264,7 @@ def test_a_statement_whose_answer_never_comes_is_given_up(
 
 
 def test_a_statement_may_take_longer_than_a_connection(server: Server, clock: ManualClock) -> None:
-    """The short limit is for connecting; a claim in a large fleet has the time that the settings give it."""
+    """The short limit is for connecting; a claim in a large fleet has the time of its own setting."""
     connection = server.connection(clock, bmdb_connect_timeout_seconds=0.5)
     connection.script("SELECT pg_sleep(0.7)")
     connection.close()
@@ -272,7 +272,7 @@ def test_a_statement_may_take_longer_than_a_connection(server: Server, clock: Ma
 
 @pytest.fixture
 def ca(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Let the environment name the server, and return the file of its CA."""
+    """Set the environment for the server, and return the file of its CA."""
     copy = tmp_path / "ca.pem"
     copy.write_bytes(server.authority.path.read_bytes())
     named = {"HOST": ADDRESS, "PORT": str(server.port), "NAME": "postgres", "USER": USER, "CA_SOURCE": str(copy)}
@@ -285,7 +285,7 @@ def ca(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_function_reads_password_and_ca_where_its_settings_say(
     ca: Path, aws: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The password is looked up in SSM; the CA is read once, since a new connection must not wait for it."""
+    """The password is read from SSM; the CA is read once, so that a new connection does not wait for it."""
     boto3.client("ssm").put_parameter(Name="/shepherd/bmdb", Value=PASSWORD, Type="SecureString")
     monkeypatch.setenv("SHEPHERD_BMDB_PASSWORD_PARAMETER", "/shepherd/bmdb")
     connection = adapters.bmdb()
@@ -297,7 +297,7 @@ def test_a_function_reads_password_and_ca_where_its_settings_say(
 
 
 def test_a_ca_that_cannot_be_read_is_named(ca: Path) -> None:
-    """And nothing is sent meanwhile."""
+    """And nothing is sent."""
     ca.unlink()
     with pytest.raises(SourceMissing, match=str(ca)):
         adapters.bmdb().run("now")
@@ -305,7 +305,7 @@ def test_a_ca_that_cannot_be_read_is_named(ca: Path) -> None:
 
 @pytest.fixture
 def tokens(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """Let the environment name a database with IAM authentication that refuses everybody; return what it is shown."""
+    """Set the environment for a database with IAM authentication that refuses everybody; return the tokens sent."""
     shown: list[bytes] = []
     with socket.create_server((ADDRESS, 0)) as listener:
 
@@ -360,7 +360,7 @@ def test_with_iam_every_connection_shows_a_token_of_its_own(tokens: list[bytes])
 def test_a_function_without_credentials_cannot_sign_a_token(
     tokens: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it is the deployment that has to be mended, not the database."""
+    """Then the deployment has to be corrected, not the database."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which remembers credentials

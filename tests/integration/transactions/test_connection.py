@@ -1,4 +1,4 @@
-"""The connection: what is tried again and what is not, and whose errors come out of it."""
+"""The connection: what is retried and what is not, and which errors it raises."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOVE = "UPDATE machines SET machine_created_at = machine_created_at + interval '
 
 
 def in_conflict(fleet: Fleet, times: int) -> tuple[list[int], Callable[[], None]]:
-    """Return a unit of work that another transaction gets in the way of so often, and the count of its runs."""
+    """Return a unit of work that conflicts with another transaction this many times, and the count of its runs."""
     fleet.bare_machine()
     fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} SET default_transaction_isolation = 'repeatable read'")
     runs: list[int] = []
@@ -50,7 +50,7 @@ def in_conflict(fleet: Fleet, times: int) -> tuple[list[int], Callable[[], None]
 
 
 def test_a_transaction_in_conflict_runs_again(own_fleet: Fleet, clock: ManualClock) -> None:
-    """The database asks for it; callers must not hear of every conflict."""
+    """The database asks for a retry; callers need not handle every conflict."""
     runs, unit = in_conflict(own_fleet, times=2)
     own_fleet.connection.transact(unit)
     assert len(runs) == 3
@@ -58,7 +58,7 @@ def test_a_transaction_in_conflict_runs_again(own_fleet: Fleet, clock: ManualClo
 
 
 def test_a_transaction_that_stays_in_conflict_is_given_up(own_fleet: Fleet, clock: ManualClock) -> None:
-    """Bounded, with growing pauses that differ: twins in conflict would meet again at the same moment otherwise."""
+    """The attempts are bounded, and the pauses jittered: concurrent runs in conflict would collide again otherwise."""
     runs, unit = in_conflict(own_fleet, times=100)
     with pytest.raises(SerializationConflict, match="UPDATE: could not serialize") as caught:
         own_fleet.connection.transact(unit)
@@ -70,7 +70,7 @@ def test_a_transaction_that_stays_in_conflict_is_given_up(own_fleet: Fleet, cloc
 
 
 def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
-    """The database kills one of the two; that one runs again."""
+    """The database aborts one of the two; that one runs again."""
     own_fleet.sql(f"ALTER DATABASE {own_fleet.settings.bmdb_name} SET deadlock_timeout = '20ms'")
     machines = [own_fleet.provided_machine(), own_fleet.provided_machine()]
     met = Barrier(2)
@@ -97,7 +97,7 @@ def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
 
 
 def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection) -> None:
-    """And its error arrives as it is: loops tell their own failures from the database's."""
+    """Its error is raised unchanged, so that loops can tell their own failures from the database's."""
 
     def unit() -> None:
         connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
@@ -111,7 +111,7 @@ def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection)
 
 
 def test_a_rehearsal_returns_its_result_and_undoes_the_rest(fleet: Fleet, connection: Connection) -> None:
-    """A dry run goes through the very same statements; it must change nothing."""
+    """A dry run executes the same statements, and must change nothing."""
 
     def unit() -> list[list[object]]:
         connection.run("penalize", provider="static", capacity_id="rack", seconds=60, cause="?")
@@ -122,7 +122,7 @@ def test_a_rehearsal_returns_its_result_and_undoes_the_rest(fleet: Fleet, connec
 
 
 def test_a_refused_statement_names_itself_and_the_reason(connection: Connection) -> None:
-    """The only trace of it is a log line; and the connection stays good."""
+    """The log line is the only trace of it; and the connection stays usable."""
     with pytest.raises(StatementFailed, match=r"pause: .*violates foreign key constraint.*23503") as caught:
         queries.pause(connection, owner="me", reason="?", machine_id=uuid4())
     assert caught.value.sqlstate == "23503"
@@ -132,7 +132,7 @@ def test_a_refused_statement_names_itself_and_the_reason(connection: Connection)
 
 @pytest.mark.parametrize("in_transaction", [True, False])
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(fleet: Fleet, in_transaction: bool) -> None:
-    """A lock that somebody forgot must not hold an invocation until its time is up."""
+    """A forgotten lock must not block an invocation until its time is up."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = 9")
     connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 0.05}))
@@ -155,7 +155,7 @@ def test_a_connection_that_the_server_ended_is_replaced(fleet: Fleet, connection
 
 
 def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
-    """The types of a prepared statement's columns may change under it; it is prepared again, not failed."""
+    """The column types of a prepared statement may change; it is prepared again instead of failing."""
     machine_id = own_fleet.provided_machine()
     pin = "INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines"
     own_fleet.sql(pin)
@@ -166,14 +166,14 @@ def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
 
 
 def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:
-    """Return settings that lead nowhere."""
+    """Return settings of a server that does not exist."""
     return settings.model_copy(update={"bmdb_host": str(tmp_path)})
 
 
 def test_a_database_that_is_not_there_is_tried_a_few_times(
     shared_database: BmdbSettings, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """It is told where it was looked for, and never with what password."""
+    """The error names the address, and never the password."""
     connection = Connection(unreachable(shared_database, tmp_path), lambda: "hunter2", clock)
     with pytest.raises(BmdbUnavailable, match=f"cannot connect to the BMDB at {tmp_path}:5432") as caught:
         connection.run("now")
@@ -183,7 +183,7 @@ def test_a_database_that_is_not_there_is_tried_a_few_times(
 
 
 def test_the_password_is_asked_for_at_every_new_connection(shared_database: BmdbSettings, clock: ManualClock) -> None:
-    """It may have been changed since the function was warm."""
+    """It may have changed since the function was warm."""
     asked: list[str] = []
 
     def password() -> str:
@@ -203,7 +203,7 @@ def test_the_password_is_asked_for_at_every_new_connection(shared_database: Bmdb
 def test_a_password_that_cannot_be_had_is_not_the_databases_fault(
     shared_database: BmdbSettings, clock: ManualClock
 ) -> None:
-    """The error of the secret store arrives as it is."""
+    """The error of the secret store is raised unchanged."""
 
     def password() -> str:
         raise SecretUnavailable
@@ -213,7 +213,7 @@ def test_a_password_that_cannot_be_had_is_not_the_databases_fault(
 
 
 def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
-    """Too many connections means to come back later, not that something is wrong."""
+    """Too many connections means to try again later, not that something is broken."""
     fleet.sql("CREATE ROLE turned_away LOGIN CONNECTION LIMIT 0")
     connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_user": "turned_away"}))
     try:
@@ -227,7 +227,7 @@ def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
 def test_a_wrong_name_is_refused_at_once(
     shared_database: BmdbSettings, clock: ManualClock, wrong: dict[str, str]
 ) -> None:
-    """Trying again would not help."""
+    """A retry would not help."""
     with pytest.raises(BmdbError, match="connecting to") as caught:
         Connection(shared_database.model_copy(update=wrong), None, clock).run("now")
     assert not caught.value.retryable
@@ -251,7 +251,7 @@ TEXTS = ["", "NULL", 'a "b"', "back\\slash", "{,}", "  two  ", "line\nend", "ü"
 
 @pytest.mark.parametrize("texts", [TEXTS, [*TEXTS, None], [None], []])
 def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[str | None]) -> None:
-    """Causes and keys are sent so, many at a time, and who wrote a cause may have had anything in mind."""
+    """Causes and keys are sent in arrays, and a cause may contain any text."""
     found = fleet.connection._connected().run("SELECT * FROM unnest(:texts::text[])", texts=texts)
     assert [row[0] for row in found] == texts
 
@@ -269,7 +269,7 @@ def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[st
 )
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
 def test_a_moment_is_read_as_it_was_meant(fleet: Fleet, text: str, moment: object, zone: str) -> None:
-    """A pause without an end ends in infinity, for which Python has no word."""
+    """A pause without an end is stored as infinity, which Python's datetime cannot hold."""
     fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} SET datestyle = 'SQL, DMY'")
     fleet.connection.close()
     driver = fleet.connection._connected()

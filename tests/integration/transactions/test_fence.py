@@ -1,4 +1,4 @@
-"""The fence: what is no longer a session's own, it cannot end, however the moments fall."""
+"""The fence: a session cannot end work that it has lost, in any interleaving."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOMENT = 0.4
 
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
-    """Return a session that lives for long."""
+    """Return a session with a long lease."""
     return fleet.open_session()
 
 
@@ -36,7 +36,7 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 @each_end
 def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: Session, end: End) -> None:
-    """A batch ends what it can; for a machine that somebody else took, it must not write a thing."""
+    """A batch ends what it can; for a machine that another session took over, it must write nothing."""
     lost, kept = end.due_machine(fleet), end.due_machine(fleet)
     held = claimed(session, end.process)
     fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
@@ -53,7 +53,7 @@ def test_work_that_was_lost_is_not_ended_and_the_rest_is(fleet: Fleet, session: 
 
 @each_end
 def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
-    """Whoever comes second is told that it was not his to end."""
+    """The second attempt learns that the work was not its own any more."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     assert end.end(session, held) == {machine_id}
@@ -64,7 +64,7 @@ def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
 
 @each_end
 def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
-    """Twins know each other's machines by name."""
+    """Concurrent runs know each other's machines."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     assert end.end(fleet.open_session(), held) == set()
@@ -73,7 +73,7 @@ def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session,
 
 
 def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["finish"]) -> tuple[Session, work.Work]:
-    """Return a session whose deadline comes soon, with a connection of its own, and the machine that it holds."""
+    """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)
     session = fleet.open_session(connection=fleet.connect())
     (held,) = claimed(session, end.process)
@@ -84,7 +84,7 @@ def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = ENDS["fin
 
 @each_end
 def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end: End) -> None:
-    """A statement that began in time may get its locks too late; it must look at the clock when it has them."""
+    """A statement may begin in time and get its locks too late; it must compare the deadline after that."""
     session, held = held_for_a_moment(fleet, end=end)
     tags = fleet.tags(held.machine_id)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
@@ -122,7 +122,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
 
 @each_end
 def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> None:
-    """Declared dead while its commit was on its way: the machine is the heir's, and stays his."""
+    """The session was reaped while its commit was on its way: the machine belongs to the next session."""
     session, held = held_for_a_moment(fleet, end=end)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     with ThreadPoolExecutor(1) as pool:
@@ -139,7 +139,7 @@ def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> N
 
 
 def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -> None:
-    """Its old deadline has passed for everybody else, but the sign of life came in time and is being committed."""
+    """Others still see the old deadline, which has passed, but the renewal came in time and is being committed."""
     session, held = held_for_a_moment(fleet, 2 * MOMENT)
 
     def unit() -> None:
@@ -155,7 +155,7 @@ def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -
 
 @each_end
 def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet, end: End) -> None:
-    """Its commit came in time; the sweep must neither wait for it nor end its other work."""
+    """Its commit came in time; reaping must neither wait for it nor end its other work."""
     session, held = held_for_a_moment(fleet, 2 * MOMENT, end)
     other = fleet.bare_machine()
     work.start_work(session, Process.ACCESS, other)
@@ -174,7 +174,7 @@ def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet, end: En
 
 
 def test_sessions_that_open_together_sweep_up_once(fleet: Fleet) -> None:
-    """Both see the dead session; one takes it, the other neither waits nor writes history again."""
+    """Both see the expired session; one reaps it, the other neither waits nor writes history again."""
     session, held = held_for_a_moment(fleet)
     fleet.wait_until_dead(session)
     twin = fleet.connect()

@@ -28,7 +28,7 @@ either = pytest.mark.parametrize("lost", LOSSES)
 
 @pytest.fixture
 def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return the way to the test's database that breaks when it is told to."""
+    """Return a proxy in front of the test's database that breaks connections on demand."""
     with BreakingConnection(fleet.settings) as way:
         yield way
         unused = way.armed
@@ -38,14 +38,14 @@ def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
 
 @pytest.fixture
 def session(fleet: Fleet, breaking: BreakingConnection) -> Session:
-    """Return a session whose connection breaks when it is told to."""
+    """Return a session whose connection breaks on demand."""
     return fleet.open_session(connection=fleet.connect(breaking.settings))
 
 
 def test_a_claim_whose_answer_was_lost_returns_what_it_claimed(
     fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
-    """Otherwise the machines would be locked until the session closes, with nobody at work on them."""
+    """Otherwise the machines would be locked until the session closes, with no work done on them."""
     machines = {fleet.provided_machine() for _ in range(3)}
     fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines")
     breaking.lose("answer")
@@ -61,7 +61,7 @@ def test_a_claim_whose_answer_was_lost_returns_what_it_claimed(
 def test_a_claim_whose_request_was_lost_has_claimed_nothing(
     fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
-    """It must not invent work; the machine is handed out by the next claim."""
+    """It must not invent work; the next claim takes the machine."""
     machine_id = fleet.provided_machine()
     breaking.lose("request")
     assert work.claim(session, Process.AGENT_START, PROVIDER, 2) == work.Claim((), 0)
@@ -84,7 +84,7 @@ def test_a_lost_answer_does_not_return_what_the_session_already_knew_of(
 def test_work_from_a_lost_answer_can_be_given_back_at_once(
     fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
-    """Since when it was due is lost with the answer; taking the session's deadline for it would keep it waiting."""
+    """The due date is lost with the answer; using the session's deadline instead would delay the machine."""
     machine_id = fleet.provided_machine()
     breaking.lose("answer")
     claim = work.claim(session, Process.AGENT_START, PROVIDER, 1)
@@ -97,7 +97,7 @@ def test_work_from_a_lost_answer_can_be_given_back_at_once(
 def test_an_end_of_work_happens_once_whatever_was_lost(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End, lost: Lost
 ) -> None:
-    """Said to be lost, finished work is repeated: a second reboot. Said to be done, it never happens."""
+    """Wrongly reported lost, finished work is repeated: a second reboot. Wrongly reported done, it never happens."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     breaking.lose(lost)
@@ -110,7 +110,7 @@ def test_an_end_of_work_happens_once_whatever_was_lost(
 def test_an_end_that_came_too_late_is_not_taken_for_done(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
-    """The session died while its request was on its way; the machine is somebody else's now."""
+    """The session expired while its request was on its way; another session has the machine now."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
     tags = fleet.tags(machine_id)
@@ -129,7 +129,7 @@ def test_an_end_that_came_too_late_is_not_taken_for_done(
 def test_an_end_that_somebody_else_also_reached_is_not_taken_for_ours(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
-    """The heir ended the same work in the same way; the history says so, of another session."""
+    """Another session ended the same work in the same way; the history names that session."""
     machine_id = end.due_machine(fleet)
     held = claimed(session, end.process)
 
@@ -162,7 +162,7 @@ def test_an_earlier_end_of_the_same_work_is_not_taken_for_this_one(
 def test_a_session_opens_although_the_first_answer_is_lost(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
 ) -> None:
-    """The first use of a connection that died while the function was frozen is the usual case, not an accident."""
+    """A connection that broke while the function was frozen is the usual case, not an accident."""
     machine_id = fleet.provided_machine()
     connection = fleet.connect(breaking.settings)
     breaking.lose(lost)
@@ -171,7 +171,7 @@ def test_a_session_opens_although_the_first_answer_is_lost(
 
 
 def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: BreakingConnection) -> None:
-    """A database that drops every connection must not be asked for ever."""
+    """The attempts at a database that drops every connection are bounded."""
     connection = fleet.connect(breaking.settings)
     breaking.lose("request")
     breaking.lose("answer")
@@ -181,7 +181,7 @@ def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: Breakin
 
 @either
 def test_a_sign_of_life_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
-    """A renew may run twice; giving up at the first passing error was a mistake of the predecessor."""
+    """A renewal may run twice; the predecessor failed at the first passing error."""
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '5 seconds'")
     breaking.lose(lost)
     session.renew()
@@ -192,7 +192,7 @@ def test_a_sign_of_life_is_repeated(fleet: Fleet, session: Session, breaking: Br
 def test_a_session_closes_whatever_was_lost(
     fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost
 ) -> None:
-    """Its machines would wait for its deadline otherwise."""
+    """Otherwise its machines would wait for its deadline."""
     machine_id = fleet.provided_machine()
     claimed(session, Process.AGENT_START)
     breaking.lose(lost)
@@ -205,7 +205,7 @@ def test_a_session_closes_whatever_was_lost(
 def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
     session: Session, breaking: BreakingConnection, lost: Lost
 ) -> None:
-    """Taking it may run twice: who holds it is written in its row."""
+    """Taking it may run twice: its row names the holder."""
     breaking.lose(lost, commit=True)
     assert provisioning.take_lock(session, PROVIDER) == PreviousPass()
 
@@ -214,7 +214,7 @@ def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
 def test_a_single_statement_whose_outcome_is_unknown_says_so(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
 ) -> None:
-    """Nothing that may have been carried out is repeated behind the caller's back."""
+    """A statement that may have been carried out is never repeated without the caller's knowledge."""
     machine_id = fleet.started_machine()
     connection = fleet.connect(breaking.settings)
     breaking.lose(lost)
@@ -228,7 +228,7 @@ def test_a_single_statement_whose_outcome_is_unknown_says_so(
 def test_a_transaction_that_broke_before_its_commit_runs_again(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
 ) -> None:
-    """Nothing of it can have been kept, so the caller need not hear of it."""
+    """None of it can have been committed, so the caller need not know."""
     connection = fleet.connect(breaking.settings)
     runs: list[int] = []
 
@@ -243,7 +243,7 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
 
 
 def test_a_transaction_that_breaks_every_time_is_given_up(fleet: Fleet, breaking: BreakingConnection) -> None:
-    """Bounded: an invocation has better things to do than to try for ever."""
+    """The attempts are bounded, because the time of an invocation is."""
     connection = fleet.connect(breaking.settings)
     for _ in range(5):
         breaking.lose("request")

@@ -1,4 +1,4 @@
-"""Migrations: ordered, each applied once, whoever runs them and however often."""
+"""Migrations: ordered, each applied once, however often and concurrently they are run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEWEST = migrations()[-1].version
 
 @pytest.fixture
 def empty(postgres: Postgres) -> Iterator[BmdbSettings]:
-    """Return how to reach a database where nothing was ever migrated."""
+    """Return the settings of a database that was never migrated."""
     settings = postgres.new_database("template1")
     yield settings
     postgres.drop(settings)
@@ -38,7 +38,7 @@ def empty(postgres: Postgres) -> Iterator[BmdbSettings]:
 
 @pytest.fixture
 def connect(empty: BmdbSettings, clock: ManualClock) -> Iterator[Callable[[], Connection]]:
-    """Return what makes connections to the empty database."""
+    """Return a function that opens connections to the empty database."""
     made: list[Connection] = []
 
     def connect() -> Connection:
@@ -58,12 +58,12 @@ def tables(connection: Connection) -> set[str]:
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:
-    """The number is the version of the schema; a gap would be a file that somebody forgot."""
+    """The number is the version of the schema; a gap would be a forgotten file."""
     assert [migration.version for migration in migrations()] == list(range(1, len(migrations()) + 1))
 
 
 def test_migrating_again_changes_nothing(connect: Callable[[], Connection]) -> None:
-    """It runs at every deployment."""
+    """Migrations run at every deployment."""
     connection = connect()
     assert migrate(connection) == list(migrations())
     assert schema_version(connection) == migrations()[-1].version
@@ -97,7 +97,7 @@ def test_runners_at_the_same_time_apply_each_migration_once(connect: Callable[[]
 
 
 def test_an_edited_migration_is_refused(connect: Callable[[], Connection]) -> None:
-    """What runs and what the files say would part ways, unseen."""
+    """The schema and the files would differ without anybody noticing."""
     connection = connect()
     migrate(connection, known=(FIRST,))
     edited = replace(FIRST, text="CREATE TABLE one (x bigint);")
@@ -120,7 +120,7 @@ def test_a_newer_database_is_refused(connect: Callable[[], Connection]) -> None:
 def test_a_dry_run_says_what_is_missing_and_changes_nothing(
     connect: Callable[[], Connection], before: tuple[Migration, ...] | None
 ) -> None:
-    """Operators look before they leap, also at a database that is not there yet."""
+    """Operators check first, also with a database that does not exist yet."""
     connection = connect()
     if before is not None:
         migrate(connection, known=before)
@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_is_missing_and_changes_nothing(
 
 
 def test_a_migration_that_fails_leaves_nothing_of_itself(connect: Callable[[], Connection]) -> None:
-    """Half a migration could neither be repeated nor undone; those before it stay."""
+    """Half a migration could neither be repeated nor undone; earlier ones stay."""
     connection = connect()
     with pytest.raises(StatementFailed, match="division by zero") as caught:
         migrate(connection, known=(FIRST, BROKEN))
@@ -154,7 +154,7 @@ def test_a_migration_that_fails_leaves_nothing_of_itself(connect: Callable[[], C
 def test_no_session_opens_on_another_schema(
     connect: Callable[[], Connection], clock: ManualClock, change: str, version: int, remedy: str
 ) -> None:
-    """Code and schema are deployed apart; what does not fit together must stop before it writes."""
+    """Code and schema are deployed separately; if they do not match, nothing may be written."""
     connection = connect()
     migrate(connection)
     Session.open(connection, clock, "test", "a test", 60).close()

@@ -1,4 +1,4 @@
-"""Clocks, locks and windows of single statements, each where only that one moment tells whether it is right."""
+"""Clocks, locks and windows of single statements, each in the one interleaving that shows whether it is right."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
-    """Return a session with a connection of its own."""
+    """Return a session with its own connection."""
     return fleet.open_session(connection=fleet.connect())
 
 
@@ -51,7 +51,7 @@ def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
 
 
 def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
-    """Return what the due row says: process, not before when, and when to recover."""
+    """Return the due row: process, not_before, and recovery_not_before."""
     (row,) = fleet.sql(
         "SELECT process, not_before, recovery_not_before FROM machine_due WHERE machine_id = :id", id=machine_id
     )
@@ -59,7 +59,7 @@ def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
 
 
 def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> datetime:
-    """Carry *call* out, which has to wait for the due rows, and return when it no longer had to."""
+    """Run *call*, which has to wait for the due rows, and return when they were released."""
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(call)
@@ -75,7 +75,7 @@ def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], ob
 
 
 def test_an_agent_counts_as_started_when_that_is_recorded(fleet: Fleet, session: Session) -> None:
-    """What an earlier agent said while the record had to wait would be taken for the new one's first heartbeat."""
+    """A heartbeat of an earlier agent that arrived during the wait would count as the new agent's first."""
     machine_id = fleet.provided_machine()
     held = claimed(session, START)
 
@@ -100,7 +100,7 @@ def test_a_backoff_is_as_long_as_was_said(fleet: Fleet, session: Session) -> Non
 
 
 def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Session) -> None:
-    """A machine that did not come back has another for its agent start, which is as due as it was."""
+    """A machine that did not come back has another date for its agent start, which stays as it was."""
     machine_id = overdue_machine(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
     moment = delayed(fleet, lambda: work.fail(session, {each: Failure("no luck", 60) for each in held}))
@@ -111,7 +111,7 @@ def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Ses
 
 
 def test_the_lock_of_one_who_dies_while_another_waits_for_it_is_free(fleet: Fleet, session: Session) -> None:
-    """Whether it lives is judged when the lock is had; by the begin of the transaction it would be alive."""
+    """Whether the holder is alive is decided after the lock was obtained, not by the begin of the transaction."""
     holder = fleet.open_session(seconds=HOUR)
     assert provisioning.take_lock(holder, PROVIDER) is not None
     fleet.sql(
@@ -129,7 +129,7 @@ def test_the_lock_of_one_who_dies_while_another_waits_for_it_is_free(fleet: Flee
 
 
 def test_the_lock_of_one_who_is_just_being_kept_alive_is_not_free(fleet: Fleet, session: Session) -> None:
-    """Its old deadline has passed for everybody else, but the sign of life came in time and is being committed."""
+    """Others still see the old deadline, which has passed, but the renewal came in time and is being committed."""
     holder = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(holder, PROVIDER) is not None
     fleet.sql(
@@ -150,7 +150,7 @@ def test_the_lock_of_one_who_is_just_being_kept_alive_is_not_free(fleet: Fleet, 
 
 
 def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
-    """By the begin of the transaction, what happened since would happen in the future."""
+    """Measured from the begin of the transaction, what happened since would lie in the future."""
     machine_id = fleet.started_machine(started_ago=HOUR)
 
     def unit() -> list[list[Any]]:
@@ -182,7 +182,7 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
 
 @pytest.mark.parametrize("end", ["finish", "cancel"])
 def test_an_end_that_changes_no_tag_gives_both_dates_back(fleet: Fleet, session: Session, end: str) -> None:
-    """The claim put that of the recovery to the end of the session; nobody would come before."""
+    """The claim moved the recovery date to the end of the session; no claim would find it before."""
     machine_id = overdue_machine(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
     assert ids(held) == [machine_id]
@@ -192,7 +192,7 @@ def test_an_end_that_changes_no_tag_gives_both_dates_back(fleet: Fleet, session:
 
 @pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
 def test_a_machine_that_is_not_awaited_gets_no_date_for_it(fleet: Fleet, session: Session, end: str) -> None:
-    """The Recoverer would look at it for nothing."""
+    """The Recoverer would examine it for nothing."""
     machine_id = fleet.provided_machine()
     ENDS[end].end(session, claimed(session, START))
     assert due(fleet, machine_id)[2] is None
@@ -202,7 +202,7 @@ def test_a_machine_that_is_not_awaited_gets_no_date_for_it(fleet: Fleet, session
 
 
 def test_machines_that_did_not_come_back_are_the_recoverers(fleet: Fleet, session: Session) -> None:
-    """Another loop that looked at them would find them due each time, and never end."""
+    """Another loop that examined them would find them due each time, and never finish."""
     overdue_machine(fleet)
     assert work.claim(session, START, PROVIDER, 10) == Claim((), 1)
     assert work.claim(session, START, PROVIDER, 10) == Claim((), 0)
@@ -212,7 +212,7 @@ def test_machines_that_did_not_come_back_are_the_recoverers(fleet: Fleet, sessio
 def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     fleet: Fleet, session: Session, held_up: str
 ) -> None:
-    """They are recovered as others are, and are not handed out by another way."""
+    """Pauses apply to their recovery as to any other."""
     machine_id = overdue_machine(fleet)
     before = due(fleet, machine_id)
     if held_up == "paused":
@@ -224,7 +224,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
 
 
 def test_machines_that_did_not_come_back_wait_in_a_location_that_is_held_back(fleet: Fleet, session: Session) -> None:
-    """There we may be the ones that cannot reach them; elsewhere, and where it is not known, they are recovered."""
+    """There the network may be at fault; elsewhere, and without a known location, they are recovered."""
     overdue_machine(fleet, HERE)
     others = {overdue_machine(fleet, "rack 2"), overdue_machine(fleet)}
     suspension.set_suspensions(session, PROVIDER, {HERE: "many are silent"})
@@ -232,7 +232,7 @@ def test_machines_that_did_not_come_back_wait_in_a_location_that_is_held_back(fl
 
 
 def test_a_machine_that_did_not_come_back_and_is_locked_is_passed_over(fleet: Fleet) -> None:
-    """Who holds it may hold it for long; the others do not wait."""
+    """The lock may last long; the other machines do not wait."""
     locked, free = overdue_machine(fleet), overdue_machine(fleet)
     settings = fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 5})
     session = fleet.open_session(connection=fleet.connect(settings))
@@ -242,7 +242,7 @@ def test_a_machine_that_did_not_come_back_and_is_locked_is_passed_over(fleet: Fl
 
 
 def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session: Session) -> None:
-    """The other date may be left from before; who looked at it too would change the row twice in one statement."""
+    """The second date may be a remainder; a claim that used both would update the row twice in one statement."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_due SET recovery_not_before = now() - interval '1 minute'")
     assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [machine_id]

@@ -1,4 +1,4 @@
-"""Workers beside each other: every machine is one worker's, in whatever order the moments fall."""
+"""Concurrent workers: in every interleaving, each machine has at most one worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CREATE VIEW pauses AS
 
 @contextmanager
 def gated_claim(fleet: Fleet, process: Process, limit: int = 10) -> Iterator[Future[work.Claim]]:
-    """Start a claim in a session of its own; inside the block it has its snapshot and waits, after it it goes on."""
+    """Start a claim in another session. Inside the block it has its snapshot and waits; then it continues."""
     fleet.sql(GATE)
     session = fleet.open_session(connection=fleet.connect())
     session.connection.script("SET application_name = 'gated'")
@@ -53,7 +53,7 @@ def gated_claim(fleet: Fleet, process: Process, limit: int = 10) -> Iterator[Fut
 
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Process) -> None:
-    """The history is the witness: on each machine, every start is followed by the end of that same work."""
+    """The history shows it: on each machine, every start is followed by the end of that same work."""
     machines = [fleet.provided_machine() if process is START else fleet.unhealthy_machine() for _ in range(3)]
 
     def worker(number: int) -> int:
@@ -84,13 +84,13 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
 
 
 def test_twins_claim_disjoint_sets_without_waiting(fleet: Fleet) -> None:
-    """The second takes what the first is not just taking, in the very same moment."""
+    """The second claim takes the machines that the first one has not locked, without waiting for it."""
     machines = {fleet.provided_machine() for _ in range(5)}
     first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
 
     def unit() -> list[UUID]:
         mine = ids(work.claim(first, START, PROVIDER, 2).work)
-        theirs = ids(work.claim(second, START, PROVIDER, 5).work)  # mine are not committed yet
+        theirs = ids(work.claim(second, START, PROVIDER, 5).work)  # the first claim is not committed yet
         assert len(mine) == 2
         assert set(mine) | set(theirs) == machines
         assert not set(mine) & set(theirs)
@@ -102,9 +102,9 @@ def test_twins_claim_disjoint_sets_without_waiting(fleet: Fleet) -> None:
 
 def test_a_machine_that_was_claimed_meanwhile_is_not_handed_out_again(own_fleet: Fleet) -> None:
     """
-    Claimed and committed after the second claim took its snapshot.
+    It was claimed and committed after the second claim took its snapshot.
 
-    The row lock is free again then, and the work row is not in the snapshot. Only that the due row changed tells.
+    The row lock is free again then, and the work row is not in the snapshot. Only the changed due row shows it.
     """
     machine_id = own_fleet.provided_machine()
     with gated_claim(own_fleet, START) as late:
@@ -114,7 +114,7 @@ def test_a_machine_that_was_claimed_meanwhile_is_not_handed_out_again(own_fleet:
 
 
 def test_a_machine_that_another_process_took_meanwhile_is_not_handed_out(own_fleet: Fleet) -> None:
-    """Not even the unique key would notice: it is of one process."""
+    """The unique key would not notice: it includes the process."""
     machine_id = own_fleet.provided_machine()
     with gated_claim(own_fleet, START) as late:
         work.start_work(own_fleet.open_session(), Process.ACCESS, machine_id)
@@ -123,7 +123,7 @@ def test_a_machine_that_another_process_took_meanwhile_is_not_handed_out(own_fle
 
 
 def test_a_machine_whose_tags_changed_meanwhile_is_judged_again(own_fleet: Fleet) -> None:
-    """What the claim judged by was true a moment ago; it must neither take the machine nor put it off."""
+    """The facts in the claim's snapshot are out of date; it must neither take the machine nor postpone it."""
     machine_id = own_fleet.provided_machine()
     with gated_claim(own_fleet, START) as late:
         own_fleet.change(
@@ -136,7 +136,7 @@ def test_a_machine_whose_tags_changed_meanwhile_is_judged_again(own_fleet: Fleet
 
 
 def test_a_machine_that_was_released_meanwhile_is_not_put_off(own_fleet: Fleet) -> None:
-    """The late claim saw it in work, and would make it wait for a session that has given it back."""
+    """The late claim's snapshot shows work on it, and would make it wait for a session that has returned it."""
     machine_id = own_fleet.provided_machine()
     session = own_fleet.open_session()
     (held,) = claimed(session, START)
@@ -149,7 +149,7 @@ def test_a_machine_that_was_released_meanwhile_is_not_put_off(own_fleet: Fleet) 
 
 @pytest.mark.parametrize(("first", "second"), [(Process.ACCESS, START), (Process.ACCESS, RECOVER)])
 def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Process, second: Process) -> None:
-    """While the first is still committing the claim passes the machine over, and afterwards it is locked."""
+    """While the first is committing, the claim skips the machine; afterwards the machine is locked."""
     machine_id = fleet.provided_machine() if second is START else fleet.unhealthy_machine()
     other = fleet.open_session(connection=fleet.connect())
     session = fleet.open_session()
@@ -167,7 +167,7 @@ def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Pr
 
 @pytest.mark.parametrize("second", [Process.ACCESS, START])
 def test_a_machine_in_work_is_not_taken_by_name_for_another_process(fleet: Fleet, second: Process) -> None:
-    """Not even the unique key would notice: it is of one process."""
+    """The unique key would not notice: it includes the process."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     held = work.start_work(session, Process.ACCESS if second is START else START, machine_id)
@@ -179,7 +179,7 @@ def test_a_machine_in_work_is_not_taken_by_name_for_another_process(fleet: Fleet
 
 
 def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet) -> None:
-    """The claim commits while the other waits for the due row; its work is not in the view that the other has."""
+    """The claim commits while the other waits for the due row, so its work is not in the other's snapshot."""
     machine_id = fleet.provided_machine()
     session, other = fleet.open_session(), fleet.open_session(connection=fleet.connect())
     with ThreadPoolExecutor(1) as pool:
@@ -197,7 +197,7 @@ def test_a_machine_that_is_just_being_claimed_is_not_taken_by_name(fleet: Fleet)
 
 
 def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
-    """The loser waits for the winner's commit and is told."""
+    """The second one waits for the commit of the first, and gets a WorkConflict."""
     machine_id = fleet.bare_machine()
     sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(2)]
 

@@ -1,4 +1,4 @@
-"""Sessions: alive until their deadline, and what becomes of their work when they die."""
+"""Sessions: alive until their deadline, and what happens to their work when they expire."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> 
 
 
 def test_a_session_is_poked_well_before_its_deadline(fleet: Fleet) -> None:
-    """Two signs of life may be lost before work is."""
+    """Two renewals may be lost before the session expires."""
     assert fleet.open_session(seconds=60).renew_interval == 20
 
 
 @pytest.mark.parametrize("call", ["renew", "claim", "start_work"])
 def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
-    """No later call of it can succeed, also when nobody has swept it up yet."""
+    """None of its calls can succeed any more, even before it is reaped."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     fleet.pass_time(3600)
@@ -61,7 +61,7 @@ def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
 
 
 def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
-    """Return a session whose deadline passed while it held a machine."""
+    """Return a session that expired while it had work on a machine."""
     fleet.provided_machine()
     session = fleet.open_session()
     (held,) = claimed(session, START)
@@ -71,7 +71,7 @@ def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
 
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_dead_session_can_end_nothing(fleet: Fleet, swept: bool) -> None:
-    """Its machines may be another's already: nothing is returned, nothing is written."""
+    """Another session may have its machines: nothing is returned, nothing is written."""
     session, held = dead_session_with_work(fleet)
     if swept:
         fleet.open_session()
@@ -89,7 +89,7 @@ def test_a_dead_session_can_end_nothing(fleet: Fleet, swept: bool) -> None:
 
 
 def test_a_dead_session_can_end_no_recovery(fleet: Fleet) -> None:
-    """The tags that a finished recovery drops may be the new agent's."""
+    """The facts that a finished recovery deletes may be those of a new agent."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY)
@@ -99,7 +99,7 @@ def test_a_dead_session_can_end_no_recovery(fleet: Fleet) -> None:
 
 
 def test_the_next_session_that_opens_takes_over_what_a_dead_one_held(fleet: Fleet) -> None:
-    """A dead session's work locked its machines for ever in the predecessor."""
+    """In the predecessor, an expired session locked its machines until an operator intervened."""
     session, held = dead_session_with_work(fleet)
     assert fleet.holders(held.machine_id) == [session.session_id]
     heir = fleet.open_session()
@@ -111,7 +111,7 @@ def test_the_next_session_that_opens_takes_over_what_a_dead_one_held(fleet: Flee
 
 
 def test_a_machine_of_a_dead_session_waits_for_no_more_than_a_moment(fleet: Fleet) -> None:
-    """A claim that looks at it before it was swept up must not put it off for long."""
+    """A claim that examines it before it was reaped must not postpone it for long."""
     open_before = fleet.open_session(seconds=3 * 3600)
     _, held = dead_session_with_work(fleet)
     assert claimed(open_before, START) == []
@@ -121,7 +121,7 @@ def test_a_machine_of_a_dead_session_waits_for_no_more_than_a_moment(fleet: Flee
 
 
 def test_sweeping_up_is_bounded_and_goes_on(fleet: Fleet) -> None:
-    """After a bad hour, opening a session must stay short; nothing may be forgotten all the same."""
+    """After an outage, opening a session must stay fast; and every expired session is reaped in the end."""
     machines = [fleet.provided_machine() for _ in range(25)]
     for machine_id in machines:
         work.start_work(fleet.open_session(), START, machine_id)
@@ -136,7 +136,7 @@ def test_sweeping_up_is_bounded_and_goes_on(fleet: Fleet) -> None:
 
 
 def test_sessions_that_died_empty_handed_are_cleared_away(fleet: Fleet) -> None:
-    """Every crashed invocation leaves a row; one that holds work is left for who sweeps that up, with history."""
+    """Every crashed invocation leaves a row; one with work is left for the next open_session, which writes history."""
     closing, living = fleet.open_session(seconds=3 * 3600), fleet.open_session(seconds=3 * 3600)
     for _ in range(3):
         fleet.open_session()
@@ -169,7 +169,7 @@ def test_closing_gives_back_what_was_left(fleet: Fleet) -> None:
 
 
 def test_a_session_may_be_closed_twice_and_after_its_death(fleet: Fleet) -> None:
-    """Cleaning up must never be what fails; work that was given back is not given back again."""
+    """Cleaning up must never fail; canceled work is not canceled again."""
     session, held = dead_session_with_work(fleet)
     session.close()
     session.close()
@@ -177,14 +177,14 @@ def test_a_session_may_be_closed_twice_and_after_its_death(fleet: Fleet) -> None
 
 
 def test_no_time_is_left_in_a_closed_session(fleet: Fleet) -> None:
-    """A slow thread must find the fence down."""
+    """A slow thread must not begin anything more."""
     session = fleet.open_session()
     session.close()
     assert session.seconds_left() <= 0
 
 
 def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> None:
-    """Twins overlap all the time."""
+    """Concurrent runs are normal."""
     machines = {fleet.provided_machine(), fleet.provided_machine()}
     first, second = fleet.open_session(), fleet.open_session()
     (held,) = work.claim(first, START, PROVIDER, 1).work
@@ -196,7 +196,7 @@ def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> No
 
 
 def test_a_closing_session_tells_what_is_still_due_and_since_when(fleet: Fleet) -> None:
-    """The alarm for a fleet that falls behind stands on these two numbers."""
+    """The alarm for a fleet that falls behind uses these two numbers."""
     for waited in (10, 500, 30):
         machine_id = fleet.provided_machine()
         fleet.sql(
@@ -225,7 +225,7 @@ def test_the_backlog_is_counted_to_a_thousand_at_most(fleet: Fleet) -> None:
 
 
 def test_a_session_is_kept_alive_while_something_slow_goes_on(fleet: Fleet, clock: ManualClock) -> None:
-    """A listing of the provider may take longer than a session lives."""
+    """A listing of the provider may take longer than a session's lease."""
     session = fleet.open_session(seconds=3)
     clock.now += 2
 
@@ -238,7 +238,7 @@ def test_a_session_is_kept_alive_while_something_slow_goes_on(fleet: Fleet, cloc
 
 
 def test_what_goes_wrong_meanwhile_is_raised(fleet: Fleet) -> None:
-    """Not in the thread, where nobody would hear of it."""
+    """In the caller's thread, not unnoticed in the background."""
 
     def fails() -> None:
         raise KeyError
@@ -248,7 +248,7 @@ def test_what_goes_wrong_meanwhile_is_raised(fleet: Fleet) -> None:
 
 
 def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
-    """What is awaited can be of no use any more."""
+    """The result can be of no use any more."""
     session = fleet.open_session(seconds=0.3)
     fleet.pass_time(10)
     never = Event()

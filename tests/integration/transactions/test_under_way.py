@@ -1,4 +1,4 @@
-"""What is still under way at the server while its owner asks: it is neither given up nor done twice."""
+"""Statements that are still running at the server when their owner asks: neither abandoned nor executed twice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 @pytest.fixture
 def way(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return the way to the test's database that breaks when it is told to."""
+    """Return a proxy in front of the test's database that breaks connections on demand."""
     with BreakingConnection(fleet.settings) as found:
         yield found
         unused = found.armed
@@ -50,24 +50,24 @@ def way(fleet: Fleet) -> Iterator[BreakingConnection]:
 
 @pytest.fixture
 def session(fleet: Fleet, way: BreakingConnection) -> Session:
-    """Return a session whose connection breaks when it is told to."""
+    """Return a session whose connection breaks on demand."""
     return fleet.open_session(connection=fleet.connect(way.settings))
 
 
 @pytest.fixture
 def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
-    """Return the same, of one whose statements may not take long."""
+    """Return the same with a short statement timeout."""
     settings = way.settings.model_copy(update={"bmdb_statement_timeout_seconds": SHORT})
     return fleet.open_session(connection=fleet.connect(settings))
 
 
 def attempt(session: Session, held: Work, step: StepName = StepName.REBOOT) -> list[Work]:
-    """Put on record that a step is about to be taken."""
+    """Record that a step is about to be taken."""
     return remediation.record_attempts(session, {held: (NextStep(Step(step), 1), None)})
 
 
 def steps(fleet: Fleet) -> list[str]:
-    """Return the steps that are on record."""
+    """Return the steps on record."""
     return [row[0] for row in fleet.sql("SELECT step FROM work_history WHERE event = 'Attempted'")]
 
 
@@ -75,7 +75,7 @@ def steps(fleet: Fleet) -> list[str]:
 
 
 def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
-    """Asked before that, the BMDB knows of no work; nobody would end it."""
+    """Asked earlier, the BMDB has no such work, and the work would never end."""
     machine_id = fleet.provided_machine()
     way.lose("late")
     assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
@@ -86,7 +86,7 @@ def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session,
 def test_a_session_that_closes_loses_no_work_that_commits_late(
     fleet: Fleet, session: Session, way: BreakingConnection
 ) -> None:
-    """It went with the session, and the history told of a start without an end."""
+    """The work was deleted with the session, and the history had a start without an end."""
     machines = [fleet.provided_machine() for _ in range(3)]
     way.lose("late")
     work.claim(session, START, PROVIDER, 3)
@@ -96,7 +96,7 @@ def test_a_session_that_closes_loses_no_work_that_commits_late(
 
 
 def test_one_who_gives_up_waiting_for_an_answer_waits_for_the_commit(fleet: Fleet, way: BreakingConnection) -> None:
-    """The connection did not break, it only says nothing; the server limits a statement's time, not its commit's."""
+    """The connection is open but silent; the server limits the time of a statement, not of its commit."""
     machine_id = fleet.provided_machine()
     seconds = {"bmdb_statement_timeout_seconds": 2 * SHORT, "bmdb_connect_timeout_seconds": SHORT}
     session = fleet.open_session(connection=fleet.connect(way.settings.model_copy(update=seconds)))
@@ -105,7 +105,7 @@ def test_one_who_gives_up_waiting_for_an_answer_waits_for_the_commit(fleet: Flee
 
 
 def test_a_step_that_is_recorded_late_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
-    """Else one reboot counts as two, and the machine is in quarantine too early."""
+    """Otherwise one reboot counts as two, and the machine is quarantined too early."""
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     way.lose("late")
@@ -117,7 +117,7 @@ def test_a_step_that_is_recorded_late_is_recorded_once(fleet: Fleet, session: Se
 def test_what_does_not_end_is_neither_begun_nor_given_up(
     fleet: Fleet, hasty: Session, way: BreakingConnection, begin: str
 ) -> None:
-    """Its session is left to die: who closed it would give up what is committed a moment later."""
+    """Its session is left to expire: closing it would abandon what is committed a moment later."""
     machine_id = fleet.provided_machine()
     way.lose("late", stubborn=True)
     begins: dict[str, Callable[[], object]] = {
@@ -140,7 +140,7 @@ def test_what_does_not_end_is_neither_begun_nor_given_up(
 
 
 def test_a_session_that_could_not_be_closed_can_be_later(fleet: Fleet, hasty: Session, way: BreakingConnection) -> None:
-    """Whoever tries again when the server has come to its end gives the machines back at once."""
+    """A later attempt, when the server has finished, returns the machines at once."""
     machine_id = fleet.provided_machine()
     way.lose("late", stubborn=True)
     with pytest.raises(CommitUnknown):
@@ -151,7 +151,7 @@ def test_a_session_that_could_not_be_closed_can_be_later(fleet: Fleet, hasty: Se
 
 
 class OldClaim:
-    """A claim of a session that died two hours ago; it began while that lived, and has been committing ever since."""
+    """A claim of a session that expired two hours ago; it began before that, and has been committing ever since."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._connection = fleet.connect()
@@ -167,12 +167,12 @@ class OldClaim:
         """)
 
     def commit(self) -> None:
-        """Let it be seen."""
+        """Let it commit."""
         self._connection.script("COMMIT")
 
 
 def test_a_dead_session_is_not_swept_away_while_a_claim_of_it_commits(fleet: Fleet) -> None:
-    """Nobody sees that it holds anything; and nobody waits for it."""
+    """Its work is not visible yet; and no other statement waits for it."""
     late = OldClaim(fleet)
     fleet.open_session().close()
     late.commit()
@@ -183,7 +183,7 @@ def test_a_dead_session_is_not_swept_away_while_a_claim_of_it_commits(fleet: Fle
 def test_work_that_commits_while_its_session_is_swept_away_keeps_it(
     fleet: Fleet, session: Session, way: BreakingConnection
 ) -> None:
-    """Who sweeps had to wait, and cannot see what was committed meanwhile: the foreign key has it look again."""
+    """The reaper's snapshot lacks what was committed while it waited: the foreign key makes it run again."""
     late = OldClaim(fleet)
     fleet.connection.script("BEGIN")
     fleet.connection.script(f"SELECT FROM sessions WHERE session_id = '{session.session_id}' FOR UPDATE")
@@ -203,7 +203,7 @@ def test_work_that_commits_while_its_session_is_swept_away_keeps_it(
 
 
 class Standby:
-    """Commits that are to wait for a standby; ``answers`` lets them all go."""
+    """Commits that wait for a standby; ``answers`` releases all of them."""
 
     def __init__(self, postgres: Postgres, fleet: Fleet) -> None:
         self._postgres, self._fleet = postgres, fleet
@@ -222,11 +222,11 @@ class Standby:
                 connection.run("INSERT INTO recovery_snapshots VALUES (gen_random_uuid(), now())")
 
     def wait_for_waiting(self, commits: int) -> None:
-        """Wait until so many commits wait."""
+        """Wait until this many commits wait."""
         self._fleet.wait_until("(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep') >= :n", n=commits)
 
     def answers(self) -> None:
-        """Let the commits go."""
+        """Release the commits."""
         self._over.set()
         self._postgres._run("ALTER SYSTEM RESET synchronous_standby_names")
         self._postgres._run("SELECT pg_reload_conf()")
@@ -235,7 +235,7 @@ class Standby:
 
 @pytest.mark.parametrize("what", ["claim", "step"])
 def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postgres: Postgres, what: str) -> None:
-    """The real thing: written at the server, seen by nobody, and committed when the standby answers."""
+    """The real case: written at the server, invisible to others, and committed when the standby answers."""
     fleet, left = own_fleet, threading.Event()
     machine_id = fleet.unhealthy_machine()
     with BreakingConnection(fleet.settings) as way:
@@ -270,7 +270,7 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
 
 
 def test_what_still_waits_for_a_machine_is_fenced_off(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
-    """Its owner went on without it; carried out now, the machine would be held by one who does not know."""
+    """Its owner continued without it; executed now, it would lock the machine for a session that does not know."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
     way.leave(fleet.wait_until_blocked)
@@ -309,7 +309,7 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
 
 
 def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
-    """It holds its session already, so it is waited for."""
+    """It has locked its session already, so it is waited for."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     (held,) = claimed(session, RECOVER)
@@ -464,7 +464,7 @@ each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
 def test_what_writes_for_a_session_holds_it_until_the_commit(
     fleet: Fleet, session: Session, way: BreakingConnection, arrange: Callable[[Fleet, Session], Callable[[], object]]
 ) -> None:
-    """So who lost its answer can wait for its end; a sweep passes it over, and whoever closes the session waits."""
+    """So a session that lost an answer can wait for its end; the reaper skips it, and closing the session waits."""
     write = arrange(fleet, session)
     free: list[list[list[object]]] = []
 
@@ -481,7 +481,7 @@ def test_what_writes_for_a_session_holds_it_until_the_commit(
 def test_what_was_fenced_off_writes_nothing(
     fleet: Fleet, arrange: Callable[[Fleet, Session], Callable[[], object]]
 ) -> None:
-    """However late it comes: its owner has done something else by then."""
+    """However late it arrives: its owner has continued by then."""
     write = arrange(fleet, fleet.open_session())
     fleet.sql("UPDATE sessions SET fence = 1")
     before = fleet.content()
@@ -491,6 +491,6 @@ def test_what_was_fenced_off_writes_nothing(
 
 
 def test_every_statement_with_a_fence_was_tried() -> None:
-    """A new one that does not hold its session is noticed by nobody."""
+    """A new statement that does not lock its session would not be noticed otherwise."""
     fenced = {name for name, text in statements().items() if "fence = :fence" in text} - {"fence_session"}
     assert fenced == {name.partition(" ")[0] for name in WRITES}

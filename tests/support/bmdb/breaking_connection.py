@@ -1,4 +1,4 @@
-"""A server's socket through which connections break when a test says so, and commits that come late."""
+"""A proxy in front of a database server that breaks connections on demand, and lets commits arrive late."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ _LONGEST_SECONDS = 60
 
 Lost = Literal["request", "answer", "late"]
 """
-What is lost: the request, so that the server does nothing; the answer, when the server has done it; or, late, the
-answer while the server is still at it: it holds the locks and commits when somebody waits for them (``LateCommit``).
+The part that is lost.
+
+REQUEST: the server does nothing. ANSWER: the server has done it. LATE: the answer
+is lost while the server is still working: it holds the locks, and commits when
+another statement waits for them (``LateCommit``).
 """
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """What is to be lost."""
+    """A loss that is still to come."""
 
     lost: Lost | None
     """None: the server still waits for a lock."""
     of: bytes
-    """How the request begins."""
+    """The beginning of the request."""
     meanwhile: Callable[[], object]
     silent: bool = False
     stubborn: bool = False
@@ -53,10 +56,10 @@ class _Loss:
 
 class BreakingConnection:
     """
-    Forwards connections to a server, and breaks the one over which an armed request comes.
+    Forwards connections to a server, and breaks one when a request arrives for which a loss was ordered.
 
-    It reads the messages of PostgreSQL's protocol, so that it breaks exactly
-    there: before the request is forwarded, or after the server has answered it.
+    It reads the messages of PostgreSQL's protocol, so that it can break exactly
+    before the request is forwarded, or after the server has answered it.
     """
 
     def __init__(self, settings: BmdbSettings) -> None:
@@ -99,25 +102,25 @@ class BreakingConnection:
         """
         Lose the next statement, or with *commit* the next COMMIT; several calls lose several, one after another.
 
-        *meanwhile* runs after that and before the client notices. Of what comes
-        late: if *silent*, the connection stays, and nobody says a word on it; if
-        *stubborn*, it is committed by ``let_go`` alone.
+        *meanwhile* runs after that, before the client notices. For a late loss: with
+        *silent* the connection stays open without an answer; with *stubborn* only
+        ``let_go`` commits it.
         """
         of = _QUERY + b"COMMIT" if commit else _BIND
         self._armed.append(_Loss(lost, of, meanwhile, silent, stubborn))
 
     def leave(self, once: Callable[[], object]) -> None:
-        """Break the connection while the next statement waits for a lock: when *once*, which waits for it, returns."""
+        """Break the connection while the next statement waits for a lock, when *once*, which awaits that, returns."""
         self._armed.append(_Loss(None, _BIND, once))
 
     def let_go(self) -> None:
-        """Let commits that are late happen, and wait for that."""
+        """Let late commits happen, and wait for them."""
         for late in self._late:
             late.let_go()
 
     @property
     def armed(self) -> int:
-        """Return how many of the losses that were asked for have not happened."""
+        """Return how many of the ordered losses have not happened yet."""
         return len(self._armed)
 
     def _accept(self) -> None:
@@ -155,7 +158,7 @@ class BreakingConnection:
                         if loss.lost in ("answer", "late"):
                             _answer(answers, None)
                         loss.meanwhile()
-                        if loss.lost is None:  # the server does not hear that its client is gone
+                        if loss.lost is None:  # the server does not notice that its client is gone
                             client.shutdown(socket.SHUT_RDWR)
                             _answer(answers, None)
                         return
@@ -173,15 +176,15 @@ class BreakingConnection:
 
 class LateCommit:
     """
-    A request that the server carries out for a client that is gone, and commits when somebody waits for its locks.
+    A request whose client is gone; the server executes it, and commits when another statement waits for its locks.
 
-    What others see of a commit that hangs at the server: the locks are held,
-    the change is not there, and in the end it comes. *request* is a statement
-    outside of a transaction, or a COMMIT.
+    Others see a commit that hangs at the server: the locks are held, the change is
+    not visible, and in the end it becomes visible. *request* is a statement outside
+    of a transaction, or a COMMIT.
     """
 
     def __init__(self, path: str, server: socket.socket, answers: BinaryIO, request: bytes) -> None:
-        """*path* leads to the server anew, *server* and *answers* are the connection on which *request* came."""
+        """*path* opens a new connection to the server; *server* and *answers* are the connection of *request*."""
         self._path, self._server, self._answers = path, server, answers
         self._let_go, self._over = threading.Event(), threading.Event()
         self._commit = request
@@ -189,16 +192,16 @@ class LateCommit:
             self._commit = _query("COMMIT")
             self._ask(_query("BEGIN"))
             self._ask(request)
-        self._ask(_query("SET idle_in_transaction_session_timeout = 0"))  # a commit that hangs is not idle
+        self._ask(_query("SET idle_in_transaction_session_timeout = 0"))  # else the server would end the hanging commit
         self._process = int(self._ask(_query("SELECT pg_backend_pid()")))
 
     def let_go(self) -> None:
-        """Commit now, if that has not happened, and return when it has."""
+        """Commit now, unless that has happened, and return when it has."""
         self._let_go.set()
         assert self._over.wait(_LONGEST_SECONDS)
 
     def wait(self, *, stubborn: bool = False) -> None:
-        """Commit when somebody waits for the locks, unless *stubborn*, or ``let_go`` is called."""
+        """Commit when another statement waits for the locks (unless *stubborn*) or ``let_go`` is called."""
         end = time.monotonic() + _LONGEST_SECONDS
         try:
             with pg8000.native.Connection(
@@ -218,7 +221,7 @@ class LateCommit:
         return bool(rows and rows[0][0])
 
     def _ask(self, request: bytes) -> bytes:
-        """Carry out a request, and return the last column of its last row, if it has any."""
+        """Execute a request, and return the last column of its last row, if there is one."""
         self._server.sendall(request)
         found = b""
         while message := _message(self._answers):
@@ -234,7 +237,7 @@ def _query(text: str) -> bytes:
 
 
 def _startup(requests: BinaryIO) -> bytes:
-    """Return the first message, which has no type."""
+    """Return the first message of the protocol, which has no type."""
     length = requests.read(4)
     return length + requests.read(struct.unpack("!i", length)[0] - 4)
 
@@ -245,7 +248,7 @@ def _message(stream: BinaryIO) -> bytes:
 
 
 def _request(requests: BinaryIO) -> bytes:
-    """Return everything up to what asks for an answer; nothing if the client is gone."""
+    """Return everything up to the message that asks for an answer; nothing if the client is gone."""
     request = b""
     while message := _message(requests):
         request += message
@@ -255,7 +258,7 @@ def _request(requests: BinaryIO) -> bytes:
 
 
 def _answer(answers: BinaryIO, client: socket.socket | None) -> bytes:
-    """Pass on everything up to where the server is ready again; return its state then, and nothing if it is gone."""
+    """Forward everything until the server is ready again, and return its state then; nothing if it is gone."""
     while message := _message(answers):
         if client is not None:
             client.sendall(message)

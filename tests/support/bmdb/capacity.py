@@ -1,4 +1,4 @@
-"""Two providers for the Provisioner, with edges where a test can interrupt it, and what must hold afterwards."""
+"""Two providers for the Provisioner, with hooks where a test can interrupt it, and what must hold afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 
 
 class Edge(Provider):
-    """A provider, and what a test wants to happen before and after its calls, by the names of the methods."""
+    """A provider with hooks before and after its calls, by the names of the methods."""
 
     name = ""
     capabilities: frozenset[Capability] = frozenset()
@@ -66,7 +66,7 @@ class Edge(Provider):
 
 
 def equinix_settings(api: EquinixApi) -> EquinixSettings:
-    """Return how to reach a simulated project."""
+    """Return the settings for a simulated project."""
     return EquinixSettings(
         equinix_project_id=PROJECT,
         equinix_api_key_parameter="/unused",
@@ -77,7 +77,7 @@ def equinix_settings(api: EquinixApi) -> EquinixSettings:
 
 
 def equinix(api: EquinixApi, clock: Clock) -> Edge:
-    """Return the adapter of a simulated project; what waits in it waits on *clock*."""
+    """Return the adapter of a simulated project; its waits use *clock*."""
     return Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, lambda: PUBLIC_KEY, clock))
 
 
@@ -89,17 +89,17 @@ def static(names: list[str]) -> Edge:
 
 
 def provided(fleet: Fleet) -> dict[str, UUID]:
-    """Return the machine ids of what the BMDB has, by provider id."""
+    """Return the machine ids of the provided machines, by provider id."""
     return {row[0]: row[1] for row in fleet.sql("SELECT provider_id, machine_id FROM machine_provided")}
 
 
 def intents(fleet: Fleet) -> list[UUID]:
-    """Return the machine ids of the creations that were begun."""
+    """Return the machine ids of the creations that are intended."""
     return [row[0] for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
 
 
 def assert_settled(fleet: Fleet, api: EquinixApi, machines: int) -> None:
-    """Assert that so many machines exist, once each, as the provider says and as the BMDB says."""
+    """Assert that this many machines exist, once each, at the provider and in the BMDB."""
     devices = [device for device in api.devices() if device.hostname.startswith(PREFIX)]
     assert len(devices) == machines
     assert {device.id: device.tags[0] for device in devices} == {

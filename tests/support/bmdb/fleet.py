@@ -1,4 +1,4 @@
-"""A BMDB with machines in every state, and time that passes when a test says so."""
+"""A BMDB with machines in every state; time passes when a test says so."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
 
 class Fleet:
     """
-    One database, and what a test needs to plant in it.
+    One database, and helpers to fill it.
 
     Rows are backdated with SQL; the database's own clock is never faked.
     """
 
     def __init__(self, settings: BmdbSettings, clock: Clock, admin: pg8000.native.Connection | None = None) -> None:
-        """*admin* is given back as it was: a server process that knows the database saves twenty milliseconds."""
+        """*admin* is returned as it was: a server process that knows the database saves twenty milliseconds."""
         self.settings = settings
         self._clock = clock
         self._connections: list[Connection] = []
@@ -62,7 +62,7 @@ class Fleet:
             connection.close()
 
     def close(self) -> None:
-        """Close every connection, and leave the database as empty as it was."""
+        """Close every connection, and empty the database."""
         self.disconnect()
         self.empty()
         if self._keeps_admin:
@@ -71,20 +71,20 @@ class Fleet:
             self._admin.close()
 
     def empty(self) -> None:
-        """Remove everything but the schema."""
+        """Delete everything but the schema."""
         tables = [row[0] for row in self.sql(_TABLES)]
         # What others refer to goes last.
         tables.sort(key=lambda table: table in {"machines", "sessions"})
         self.sql("; ".join(f"DELETE FROM {table}" for table in tables if not table.startswith("schema_")))
 
     def connect(self, settings: BmdbSettings | None = None) -> Connection:
-        """Return a connection of its own, for a twin; *settings* lead it elsewhere."""
+        """Return another connection, for a concurrent run; *settings* may lead it elsewhere."""
         connection = Connection(settings or self.settings, None, self._clock)
         self._connections.append(connection)
         return connection
 
     def sql(self, text: str, **parameters: Any) -> list[list[Any]]:
-        """Run a statement past the product's code, in a transaction of its own, and return the rows."""
+        """Run a statement outside of the product's code, in its own transaction, and return the rows."""
         return self._admin.run(text, **parameters) or []
 
     def open_session(self, seconds: float = HOUR, connection: Connection | None = None) -> Session:
@@ -94,7 +94,7 @@ class Fleet:
     # Machines; each kind is made from the one before it.
 
     def bare_machine(self) -> UUID:
-        """Return a machine of which nothing is known."""
+        """Return a machine without any facts."""
         found: UUID = self.sql("INSERT INTO machines (machine_created_at) VALUES (now()) RETURNING machine_id")[0][0]
         return found
 
@@ -107,7 +107,7 @@ class Fleet:
         return machine_id
 
     def started_machine(self, started_ago: float = 0, provider: str = PROVIDER) -> UUID:
-        """Return a provided machine whose agent was started so many seconds ago."""
+        """Return a provided machine whose agent was started this many seconds ago."""
         machine_id = self.provided_machine(provider)
         self.change(
             machine_id,
@@ -117,7 +117,7 @@ class Fleet:
         return machine_id
 
     def unhealthy_machine(self, silent_for: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
-        """Return a machine whose agent sent its last heartbeat so many seconds ago."""
+        """Return a machine whose agent sent its last heartbeat this many seconds ago."""
         machine_id = self.started_machine(started_ago)
         self.sql(
             "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - :s * interval '1 second')",
@@ -129,14 +129,14 @@ class Fleet:
     # What happens to machines.
 
     def locate(self, machine_id: UUID, location: str | None) -> UUID:
-        """Let a machine be at a location, and return it."""
+        """Put a machine at a location, and return it."""
         self.sql(
             "UPDATE machine_provided SET provider_location = :at WHERE machine_id = :id", at=location, id=machine_id
         )
         return machine_id
 
     def change(self, machine_id: UUID, *statements: str) -> None:
-        """Change tags of a machine as the product must: due row locked first, brought up to date last."""
+        """Change facts of a machine as the product must: lock the due row first, reschedule last."""
 
         def unit() -> None:
             self.connection.run("lock_due_rows", machine_ids=[machine_id])
@@ -147,7 +147,7 @@ class Fleet:
         self.connection.transact(unit)
 
     def request_installation(self, machine_id: UUID, generation: int) -> None:
-        """Let an operating system of this generation be wanted."""
+        """Request an installation of this generation."""
         self.change(
             machine_id,
             f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '') "
@@ -155,7 +155,7 @@ class Fleet:
         )
 
     def report_installation(self, machine_id: UUID, generation: int, result: str = "Success") -> None:
-        """Let the agent have reported on this generation."""
+        """Record an agent's report on this generation."""
         self.change(
             machine_id,
             f"INSERT INTO machine_os_installation_report VALUES ('{machine_id}', {generation}, '{result}', '') "
@@ -164,7 +164,7 @@ class Fleet:
         )
 
     def expire(self, session: Session) -> None:
-        """Let the deadline of a session have passed, and with it that of the machines that it holds."""
+        """Move the deadline of a session into the past, and the due rows of its machines with it."""
         self.sql(
             "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second', "
             "recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL "
@@ -178,7 +178,7 @@ class Fleet:
         )
 
     def pass_time(self, seconds: float, script: Callable[[str], None] | None = None) -> None:
-        """Let time pass: everything that is on record is so many seconds longer ago. *script* runs the SQL."""
+        """Let time pass: move everything on record this many seconds into the past. *script* runs the SQL."""
         columns: dict[str, list[str]] = {}
         for table, column in self.sql(_TIMES):
             columns.setdefault(table, []).append(f"{column} = {column} - interval '{seconds} seconds'")
@@ -196,11 +196,11 @@ class Fleet:
         return [row[0] for row in self.sql("SELECT session_id FROM work WHERE machine_id = :id", id=machine_id)]
 
     def content(self) -> dict[str, list[list[Any]]]:
-        """Return everything that is on record."""
+        """Return everything on record."""
         return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for (table,) in self.sql(_TABLES)}
 
     def tags(self, machine_id: UUID) -> set[str]:
-        """Return the tags that the loops write and that hold for a machine."""
+        """Return the facts about a machine that the loops write."""
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
         return {
             table.removeprefix("machine_")
@@ -209,14 +209,14 @@ class Fleet:
         }
 
     def wait_until(self, condition: str, **parameters: Any) -> None:
-        """Wait until an SQL expression holds, but not for ever."""
+        """Wait until an SQL expression is true, up to a limit."""
         end = time.monotonic() + WAIT_SECONDS
         while not self.sql(f"SELECT {condition}", **parameters)[0][0]:
             assert time.monotonic() < end, f"waited in vain for: {condition}"
             time.sleep(0.002)
 
     def wait_until_blocked(self, statements: int = 1) -> None:
-        """Wait until so many statements wait for locks that others hold."""
+        """Wait until this many statements wait for locks."""
         self.wait_until(
             "(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
             " >= :n",
@@ -224,20 +224,24 @@ class Fleet:
         )
 
     def wait_until_idle(self) -> None:
-        """Wait until no statement of the product is under way, not even one of a client that is gone."""
+        """Wait until no statement of the product is running, not even one whose client is gone."""
         self.wait_until(
             "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
             " AND application_name = 'shepherd')"
         )
 
     def wait_until_dead(self, session: Session) -> None:
-        """Wait until the deadline of a session that was opened for a moment has really passed."""
+        """Wait until the deadline of a short session has really passed."""
         self.wait_until(
             "clock_timestamp() > (SELECT deadline FROM sessions WHERE session_id = :id)", id=session.session_id
         )
 
     def leaks(self) -> list[str]:
-        """Return what must never be left behind: rows that do not match, and due rows that disagree with the facts."""
+        """
+        Return rows that must never exist.
+
+        They lack the row they belong to, or are due rows that contradict the facts.
+        """
         checks = {
             "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
             "due, but not provided": "TABLE due EXCEPT TABLE provided",
@@ -266,7 +270,7 @@ def claimed(
     provider: str = PROVIDER,
     timeouts: HealthTimeouts | None = None,
 ) -> list[work.Work]:
-    """Claim until there is nothing to look at, as a loop does that has the time, and return all that was handed out."""
+    """Claim until no due row is left to examine, as a loop with enough time does, and return all claimed work."""
     found: list[work.Work] = []
     while (claim := work.claim(session, process, provider, limit, timeouts=timeouts)).examined:
         found += claim.work

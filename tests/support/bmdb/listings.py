@@ -1,4 +1,4 @@
-"""A provider that lists what a test says, and machines on record that go with it."""
+"""A provider that lists what a test says, and machines on record that match."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 UP = ["r", "192.0.2.1", "ams", "Running"]
-"""What is on record of a machine that is up and was compared: reservation, address, location, status."""
+"""The facts on record of a machine that is running and was compared: reservation, address, location, status."""
 
 _FACTS = "provider_reservation_id, provider_ip_address, provider_location, provider_status"
 
 
 class Listed(Provider):
-    """A provider with nothing but a listing, which the test changes, and a count of how often it was asked for it."""
+    """A provider with only a listing, which the test changes, and a count of how often it was asked for it."""
 
     name = PROVIDER
     capabilities: frozenset[Capability] = frozenset()
@@ -40,7 +40,7 @@ class Listed(Provider):
         """Is called once, when the listing that will be returned is made."""
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """List them as they are now, then let happen what happens meanwhile."""
+        """Return the listing as it is now, then run ``meanwhile``."""
         self.asked += 1
         found = list(self.machines.values())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
@@ -48,7 +48,7 @@ class Listed(Provider):
         return found
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Fail the test: the listing has it all."""
+        """Fail the test: the listing has everything."""
         raise NotImplementedError
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
@@ -56,7 +56,7 @@ class Listed(Provider):
         raise NotImplementedError
 
     def put(self, provider_id: str, **facts: Any) -> None:
-        """Let a machine be listed as up, but for *facts*."""
+        """List a machine as running, except for *facts*."""
         self.machines[provider_id] = replace(
             Machine(
                 provider_id=ProviderId(provider_id),
@@ -71,7 +71,7 @@ class Listed(Provider):
 
 
 class Watched(Connection):
-    """A connection that notes the statements that were run, and lets a test interrupt before or after one."""
+    """A connection that records the statements that were run, and lets a test interrupt before or after one."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet.settings, None, fleet._clock)
@@ -90,7 +90,7 @@ class Watched(Connection):
 
 
 def plant(fleet: Fleet, listed: Listed, count: int, *, age_seconds: float = 3_600) -> list[UUID]:
-    """Return so many machines that the provider lists as up, of which nothing is on record yet."""
+    """Return this many machines that the provider lists as running, without any facts on record yet."""
     machines = [fleet.provided_machine() for _ in range(count)]
     fleet.sql(
         "UPDATE machines SET machine_created_at = clock_timestamp() - :s * interval '1 second' "
@@ -110,12 +110,12 @@ def name_of(fleet: Fleet, machine_id: UUID) -> str:
 
 
 def facts(fleet: Fleet, machine_id: UUID) -> list[str | None]:
-    """Return what is on record of a machine: reservation, address, location, status."""
+    """Return the facts on record of a machine: reservation, address, location, status."""
     return fleet.sql(f"SELECT {_FACTS} FROM machine_provided WHERE machine_id = :id", id=machine_id)[0]
 
 
 def record(fleet: Fleet, machine_id: UUID, **facts: str | None) -> None:
-    """Put on record that a machine is up, but for *facts*."""
+    """Put the facts of a running machine on record, except for *facts*."""
     found = {**dict(zip(("reservation_id", "ip_address", "location", "status"), UP, strict=True)), **facts}
     fleet.sql(
         "UPDATE machine_provided SET " + ", ".join(f"provider_{name} = :{name}" for name in found) + " "
@@ -126,7 +126,7 @@ def record(fleet: Fleet, machine_id: UUID, **facts: str | None) -> None:
 
 
 def rows(fleet: Fleet, *but: str) -> dict[str, list[list[Any]]]:
-    """Return every row of the database as text with the transaction that wrote it, but for some tables."""
+    """Return every row of the database as text with the transaction that wrote it, except for some tables."""
     tables = [row[0] for row in fleet.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
     return {
         name: fleet.sql(f"SELECT t::text, t.xmin::text FROM {name} t ORDER BY 1") for name in tables if name not in but

@@ -1,9 +1,9 @@
 """
-What sessions, work and the due index mean, as plain Python: no database, no concurrency, no index.
+A model of sessions, work and the due index as plain Python: no database, no concurrency, no index.
 
-Machines and sessions are small numbers, time is whole seconds that pass when
-somebody says so. Every statement of the product is one step here; whatever it
-does in the BMDB, it must come to the same as this.
+Machines and sessions are small numbers. Time is whole seconds and passes when a
+test says so. Every statement of the product is one step here, and must have the
+same effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOPS = (Process.AGENT_START, Process.RECOVERY)
 SHEPHERD = (*LOOPS, Process.ACCESS)
 
 UNIT = 600
-"""Seconds. Everything lasts whole units, so that nothing is just about to happen while a step takes its time."""
+"""Seconds. Everything lasts whole units, so that nothing is just about to happen while a step runs."""
 FIRST_HEARTBEAT_SECONDS = 30 * UNIT
 HEARTBEAT_TIMEOUT_SECONDS = 10 * UNIT
 GRACE_SECONDS = 5 * UNIT
@@ -27,39 +27,39 @@ GRACE_SECONDS = 5 * UNIT
 
 @dataclass
 class Machine:
-    """One machine, by its tags. It counts as made so long ago that it is due at once."""
+    """One machine, by its facts. It counts as created so long ago that it is due at once."""
 
     location: str | None = None
     started_at: int | None = None
     """When the present agent was started."""
     heartbeat_at: int | None = None
     boot_wait_until: int = 0
-    """When it should be up after its last reboot."""
+    """When it should have booted after its last reboot."""
     awaited_since: int | None = None
-    """When it was told to come back, by a recovery or an operator; None: it did, or was not."""
+    """Since when it is expected back, after a recovery or by an operator; None: it is not."""
     quarantined: bool = False
     departed: bool = False
     backoffs: dict[Process, tuple[int, int]] = field(default_factory=dict)
-    """For each process: until when, and how many seconds that were."""
+    """For each process: until when, and how many seconds that was."""
     history: list[tuple[Process, WorkEvent, int]] = field(default_factory=list)
-    """Process, event, and whose it was."""
+    """Process, event, and session."""
 
     @property
     def needs(self) -> Process | None:
-        """Return the loop that the machine waits for; None: it is in no loop's care."""
+        """Return the loop that the machine needs; None: no loop works on it."""
         if self.quarantined or self.departed:
             return None
         return Process.AGENT_START if self.started_at is None else Process.RECOVERY
 
     @property
     def reported(self) -> bool:
-        """Return whether the present agent was ever heard."""
+        """Return whether the present agent has ever reported."""
         return self.heartbeat_at is not None
 
 
 @dataclass(frozen=True)
 class Pause:
-    """What somebody put on hold; None: all of them."""
+    """A pause; None applies to all."""
 
     machine: int | None = None
     process: Process | None = None
@@ -82,19 +82,19 @@ class Model:
     machines: list[Machine] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     work: dict[tuple[int, Process], int] = field(default_factory=dict)
-    """Who works on which machine for which process."""
+    """The session that works on a machine for a process."""
     pauses: list[Pause] = field(default_factory=list)
     holds: dict[str, int | None] = field(default_factory=dict)
-    """Where recovery was held back, and when that ended; '' is everywhere."""
+    """Where recovery was suspended, and when that ended; '' is everywhere."""
     taken_at: int | None = None
-    """When the Recoverer looked last."""
+    """When the Recoverer took its last health snapshot."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """From when to when it did not look for long."""
+    """The gaps between snapshots, from when to when."""
 
     # Sessions.
 
     def open(self, seconds: int) -> int:
-        """Open a session, which ends the work of those that died; return its number."""
+        """Open a session, which ends the work of expired ones; return its number."""
         for (machine, process), session in list(self.work.items()):
             if not self.alive(session):
                 self._end(machine, process, WorkEvent.EXPIRED)
@@ -102,7 +102,7 @@ class Model:
         return len(self.sessions) - 1
 
     def alive(self, session: int) -> bool:
-        """Return whether the deadline lies ahead."""
+        """Return whether the deadline is in the future."""
         return self.sessions[session].deadline > self.now
 
     def renew(self, session: int) -> None:
@@ -111,20 +111,20 @@ class Model:
         self.sessions[session].deadline = self.now + self.sessions[session].seconds
 
     def close(self, session: int) -> None:
-        """Cancel what the session holds, dead or alive, and end it."""
+        """Cancel the session's work, whether it has expired or not, and end it."""
         for (machine, process), holder in list(self.work.items()):
             if holder == session:
                 self._end(machine, process, WorkEvent.CANCELED)
         self.die(session)
 
     def die(self, session: int) -> None:
-        """Let the deadline be this moment, if it is not past."""
+        """Move the deadline to this moment, unless it has passed."""
         self.sessions[session].deadline = min(self.sessions[session].deadline, self.now)
 
     # Work.
 
     def claimable(self, process: Process) -> set[int]:
-        """Return the machines that a claim may hand out, if it hands out all."""
+        """Return the machines that a claim may take, if it takes all."""
         return {number for number in range(len(self.machines)) if not self.obstacle(number, process)}
 
     def obstacle(self, number: int, process: Process) -> str | None:
@@ -150,20 +150,20 @@ class Model:
         return None
 
     def claim(self, session: int, process: Process, machines: set[int]) -> None:
-        """Hand these out."""
+        """Claim these machines."""
         self._require(session)
         for machine in machines:
             self._start(session, process, machine)
 
     def start(self, session: int, process: Process, machine: int) -> None:
-        """Hand out one machine, due or not."""
+        """Start work on one machine, due or not."""
         self._require(session)
         if any((machine, other) in self.work for other in SHEPHERD):
             raise WorkConflict
         self._start(session, process, machine)
 
     def end(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
-        """End work if it is still this session's to end, and return that."""
+        """End work if it is still this session's, and return whether it was."""
         if not self.alive(session) or self.work.get((machine, process)) != session:
             return False
         self._end(machine, process, event)
@@ -172,7 +172,7 @@ class Model:
         return True
 
     def may_strike(self, session: int, machine: int) -> bool:
-        """Return whether a machine that was handed out for recovery may be interrupted this moment."""
+        """Return whether a machine that was claimed for recovery may be interrupted at this moment."""
         self._require(session)
         return (
             self.work.get((machine, Process.RECOVERY)) == session
@@ -182,7 +182,7 @@ class Model:
         )
 
     def ended_last(self, session: int, process: Process, machine: int, event: WorkEvent) -> bool:
-        """Return whether the last that the session did to the machine for the process was *event*."""
+        """Return whether *event* is the last event of the session on the machine for the process."""
         own = [each for each in self.machines[machine].history if each[0] is process and each[2] == session]
         return bool(own) and own[-1][1] is event
 
@@ -220,7 +220,7 @@ class Model:
     # Operators.
 
     def unquarantine(self, machine: int) -> bool:
-        """Give a machine back to the loops, and return whether it was kept from them."""
+        """End the quarantine, and return whether there was one."""
         found = self.machines[machine]
         was, found.quarantined = found.quarantined, False
         if was:
@@ -243,7 +243,7 @@ class Model:
         return there
 
     def forget(self, machine: int, fresh_seconds: int) -> bool:
-        """Take a machine out of our care, unless somebody works on it or its agent reports; return whether it is."""
+        """Forget a machine, unless a session works on it or its agent reports; return whether it is forgotten."""
         found = self.machines[machine]
         worked = any(number == machine and self.alive(session) for (number, _), session in self.work.items())
         fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
@@ -258,16 +258,16 @@ class Model:
     # What happens besides.
 
     def appear(self, location: str | None) -> None:
-        """Let there be one machine more."""
+        """Add a machine."""
         self.machines.append(Machine(location))
 
     def heartbeat(self, machine: int) -> None:
-        """Let the agent be heard, if there is one."""
+        """Record a heartbeat, if there is an agent."""
         if self.machines[machine].started_at is not None:
             self.machines[machine].heartbeat_at = self.now
 
     def hold(self, session: int, where: set[str]) -> None:
-        """Hold recovery back there, and nowhere else any more."""
+        """Suspend recovery there, and nowhere else."""
         self._require(session)
         for location, ended_at in self.holds.items():
             if ended_at is None and location not in where:
@@ -275,14 +275,14 @@ class Model:
         self.holds |= dict.fromkeys(where)
 
     def look(self, session: int) -> None:
-        """Look at the machines, which ends a time in which nobody did."""
+        """Take a health snapshot, which ends a gap."""
         self._require(session)
         if self.taken_at is not None:
             self.gaps.append((self.taken_at, self.now))
         self.taken_at = self.now
 
     def swept(self) -> Model:
-        """Return what would be if somebody opened a session now."""
+        """Return the state after a session is opened now."""
         other = copy.deepcopy(self)
         other.open(1)
         return other
@@ -319,7 +319,7 @@ class Model:
         machine.backoffs.clear()
 
     def _given_time(self, machine: Machine) -> bool:
-        """Return whether a machine may yet come back: while recovery is held back, and for as long again afterwards."""
+        """Return whether a machine is still in its grace: during a suspension, and as long again afterwards."""
         since = machine.awaited_since or 0
         for location in {"", machine.location or ""} & self.holds.keys():
             ended_at = self.holds[location]
@@ -327,7 +327,7 @@ class Model:
         return since + GRACE_SECONDS > self.now
 
     def _heard(self, machine: Machine) -> bool:
-        """Return whether the agent was heard, or could not be heard, lately; or is still expected to begin."""
+        """Return whether the agent reported recently, could not report, or is still in its startup timeout."""
         patience = HEARTBEAT_TIMEOUT_SECONDS if machine.reported else FIRST_HEARTBEAT_SECONDS
         last = max(machine.started_at or 0, machine.heartbeat_at or 0)
         for location in {"", machine.location or ""} & self.holds.keys():
@@ -336,7 +336,7 @@ class Model:
         return last + patience > self.now or self._unseen(last, patience)
 
     def _unseen(self, last: int, patience: int) -> bool:
-        """Return whether silence since *last* says little, because nobody looked for long after or about then."""
+        """Return whether missing heartbeats since *last* mean little, because of a gap about that time."""
         gaps = self.gaps if self.taken_at is None else [*self.gaps, (self.taken_at, self.now)]
         for began, ended in gaps:
             doubt = min(patience, 0.6 * (ended - began) + 0.15 * patience)

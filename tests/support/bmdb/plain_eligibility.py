@@ -1,8 +1,8 @@
 """
-Which machines need what, by the words of the domain alone.
+The machines that need each process, computed from the facts alone.
 
-Written apart from the product: no due index, no views, nothing but the tags.
-What claims hand out is held against this.
+Written independently of the product: no due index, no views. What claims return
+is compared with this.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-# Provided by this provider. Not installed: only a successful report on the wanted generation counts. Nobody at work
-# on it, no live backoff, nothing paused.
+# Provided by this provider. Not installed: only a successful report on the requested generation counts. No work in
+# progress, no backoff in force, no pause.
 _BOTH = """
 SELECT p.machine_id
 FROM machine_provided p
@@ -51,7 +51,7 @@ WHERE p.provider = :provider
     AND NOT EXISTS (SELECT 1 FROM machine_quarantine z WHERE z.machine_id = p.machine_id)
 """
 
-# No agent, and time enough to boot if it was told to reboot.
+# No agent, and its boot wait is over if it was rebooted.
 _AGENT_START = """
     AND NOT EXISTS (SELECT 1 FROM machine_agent_started a WHERE a.machine_id = p.machine_id)
     AND NOT EXISTS (SELECT 1 FROM machine_rebooted m WHERE m.machine_id = p.machine_id
@@ -61,11 +61,11 @@ _AGENT_START = """
 
 def _in_doubt(minutes: int, unless: str) -> str:
     """
-    Return that no long gap between looks, which is in doubt still, speaks for a machine.
+    Return the condition that no long gap between snapshots protects a machine.
 
-    Where *minutes* are patience, a gap is in doubt for so long before it began and
-    after it ended as an agent may be late that could not report in it. *unless*
-    says what must not have been; g is the gap, and g.doubt that time.
+    *minutes* is the timeout. A gap is in doubt for as long before its begin and after
+    its end as an agent may be late that could not report during it. *unless* is the
+    condition that must be false; g is the gap, and g.doubt that time.
     """
     return f"""
                 AND NOT EXISTS (
@@ -106,11 +106,12 @@ _NOT_YET_OVERDUE = """w.grace_until > g.began_at OR EXISTS (
         AND x.ended_at + (w.grace_until - w.grace_began_at) > g.began_at
 )"""
 
-# An agent whose last heartbeat is 10 minutes old, or that never sent one in 30. A heartbeat from before it was started
-# is not its own. While recovery is held back where the machine is, and for the same time afterwards, it is not silent.
-# Or no agent, because of a recovery after which an agent start was tried in vain, and the time to come back is over; if
-# recovery was held back meanwhile, it is given as much time again. What nobody saw in a long gap between looks does not
-# count: all this must have been so before it, or until some time after it.
+# Either an agent whose last heartbeat is 10 minutes old, or that has not sent one within 30 minutes. A heartbeat from
+# before the agent was started does not count. While recovery is suspended at the machine's location, and for the same
+# time afterwards, it is not unhealthy.
+# Or no agent: a recovery step was taken, an agent start has failed since, and the grace is over. If recovery was
+# suspended meanwhile, the grace starts again.
+# Long gaps between snapshots do not count: all this must have been so before the gap, or until some time after it.
 _RECOVERY = f"""
     AND (EXISTS (
         SELECT 1

@@ -1,4 +1,4 @@
-"""A provider that takes machines back: the simulated project, whose devices can be deleted."""
+"""A provider that releases machines: the simulated project, whose devices can be deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
 
 
 class Deleting(EquinixProvider):
-    """The adapter, and what it lacks: machines are released as the API would have it."""
+    """The adapter with a release method: machines are released as the API does it."""
 
     capabilities = EquinixProvider.capabilities | {Capability.RELEASE}
 
@@ -33,7 +33,7 @@ class Deleting(EquinixProvider):
         self._api_server = api
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Delete the device, and answer when it is gone; one that is gone, or going, is released."""
+        """Delete the device, and return when it is gone; a device that is gone, or going, counts as released."""
         try:
             url = f"{self._api_server.url}/devices/{provider_id}"
             answer = requests.delete(url, headers={"X-Auth-Token": API_KEY}, timeout=deadline.left(10))
@@ -48,5 +48,5 @@ class Deleting(EquinixProvider):
 
 
 def deleting(api: EquinixApi, clock: Clock) -> Edge:
-    """Return it with edges."""
+    """Return it with hooks."""
     return Edge(Deleting(api, clock))

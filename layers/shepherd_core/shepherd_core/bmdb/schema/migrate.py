@@ -2,9 +2,9 @@
 The migration runner: ordered files, each applied once.
 
 ``migrations/NNNN_name.sql`` are applied in the order of their numbers, each in
-one transaction together with its record, so that a runner that dies leaves
-whole migrations behind. Two runners take turns. Never edit a file that was
-applied somewhere: its checksum is recorded, and an edited file is refused.
+one transaction together with its record, so that a killed runner leaves only
+whole migrations. Concurrent runners take turns. Never edit a file that was
+applied anywhere: its checksum is recorded, and an edited file is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the migrations of this code in their order; numbered from 1 without a gap."""
+    """Return the migrations of this code in their order, numbered from 1 without a gap."""
     found = []
     for file in sorted((resources.files(__package__) / "migrations").iterdir(), key=lambda file: file.name):
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
@@ -51,14 +51,14 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def schema_version(connection: Connection) -> int:
-    """Return the version of the BMDB's schema; 0: it was never migrated."""
+    """Return the version of the BMDB's schema; 0 if it was never migrated."""
     if not connection.run("schema_exists"):
         return 0
     return max((row[0] for row in connection.run("applied_migrations")), default=0)
 
 
 def mismatch(connection: Connection) -> SchemaMismatch:
-    """Return the error that says how the BMDB's schema differs from the one that this code was written for."""
+    """Return the error that says how the BMDB's schema differs from the version that this code needs."""
     wanted, version = migrations()[-1].version, schema_version(connection)
     remedy = "run `shepherdctl db migrate`" if version < wanted else "deploy the code that belongs to it"
     return SchemaMismatch(f"the BMDB's schema is version {version}, this code needs version {wanted}: {remedy}")
@@ -66,7 +66,7 @@ def mismatch(connection: Connection) -> SchemaMismatch:
 
 def require(connection: Connection) -> None:
     """
-    Return if the BMDB's schema is the one that this code was written for: for those who open no session.
+    Return if the BMDB's schema has the version of this code. For callers that open no session.
 
     Raises:
         SchemaMismatch: it is older or newer.
@@ -83,14 +83,14 @@ def migrate(
     deadline: Deadline | None = None,
 ) -> list[Migration]:
     """
-    Apply what is missing and return it, in order; an empty list means that nothing was missing.
+    Apply the missing migrations and return them, in order; an empty list if none is missing.
 
-    May be run at any time, by several at once, and again after it died. With
-    *dry_run* nothing is changed. *known* are the migrations to use instead of
-    this code's own. After *deadline* nothing is committed any more.
+    May be run at any time, concurrently, and again after it was killed. With
+    *dry_run* nothing is changed. *known* replaces the migrations of this code. After
+    *deadline* nothing is committed any more.
 
     Raises:
-        TimeLimitExceeded: the deadline passed; what was applied before is whole. Call again.
+        TimeLimitExceeded: the deadline passed; earlier migrations are complete. Call again.
         MigrationRefused: a file differs from what was applied under its number. Restore it.
         SchemaMismatch: the BMDB is newer than this code.
     """

@@ -1,7 +1,7 @@
--- What the migration runner keeps.
+-- Statements of the migration runner.
 
 -- name: create_schema_migrations
--- The record of what was applied.
+-- The migrations that were applied.
 CREATE TABLE IF NOT EXISTS schema_migrations (
     version integer PRIMARY KEY,
     name text NOT NULL,
@@ -10,25 +10,25 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 );
 
 -- name: create_schema_lock
--- One row to hold while migrating, so that two runners take turns.
+-- One row to lock while migrating, so that concurrent runners take turns.
 CREATE TABLE IF NOT EXISTS schema_lock (id integer PRIMARY KEY CHECK (id = 1));
 
 -- name: fill_schema_lock
--- The one row.
+-- Insert that row.
 INSERT INTO schema_lock (id) VALUES (1) ON CONFLICT (id) DO NOTHING;
 
 -- name: take_schema_lock
--- Wait for whoever is migrating.
+-- Wait until no other runner is migrating.
 SELECT id FROM schema_lock FOR UPDATE;
 
 -- name: schema_exists
--- Whether a migration was ever run here.
+-- Whether this database was ever migrated.
 SELECT 1 FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = 'schema_migrations' LIMIT 1;
 
 -- name: applied_migrations
--- What was applied, oldest first.
+-- The applied migrations, oldest first.
 SELECT version, name, checksum FROM schema_migrations ORDER BY version;
 
 -- name: record_migration
--- Remember that a file was applied, and as what.
+-- Record that a migration was applied, and its checksum.
 INSERT INTO schema_migrations (version, name, checksum) VALUES (:version, :name, :checksum);

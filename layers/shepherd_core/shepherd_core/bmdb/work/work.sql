@@ -320,8 +320,8 @@ WHERE w.session_id = :session_id
     AND NOT w.machine_id = ANY(:known::uuid[]);
 
 -- name: find_unacknowledged_ends
--- The machines whose work this session has already ended although the answer was lost: those where :event is the last
--- event of this session. (It may have ended work on the same machine earlier.)
+-- The machines whose work this session has already ended although the answer was lost: those where :event is the
+-- last event of this session. It may have ended work on the same machine earlier.
 SELECT h.machine_id
 FROM work_history h
 WHERE h.machine_id = ANY(:machine_ids::uuid[])

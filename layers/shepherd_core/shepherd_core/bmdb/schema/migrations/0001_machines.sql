@@ -1,4 +1,4 @@
--- Machines and the facts about them: one narrow table for each tag. A row that is present means that the fact holds.
+-- Machines and the facts about them: one narrow table for each fact. If a row exists, the fact holds.
 
 CREATE TABLE machines (
     machine_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -23,7 +23,7 @@ CREATE TABLE machine_agent_started (
     agent_public_key bytea NOT NULL CHECK (octet_length(agent_public_key) = 32)
 );
 
--- No index besides the key: a heartbeat is the one write that every machine causes all the time.
+-- No index besides the primary key: a heartbeat is the write that every machine causes all the time.
 CREATE TABLE machine_agent_heartbeat (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     agent_heartbeat_at timestamptz NOT NULL
@@ -54,7 +54,7 @@ CREATE TABLE machine_host_key (
     pinned_at timestamptz NOT NULL
 );
 
--- The last reboot that the Recoverer asked for, and when the machine should have come up again.
+-- The last reboot by the Recoverer, and until when the machine may be booting.
 CREATE TABLE machine_rebooted (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     rebooted_at timestamptz NOT NULL,

@@ -1,6 +1,6 @@
--- Who works on which machine, what went wrong before, and what has happened.
+-- Sessions, work, backoffs, history, pauses, and the due index.
 
--- A worker that is alive as long as its deadline has not passed.
+-- A worker. It is alive until its deadline.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     component_name text NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE work_backoff (
     PRIMARY KEY (machine_id, process)
 );
 
--- The audit trail. No reference to machines or sessions: it outlives both.
+-- The history. It does not reference machines or sessions, because it outlives both.
 CREATE TABLE work_history (
     machine_id uuid NOT NULL,
     process text NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE work_history (
 
 CREATE INDEX work_history_by_machine ON work_history (machine_id, timestamp);
 
--- What operators (or the Provisioner, for one machine) put on hold. What is null holds for all.
+-- Pauses by operators (or by the Provisioner, for one machine). A null column applies to all.
 CREATE TABLE pauses (
     pause_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     machine_id uuid REFERENCES machines,
@@ -58,9 +58,9 @@ CREATE TABLE pauses (
 
 CREATE INDEX pauses_by_machine ON pauses (machine_id);
 
--- Derived, one row for each provided machine: what it may need next, and not before when. It may be too early
--- (the claim judges by the tags), never too late. revision counts its changes, so that a claim that judged by older
--- tags lets the row go.
+-- Derived from the facts: one row for each provided machine, with the process that it may need next and from when on.
+-- It may be too early (the claim evaluates the facts), never too late. revision counts the changes of the row: a claim
+-- whose snapshot has an older revision leaves the row alone.
 CREATE TABLE machine_due (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     provider text NOT NULL,
@@ -71,8 +71,8 @@ CREATE TABLE machine_due (
 
 CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before);
 
--- What each provided machine needs, straight from its tags. A successful installation of the wanted generation
--- ends our care; a heartbeat from before the present agent was started says nothing about this agent.
+-- What each provided machine needs, derived from its facts. After a successful installation of the requested
+-- generation, no loop works on it. A heartbeat from before the agent was started says nothing about this agent.
 CREATE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -96,8 +96,8 @@ LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
 LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id;
 
--- The same with everything that may hold it up. locked_until is set while any Shepherd process has work on the
--- machine, also when its session is dead and nobody has swept it up yet.
+-- The same with everything that may block it. locked_until is set while any Shepherd process has work on the machine,
+-- even if its session has expired and has not been reaped yet.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,

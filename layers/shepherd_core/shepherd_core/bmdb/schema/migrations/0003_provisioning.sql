@@ -1,7 +1,7 @@
--- What the Provisioner remembers between passes.
+-- What the Provisioner remembers between runs.
 
--- A creation that was decided. Written before the provider is asked, gone when the machine is provided or when it
--- is known that it will never exist. The machine id is the idempotency token at the provider.
+-- A creation that was decided. Written before the provider is called, deleted when the machine is provided or certainly
+-- never will be. The machine id is the idempotency token at the provider.
 CREATE TABLE machine_creation_intent (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     provider text NOT NULL,
@@ -11,7 +11,7 @@ CREATE TABLE machine_creation_intent (
 
 CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
 
--- Capacity that failed and is left alone for a while.
+-- Capacity that failed and is not used for a while.
 CREATE TABLE capacity_penalties (
     provider text NOT NULL,
     capacity_id varchar(128) NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE capacity_penalties (
     PRIMARY KEY (provider, capacity_id)
 );
 
--- One Provisioner at a time for each provider: the one whose session is named here and alive.
+-- One Provisioner at a time for each provider: the live session that is named here.
 CREATE TABLE provisioner_lock (
     provider text PRIMARY KEY,
     session_id uuid REFERENCES sessions ON DELETE SET NULL,

@@ -1,11 +1,11 @@
--- What agents report for themselves.
+-- Reports of agents.
 
--- The time that the agent signed, in its milliseconds: what is not later than the last one is a replay. Room in every
--- page lets an update stay where it is, so that no index entry is written.
+-- The time that the agent signed, in milliseconds of its own clock: a heartbeat that is not later than the last one is
+-- a replay. Free space in every page keeps updates on their page (HOT), so that no index entry is written.
 ALTER TABLE machine_agent_heartbeat ADD COLUMN agent_signed_at bigint NOT NULL DEFAULT 0;
 ALTER TABLE machine_agent_heartbeat SET (fillfactor = 50);
 
--- The sums of a report, for people's questions about the whole fleet; the report itself tells the rest.
+-- The sums of a report, for the inventory of the whole fleet.
 ALTER TABLE machine_hardware_report ADD COLUMN reported_at timestamptz NOT NULL DEFAULT clock_timestamp();
 ALTER TABLE machine_hardware_report ADD COLUMN hardware_threads bigint NOT NULL DEFAULT 0;
 ALTER TABLE machine_hardware_report ADD COLUMN memory_bytes bigint NOT NULL DEFAULT 0;

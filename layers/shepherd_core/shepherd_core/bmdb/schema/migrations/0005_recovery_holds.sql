@@ -1,7 +1,7 @@
--- When the Recoverer holds back, because too much of a fleet is silent at once: then the fault is hardly the machines'.
+-- Suspension of recovery: while too much of a fleet is unhealthy at once, the fault is probably not in the machines.
 
--- One row for each location of a provider that was ever held back, '' for the provider as a whole. In force while
--- ended_at is null; afterwards silence there is counted from ended_at.
+-- One row for each location of a provider where recovery was ever suspended, '' for the whole provider. In force while
+-- ended_at is null; afterwards the timeouts there start at ended_at.
 CREATE TABLE recovery_suspensions (
     provider text NOT NULL,
     location text NOT NULL,
@@ -11,22 +11,23 @@ CREATE TABLE recovery_suspensions (
     PRIMARY KEY (provider, location)
 );
 
--- When the machines of a provider were last looked at. What happened in between, nobody knows.
+-- When the last health snapshot of a provider was taken. What happened since then is unknown.
 CREATE TABLE recovery_snapshots (
     provider text PRIMARY KEY,
     taken_at timestamptz NOT NULL
 );
 
--- Whether the machine had reported before it fell silent, and which machines were rebooted lately.
+-- Whether the machine had reported before it became unhealthy, and which machines were rebooted recently.
 ALTER TABLE machine_rebooted ADD COLUMN had_reported boolean NOT NULL DEFAULT true;
 
 CREATE INDEX machine_rebooted_by_time ON machine_rebooted (rebooted_at);
 
--- Machines that have an agent, by their ids. Those are random, and so is a stretch of them.
+-- Machines that have an agent, by their ids. Ids are random, so a range of them is a random sample.
 CREATE INDEX machine_due_with_agent ON machine_due (provider, machine_id) WHERE process = 'ShepherdRecovery';
 
--- As it was, but for since, and with two columns more. A machine that could not be heard is not silent: since is not
--- before the end of the last hold. last_heartbeat_at is when it was heard in truth. A location without a name is none.
+-- A new definition of since, and two more columns. While recovery was suspended, a machine could perhaps not report:
+-- since is not before the end of the last suspension. last_heartbeat_at is the true last heartbeat. An empty location
+-- is null.
 CREATE OR REPLACE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -59,7 +60,7 @@ LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
 LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id;
 
--- As it was, with three columns more. failed: that was tried, and went wrong, since the machine was last heard.
+-- Three more columns. failed: recovery was tried and failed since the last heartbeat.
 CREATE OR REPLACE VIEW machine_eligibility AS
 SELECT
     n.machine_id,

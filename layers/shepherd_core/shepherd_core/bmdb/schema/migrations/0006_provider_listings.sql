@@ -1,16 +1,17 @@
--- What the Updater remembers between passes.
+-- What the Updater remembers between runs.
 
--- One Updater at a time for each provider: the one whose session is named here and alive. The session is not referenced,
--- so that no session of any loop has to look here when it is closed.
+-- One Updater at a time for each provider: the live session that is named here. No foreign key to the session, so that
+-- closing a session never has to look here.
 CREATE TABLE provider_listings (
     provider text PRIMARY KEY,
     session_id uuid NOT NULL,
-    began_at timestamptz NOT NULL, -- before it asked for its listing
-    listed_at timestamptz -- when the listing began from which all machines were last brought up to date; null: never
+    began_at timestamptz NOT NULL, -- before it called the provider
+    listed_at timestamptz -- when the last complete listing began; null: never
 );
 
--- What the BMDB holds of what providers say. Unsettled: the next listing may well say something new. Missing, and failed
--- for good, are not: they may stay so for years, and would have the provider asked every minute.
+-- The facts that providers list about machines. not_ready: the next listing may well say something new. Missing
+-- machines, and those that failed permanently, are ready: they may stay so for years, and would make the Updater call
+-- the provider every minute.
 CREATE VIEW machine_facts AS
 SELECT
     p.machine_id,
@@ -20,7 +21,7 @@ SELECT
     p.provider_ip_address,
     p.provider_location,
     p.provider_status,
-    -- Not a join, for which the planner, who takes far too many for not_ready, would read all machines.
+    -- Not a join: the planner overestimates not_ready, and would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
         p.provider_status IS NULL

@@ -1,7 +1,8 @@
--- Machines that leave: given back to their provider, or forgotten because the provider has them no more.
+-- Decommissioned machines: released to their provider, or forgotten because the provider no longer has them.
 
--- A release that an operator asked for. Written before the provider is asked; accepted_at is when it agreed. The machine
--- stays provided, and counts, until the provider has it no more. The row goes with it.
+-- A release that an operator requested. Written before the provider is called; accepted_at is when the provider agreed.
+-- The machine stays provided, and counts towards the limit, until the provider no longer has it; then this row is
+-- deleted.
 CREATE TABLE machine_release (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -10,8 +11,8 @@ CREATE TABLE machine_release (
     accepted_at timestamptz
 );
 
--- A machine that is out of our care, and what it was. Its row in machines and its history stay; it is provided, due and
--- heard no more.
+-- The tombstone of a decommissioned machine. Its row in machines and its history stay; it has no provided, due or
+-- heartbeat row any more.
 CREATE TABLE machine_tombstone (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     how text NOT NULL CHECK (how IN ('Forgotten', 'Released')),

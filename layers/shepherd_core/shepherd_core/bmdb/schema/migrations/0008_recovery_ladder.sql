@@ -1,9 +1,9 @@
--- Recovery that goes up a ladder, step by step, and knows when to stop.
+-- The remediation policy: recovery in steps, which ends in quarantine.
 
--- step: the step of the ladder that a line is about. Attempted: it is about to be taken, written before it is. Skipped:
--- it cannot be taken. Healthy: until then the machine had reported for so long that its ladder begins at the bottom
--- again. Quarantined and Unquarantined: see machine_quarantine. Retried: an operator ended a backoff. The old constraint
--- has one name in PostgreSQL and another in CockroachDB; the new one is not held against what is there, which takes long.
+-- step: the step that a history row is about. Attempted: it is about to be taken; written before it is. Skipped: it
+-- cannot be taken. Healthy: until then the machine had reported for so long that its policy starts over. Quarantined
+-- and Unquarantined: see machine_quarantine. Retried: an operator ended a backoff. The old constraint has one name in
+-- PostgreSQL and another in CockroachDB. The new one is NOT VALID, because checking the existing rows takes long.
 ALTER TABLE work_history ADD COLUMN step text;
 ALTER TABLE work_history DROP CONSTRAINT IF EXISTS work_history_event_check;
 ALTER TABLE work_history DROP CONSTRAINT IF EXISTS check_event;
@@ -13,28 +13,28 @@ ALTER TABLE work_history ADD CONSTRAINT work_history_event CHECK (event IN
 
 CREATE INDEX work_history_of_recovery ON work_history (machine_id, timestamp) WHERE process = 'ShepherdRecovery';
 
--- Machines that no loop touches until an operator says so.
+-- Machines on which no loop works until an operator ends the quarantine.
 CREATE TABLE machine_quarantine (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     quarantined_at timestamptz NOT NULL,
     cause text NOT NULL,
-    evidence text NOT NULL -- what the history said last, a line each
+    evidence text NOT NULL -- the last history rows, one line each
 );
 
--- Machines without an agent that were told to come back: asked when, and given until when.
+-- Machines without an agent that are expected to come back: since when, and until when they have time.
 CREATE TABLE machine_grace (
     machine_id uuid PRIMARY KEY REFERENCES machines,
     grace_began_at timestamptz NOT NULL,
     grace_until timestamptz NOT NULL
 );
 
--- When a machine may need recovery besides the process of its row: because it did not come back. As not_before, it may be
--- too early, and is never too late.
+-- From when on a machine may need recovery besides the process of its row: because it did not come back. Like
+-- not_before, it may be too early, and is never too late.
 ALTER TABLE machine_due ADD COLUMN recovery_not_before timestamptz;
 
 CREATE INDEX machine_due_for_recovery ON machine_due (provider, recovery_not_before) WHERE recovery_not_before IS NOT NULL;
 
--- As it was, but that a machine in quarantine needs nothing.
+-- The same, except that a quarantined machine needs nothing.
 CREATE OR REPLACE VIEW machine_need AS
 SELECT
     p.machine_id,
@@ -70,9 +70,9 @@ LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
 
--- What each machine may be handed out for: what it needs and, overdue, its recovery besides, if it did not come back.
--- That it did not is known when an agent start failed since it was asked to: else nobody looked. While recovery was held
--- back, we may have been the ones that could not reach it: it is given its time once more.
+-- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
+-- back. That is known only when an agent start has failed since it was restarted. If recovery was suspended in between,
+-- it may be our fault that the machine could not be reached: its grace starts again.
 CREATE VIEW machine_process_needs AS
 SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
 FROM machine_need
@@ -108,7 +108,7 @@ FROM machine_grace w
 JOIN machine_need n ON n.machine_id = w.machine_id
 WHERE n.process = 'ShepherdAgentStart';
 
--- As it was, for all that a machine wants. A backoff without an interval does not come from a failure.
+-- The same, for all processes that a machine needs. A backoff without an interval does not come from a failure.
 CREATE OR REPLACE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
@@ -141,7 +141,7 @@ SELECT
 FROM machine_process_needs n
 LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process;
 
--- As it was, but for machines in quarantine, about which the provider is not asked every minute.
+-- The same without quarantined machines, so that the provider is not called every minute for them.
 CREATE OR REPLACE VIEW machine_facts AS
 SELECT
     p.machine_id,
@@ -151,7 +151,7 @@ SELECT
     p.provider_ip_address,
     p.provider_location,
     p.provider_status,
-    -- Not a join, for which the planner, who takes far too many for not_ready, would read all machines.
+    -- Not a join: the planner overestimates not_ready, and would read all machines.
     (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
     (
         p.provider_status IS NULL
@@ -159,4 +159,4 @@ SELECT
         OR (p.provider_status = 'Running' AND p.provider_ip_address IS NULL)
     ) AS not_ready
 FROM machine_provided p
-WHERE (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = p.machine_id) IS NULL; -- as above
+WHERE (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = p.machine_id) IS NULL; -- no join, as above

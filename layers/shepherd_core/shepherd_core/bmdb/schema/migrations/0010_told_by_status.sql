@@ -1,9 +1,9 @@
--- What operators are told: which pauses cover which machine, and what waits for the limit of machines.
+-- For operators: which pauses apply to which machine, and how many places wait for the limit of machines.
 
--- A row for each pause that keeps loops away from what a machine wants: a pause of the machine itself, of the process, of
--- the provider, or of everything. A machine that is yet to be created wants no process. What people are told about pauses
--- comes from here; claims ask the same at less cost, and a test holds the two together. The pauses of one machine, which
--- an index finds, and those of many, which are few, are apart so that neither is compared with the whole fleet in vain.
+-- A row for each pause that keeps a loop away from a machine: a pause of the machine, the process, the provider, or
+-- everything. A machine that is not created yet needs no process. Operators see pauses through this view; claims check
+-- the same conditions at less cost, and a test compares the two. Pauses of one machine are found by an index, those of
+-- many machines are few: the two are separate, so that neither needs a scan of the fleet.
 CREATE VIEW machine_pauses AS
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
 FROM (
@@ -27,8 +27,8 @@ WHERE (x.process IS NULL OR x.process = w.process)
     AND (x.provider IS NULL OR x.provider = w.provider)
     AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp());
 
--- How many places at the provider the limit of machines kept out, which limit that was, and when the Provisioner saw it
--- last; 0: it keeps out none, or none was ever seen.
+-- How many places the limit of machines keeps empty, the limit, and when the Provisioner last saw that. 0: none, or
+-- never seen.
 ALTER TABLE provisioner_lock ADD COLUMN waiting bigint NOT NULL DEFAULT 0;
 ALTER TABLE provisioner_lock ADD COLUMN max_machines bigint;
 ALTER TABLE provisioner_lock ADD COLUMN waiting_seen_at timestamptz;

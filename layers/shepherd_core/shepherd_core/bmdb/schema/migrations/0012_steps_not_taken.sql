@@ -1,4 +1,4 @@
--- Steps of recovery that were not taken, whose fault it is when something fails, and outages of SSH.
+-- Recovery steps that were not taken, the fault behind a failure, and SSH outages.
 
 -- Recovered: the machine's agent reported before anything was done to it; ends the work. NotTaken: the step that was
 -- attempted last was certainly not taken.
@@ -7,14 +7,13 @@ ALTER TABLE work_history ADD CONSTRAINT work_history_event CHECK (event IN
     ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
     'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried')) NOT VALID;
 
--- What is wrong, where the backoff comes from a failure: machine, unreached, access, provider or ours; see errors.Fault.
+-- What is wrong, if the backoff comes from a failure: machine, unreached, access, provider or ours; see errors.Fault.
 ALTER TABLE work_backoff ADD COLUMN fault text NOT NULL DEFAULT 'machine';
 
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
 
--- Where SSH fails for so many of the machines that were told to come back that the network between us and them is rather
--- at fault, or our key. One row for each location that ever had such an outage, '' for the provider as a whole; in force
--- while ended_at is null.
+-- SSH fails for so many of the machines that should have come back that the network or our key is more likely at fault.
+-- One row for each location that ever had such an outage, '' for the whole provider; in force while ended_at is null.
 CREATE TABLE ssh_outages (
     provider text NOT NULL,
     location text NOT NULL,
@@ -24,12 +23,11 @@ CREATE TABLE ssh_outages (
     PRIMARY KEY (provider, location)
 );
 
--- Whether SSH works, agents that were started lately tell.
+-- Recently started agents show whether SSH works.
 CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_started_at);
 
--- As it was, but that not every failed agent start tells that the machine did not come back: not one in which the machine
--- answered and did not let us in, or for which the machine was not even asked; nor, during an outage of SSH, one in which
--- nothing answered.
+-- The same, except that some failed agent starts do not show that the machine did not come back: if the machine
+-- answered and refused access, if it was not even contacted, or if it did not answer during an SSH outage.
 CREATE OR REPLACE VIEW machine_process_needs AS
 SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
 FROM machine_need

@@ -1,7 +1,7 @@
--- How long nobody looked at the machines of a provider, and what operators have done although recovery is suspended.
+-- Gaps between health snapshots, and overrides by which operators let recovery continue although it is suspended.
 
--- Times between two looks that were so long that silence in them says little; see recovery_snapshots. They are needed for some
--- minutes after their end.
+-- Times between two snapshots so long that missing heartbeats in them mean little; see recovery_snapshots. They matter
+-- for some minutes after their end.
 CREATE TABLE recovery_gaps (
     gap_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     provider text NOT NULL,
@@ -11,14 +11,14 @@ CREATE TABLE recovery_gaps (
 
 CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
 
--- These, and the time from the last look to this moment.
+-- These, and the time from the last snapshot until now.
 CREATE VIEW recovery_gaps_until_now AS
 SELECT provider, began_at, ended_at FROM recovery_gaps
 UNION ALL
 SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
 
--- What an operator lets the Recoverer do where it holds back: take so many machines, until then. One for each location that
--- ever had one, '' for the provider as a whole; taken: how many it has let through.
+-- An operator lets the Recoverer recover this many machines during a suspension, until expires_at. One row for each
+-- location that ever had an override, '' for the whole provider; used: how many machines it has let through.
 CREATE TABLE recovery_overrides (
     provider text NOT NULL,
     location text NOT NULL,
@@ -32,7 +32,8 @@ CREATE TABLE recovery_overrides (
     PRIMARY KEY (provider, location)
 );
 
--- Which machines each let through. They stay so as long as it lasts, so that one whose function died is not counted again.
+-- The machines that an override let through. They stay until it is replaced, so that a machine is not counted again if
+-- the function that recovers it is killed.
 CREATE TABLE recovery_override_machines (
     override_id uuid NOT NULL,
     machine_id uuid NOT NULL,
@@ -40,7 +41,7 @@ CREATE TABLE recovery_override_machines (
     PRIMARY KEY (override_id, machine_id)
 );
 
--- The machines that holds do not hold back now.
+-- The machines to which suspensions do not apply now.
 CREATE VIEW recovery_exempt_machines AS
 SELECT m.machine_id, o.provider, o.owner, o.reason
 FROM recovery_overrides o
