@@ -1,9 +1,9 @@
 """
-The due index against the tags, over histories that nobody would think of.
+The due index compared with the facts, over histories that nobody would think of.
 
-The index is derived, and claims believe it: a machine whose row comes too late
-is left lying. So, after each step of any history, claims must hand out what
-the plain query over the tags finds.
+The index is derived, and claims search it: a machine whose row comes too late is
+not found. So, after each step of any history, claims must return what the plain
+query over the facts finds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BACKOFF = Backoff(60, 600, 2)
 
 
 class History:
-    """What happens, step by step, to a few machines."""
+    """Operations on a few machines, step by step."""
 
     def __init__(self, fleet: Fleet) -> None:
         fleet.empty()
@@ -72,7 +72,7 @@ class History:
         self._in_session(session, step)
 
     def look(self, session: int, process: Process) -> None:
-        """Claim all that there is and give it back at once, which leaves the other due rows where it put them."""
+        """Claim everything and return it at once, which leaves the other due rows where the claim moved them."""
 
         def step() -> None:
             work_found = claimed(self.sessions[session], process)
@@ -82,11 +82,11 @@ class History:
         self._in_session(session, step)
 
     def survey(self, session: int) -> None:
-        """Count the silent machines as the Recoverer does, which moves the due rows of the others."""
+        """Take a health snapshot as the Recoverer does, which moves the due rows of healthy machines."""
         self._in_session(session, lambda: self._look(self.sessions[session]))
 
     def hold(self, session: int, where: list[str]) -> None:
-        """Hold recovery back there, and nowhere else."""
+        """Suspend recovery there, and nowhere else."""
         self._in_session(
             session, lambda: suspension.set_suspensions(self.sessions[session], PROVIDER, dict.fromkeys(where, "?"))
         )
@@ -107,7 +107,7 @@ class History:
         self._in_session(session, step)
 
     def end(self, which: int, how: str) -> None:
-        """End some work in hand; it may have been lost by now."""
+        """End some work in hand; it may be lost by now."""
         if not self.held:
             return
         session, held = self.held.pop(which % len(self.held))
@@ -127,11 +127,11 @@ class History:
             work.finish(session, [held])
 
     def renew(self, session: int) -> None:
-        """Give a sign of life."""
+        """Renew a session."""
         self._in_session(session, self.sessions[session].renew)
 
     def close(self, session: int) -> None:
-        """Close a session, which gives back what it holds, and open another."""
+        """Close a session, which cancels its work, and open another."""
         self.sessions[session].close()
         self.sessions[session] = self.fleet.open_session(SESSION_SECONDS)
 
@@ -146,11 +146,11 @@ class History:
     # The machines.
 
     def heartbeat(self, machine: int) -> None:
-        """Let an agent report, if one was started."""
+        """Record a heartbeat, if an agent was started."""
         queries.record_heartbeat(self.fleet.connection, self.machines[machine])
 
     def agent(self, machine: int, minutes: int) -> None:
-        """Let the agent have been started so long ago, by hand."""
+        """Start the agent with SQL, this long ago."""
         self.fleet.change(
             self.machines[machine],
             f"INSERT INTO machine_agent_started VALUES ('{self.machines[machine]}', "
@@ -159,7 +159,7 @@ class History:
         )
 
     def not_back(self, machine: int, minutes: int, tried: bool) -> None:
-        """Let it have been told ten minutes ago to come back, until so many minutes from now, and have been *tried*."""
+        """Let it be expected back since ten minutes ago, until in *minutes*, with a failed agent start if *tried*."""
         machine_id = self.machines[machine]
         backoff = (
             f"INSERT INTO work_backoff VALUES ('{machine_id}', 'ShepherdAgentStart', clock_timestamp(), '?', 60) "
@@ -175,21 +175,21 @@ class History:
         )
 
     def drop(self, machine: int, tag: str) -> None:
-        """Remove a tag."""
+        """Delete a fact."""
         self.fleet.change(
             self.machines[machine], f"DELETE FROM machine_{tag} WHERE machine_id = '{self.machines[machine]}'"
         )
 
     def request(self, machine: int, generation: int) -> None:
-        """Want an installation."""
+        """Request an installation."""
         self.fleet.request_installation(self.machines[machine], generation)
 
     def report(self, machine: int, generation: int, result: str) -> None:
-        """Let an installation be reported."""
+        """Record the report of an installation."""
         self.fleet.report_installation(self.machines[machine], generation, result)
 
     def attempt(self, which: int) -> None:
-        """Put a step on record, as the Recoverer does before it takes it."""
+        """Record a step, as the Recoverer does before it takes it."""
         recoveries = [each for each in self.held if each[1].process is Process.RECOVERY]
         if not recoveries:
             return
@@ -204,13 +204,13 @@ class History:
         remediation.retry(self.fleet.connection, self.machines[machine], reason="me: ?", process=process)
 
     def unquarantine(self, machine: int) -> None:
-        """Give a machine back to the loops."""
+        """End the quarantine of a machine."""
         remediation.unquarantine(
             self.fleet.connection, self.machines[machine], reason="me: ?", grace_seconds=GRACE_SECONDS
         )
 
     def pause(self, machine: int | None, process: Process | None, provider: str | None, seconds: int | None) -> None:
-        """Put some scope on hold."""
+        """Pause some scope."""
         machine_id = None if machine is None else self.machines[machine]
         self.pauses.append(
             queries.pause(
@@ -230,12 +230,12 @@ class History:
             queries.resume(self.fleet.connection, self.pauses.pop(which % len(self.pauses)))
 
     def time(self, minutes: int) -> None:
-        """Let time pass; sessions that are not kept alive die of it."""
+        """Let time pass; sessions that are not renewed expire."""
         self.fleet.pass_time(60 * minutes)
         self.held = [(session, _earlier(held, 60 * minutes)) for session, held in self.held]
 
     def compare(self) -> None:
-        """See, without leaving a trace, that claims hand out what the tags say."""
+        """Check in a rolled-back transaction that claims return what the facts say."""
         connection = self.fleet.connection
 
         self.compared += 1
@@ -268,7 +268,7 @@ class History:
 
 
 def _earlier(held: work.Work, seconds: int) -> work.Work:
-    """Return the work as it is when so much time has passed."""
+    """Return the work as it is after this time has passed."""
     return replace(held, due_at=held.due_at - timedelta(seconds=seconds))
 
 
@@ -327,7 +327,7 @@ steps = st.one_of(
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_claims_hand_out_what_the_tags_say_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
-    """See above; should it fail, the steps that it names are the shortest history that it found."""
+    """See above. If it fails, the steps that it prints are the shortest failing history that was found."""
     happening = History(fleet)
     for name, *arguments in history:
         getattr(happening, name)(*arguments)

@@ -1,4 +1,4 @@
-"""Which machines a loop is handed: what claims give out, and what the words of the domain say, for every state."""
+"""The machines that a claim returns, compared with the plain query over the facts, for every state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def twice_reported(machine: Callable[[Fleet], UUID], wanted: int, reported: int)
 
 
 def wanted_anew(machine: Callable[[Fleet], UUID], result: str = "Success") -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine for which an installation is wanted after one that ended so."""
+    """Return how to plant a machine for which an installation is requested after one that ended so."""
 
     def plant(fleet: Fleet) -> UUID:
         machine_id = installed(machine, 2, 2, result)(fleet)
@@ -58,7 +58,7 @@ def wanted_anew(machine: Callable[[Fleet], UUID], result: str = "Success") -> Ca
 
 
 def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUID]:
-    """Return how to plant a silent or a merely provided machine whose work failed so many seconds ago."""
+    """Return how to plant an unhealthy or a merely provided machine whose work failed this many seconds ago."""
 
     def plant(fleet: Fleet) -> UUID:
         machine_id = fleet.unhealthy_machine() if process is Process.RECOVERY else fleet.provided_machine()
@@ -73,7 +73,7 @@ def failed(process: Process, interval: int, ago: float) -> Callable[[Fleet], UUI
 
 
 def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine that was recovered so many seconds ago."""
+    """Return how to plant a machine that was recovered this many seconds ago."""
 
     def plant(fleet: Fleet) -> UUID:
         machine_id = fleet.unhealthy_machine()
@@ -87,7 +87,7 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
 
 
 def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
-    """Return how to plant the same machine after something about it was changed, so that its due row is new."""
+    """Return how to plant the same machine after one of its facts was changed, so that its due row is new."""
 
     def plant_and_touch(fleet: Fleet) -> UUID:
         machine_id = plant(fleet)
@@ -98,7 +98,7 @@ def touched(plant: Callable[[Fleet], UUID]) -> Callable[[Fleet], UUID]:
 
 
 def restarted(started_ago: float) -> Callable[[Fleet], UUID]:
-    """Return how to plant a machine that holds a heartbeat from before its agent was started."""
+    """Return how to plant a machine with a heartbeat from before its agent was started."""
     return lambda fleet: fleet.unhealthy_machine(silent_for=started_ago + 60, started_ago=started_ago)
 
 
@@ -108,7 +108,7 @@ def provided(fleet: Fleet) -> UUID:
 
 
 def silent(fleet: Fleet) -> UUID:
-    """Plant a machine that has been silent for long."""
+    """Plant a machine that has been unhealthy for a long time."""
     return fleet.unhealthy_machine()
 
 
@@ -166,7 +166,7 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_machine_is_handed_to_the_loop_that_it_needs_and_to_no_other(fleet: Fleet, state: str) -> None:
-    """This walk is what the loops stand on; the plain query sees to it that claims and domain mean the same."""
+    """The loops depend on this; the plain query makes sure that claims and domain mean the same."""
     plant, needs = STATES[state]
     machine_id = plant(fleet)
     wanted = {loop: [machine_id] if loop is needs else [] for loop in LOOPS}
@@ -184,7 +184,7 @@ def test_a_machine_is_handed_to_the_loop_that_it_needs_and_to_no_other(fleet: Fl
 def test_work_by_any_shepherd_process_keeps_the_others_away(
     fleet: Fleet, plant: Callable[[Fleet], UUID], process: Process, other: Process
 ) -> None:
-    """Two loops at one machine would reboot it under each other's hands."""
+    """Two loops on one machine would reboot it during each other's work."""
     machine_id = plant(fleet)
     first, second = fleet.open_session(), fleet.open_session()
     held = work.start_work(first, other, machine_id)
@@ -199,7 +199,7 @@ def test_work_by_any_shepherd_process_keeps_the_others_away(
 
 
 def test_a_machine_that_was_looked_at_too_early_is_handed_out_in_time(fleet: Fleet) -> None:
-    """A first heartbeat replaces the 30 minutes of a fresh agent by 10; the due row must not sleep through that."""
+    """The first heartbeat replaces the startup timeout of 30 minutes by the heartbeat timeout of 10."""
     machine_id = fleet.started_machine()
     session = fleet.open_session(24 * 3600)
     assert claimed(session, RECOVER) == []
@@ -212,7 +212,7 @@ def test_a_machine_that_was_looked_at_too_early_is_handed_out_in_time(fleet: Fle
 
 
 def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
-    """A heartbeat touches no due row; a claim that finds a newer one must put the machine off, again and again."""
+    """A heartbeat does not change the due row; a claim that finds a newer one must postpone the machine, each time."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session(24 * 3600)
     for _ in range(3):
@@ -224,7 +224,7 @@ def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
 
 
 def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
-    """Operators tune it; no statement may have the defaults built in."""
+    """Operators tune the timeouts; no statement may have the defaults built in."""
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
     assert (
@@ -242,7 +242,7 @@ def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
 
 
 def test_who_has_waited_longest_comes_first(fleet: Fleet) -> None:
-    """Otherwise a machine at the end of a long queue never has its turn."""
+    """Otherwise a machine at the end of a long queue would never be claimed."""
     machines = [fleet.provided_machine() for _ in range(5)]
     for position, machine_id in enumerate(reversed(machines)):
         fleet.sql(

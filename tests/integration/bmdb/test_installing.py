@@ -1,4 +1,4 @@
-"""Asking for an installation: each request is a generation of its own, and made knowing the one before."""
+"""Installation requests: each has its own generation, and is made knowing the previous one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = MetropolisInstallation(image_url="https://images.example.com/b.img", ima
 
 
 def ask(connection: Connection, machine_id: UUID, image: MetropolisInstallation = IMAGE) -> int | None:
-    """Look, and ask for an installation."""
+    """Load what is on record, and request an installation."""
     return installation.request(connection, machine_id, image, installation.load(connection, machine_id))
 
 
@@ -41,7 +41,7 @@ def ask(connection: Connection, machine_id: UUID, image: MetropolisInstallation 
 def test_a_request_is_newer_than_any_request_or_report(
     fleet: Fleet, connection: Connection, requested: int | None, reported: int | None, generation: int
 ) -> None:
-    """An agent ignores what is not newer, and a report that is on its way must answer no later wish."""
+    """An agent ignores older ones, and a report that is on its way must not answer a later request."""
     machine_id = fleet.started_machine()
     if requested is not None:
         fleet.request_installation(machine_id, requested)
@@ -57,7 +57,7 @@ def test_a_request_is_newer_than_any_request_or_report(
 
 
 def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: Fleet, connection: Connection) -> None:
-    """What stands in the row is sent as it is; a generation of its own there would never be answered."""
+    """The stored bytes are sent unchanged; another generation inside them would never be reported."""
     machine_id = fleet.started_machine()
     fleet.report_installation(machine_id, 6, "Error")
     assert ask(connection, machine_id) == 7
@@ -85,7 +85,7 @@ def test_the_agent_gets_the_generation_and_the_image_that_were_recorded(fleet: F
 def test_only_a_report_of_the_wanted_generation_ends_the_wait(
     fleet: Fleet, connection: Connection, requested: int | None, reported: tuple[int, str] | None, holds: str
 ) -> None:
-    """What operators are told must be what the loops go by."""
+    """Operators must see the same as the loops."""
     machine_id = fleet.provided_machine()
     if requested is not None:
         fleet.request_installation(machine_id, requested)
@@ -97,7 +97,7 @@ def test_only_a_report_of_the_wanted_generation_ends_the_wait(
 
 
 def test_an_installed_machine_is_cared_for_again_at_once(fleet: Fleet, connection: Connection) -> None:
-    """Its due row rests; a request that did not bring it up to date would leave the machine lying."""
+    """Its due row is for nothing; a request that did not reschedule it would leave the machine unfound."""
     machine_id = fleet.unhealthy_machine()
     assert ask(connection, machine_id) == 1
     fleet.report_installation(machine_id, 1)
@@ -116,7 +116,7 @@ CHANGES: dict[str, Callable[[Fleet, UUID], None]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, connection: Connection, change: str) -> None:
-    """Who looked first and asks second would replace, or do again, what they never saw."""
+    """A request based on an old state would replace, or repeat, something that its operator never saw."""
     machine_id = fleet.started_machine()
     fleet.request_installation(machine_id, 1)
     fleet.report_installation(machine_id, 0, "Error")
@@ -130,7 +130,7 @@ def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, conne
 
 
 def test_of_twins_one_is_told(fleet: Fleet, connection: Connection) -> None:
-    """Both looked, both ask: one image is installed, and the other operator knows."""
+    """Both read, both request: one image is installed, and the other operator learns that."""
     machine_id = fleet.started_machine()
     seen = installation.load(connection, machine_id)
     assert installation.request(connection, machine_id, IMAGE, seen) == 1
@@ -142,7 +142,7 @@ def test_of_twins_one_is_told(fleet: Fleet, connection: Connection) -> None:
 
 @pytest.mark.parametrize("asked_before", [False, True])
 def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_before: bool) -> None:
-    """The row may not be there yet to wait for, so the due row is locked; then the newest state counts."""
+    """There may be no request row to wait for yet, so the due row is locked; then the newest state counts."""
     machine_id = fleet.started_machine()
     if asked_before:
         fleet.request_installation(machine_id, 1)
@@ -169,20 +169,20 @@ def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_be
 
 
 def test_what_is_not_provided_gets_no_request(fleet: Fleet, connection: Connection) -> None:
-    """The Provisioner may yet forget that machine, and what belongs to one keeps it from being forgotten."""
+    """The Provisioner may still forget that machine, and rows that refer to it would prevent that."""
     machine_id = fleet.bare_machine()
     assert ask(connection, machine_id) is None
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
 def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
-    """Nothing on record, and no machine, are not the same."""
+    """A machine without a request and an unknown machine are not the same."""
     with pytest.raises(MachineUnknown):
         installation.load(connection, uuid4())
 
 
 def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:
-    """They end in logs and tracebacks, and may hold the secrets of a new system."""
+    """They end in logs and tracebacks, and may contain the secrets of a new system."""
     machine_id = fleet.started_machine()
     ask(connection, machine_id)
     fleet.report_installation(machine_id, 1)
@@ -191,7 +191,7 @@ def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:
 
 @pytest.mark.parametrize("lost", get_args(Lost))
 def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> None:
-    """Asking again by guess would be another generation: the machine would be installed twice."""
+    """A blind repetition would be another generation: the machine would be installed twice."""
     machine_id = fleet.started_machine()
     with BreakingConnection(fleet.settings) as way:
         way.lose(lost, commit=True)
@@ -202,7 +202,7 @@ def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> No
 
 
 def test_a_request_that_was_lost_and_overtaken_is_told_as_such(fleet: Fleet) -> None:
-    """What another asked for meanwhile is not ours; ours is not wanted any more."""
+    """Another operator's request has replaced ours."""
     machine_id = fleet.started_machine()
     with BreakingConnection(fleet.settings) as way:
         way.lose("answer", commit=True, meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))

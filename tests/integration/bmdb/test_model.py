@@ -1,10 +1,10 @@
 """
-Sessions, work and the due index against a model of them, over histories that nobody would think of.
+Sessions, work and the due index compared with a model, over histories that nobody would think of.
 
-Hypothesis makes up what functions, agents, operators and time do, and in which
-moment of a statement; after every step the BMDB must look as the model does,
-and hand out what the model would. An assertion that fails begins with the name
-of the promise that was broken.
+Hypothesis chooses what functions, agents, operators and time do, and at which
+moment of a statement. After every step the BMDB must look like the model, and
+claims must return what the model's would. An assertion that fails begins with
+the name of the broken promise.
 
     pytest tests/integration/bmdb/test_model.py --hypothesis-profile=long --hypothesis-seed=1
 """
@@ -70,7 +70,7 @@ SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 
-# A due row may come too early, since the claim judges by the tags, and never later than this.
+# A due row may come too early, because the claim evaluates the facts, and never later than this.
 _LATE = f"""
 SELECT n.machine_id, n.process, d.process, d.not_before
 FROM machine_eligibility n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
@@ -110,7 +110,7 @@ _BLOCKED = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_datab
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
 
 _EVENTS = {"fail": WorkEvent.FAILED, "cancel": WorkEvent.CANCELED, "spare": WorkEvent.RECOVERED}
-"""What becomes of work that is ended so; else it is finished."""
+"""The event that each way of ending work leaves in the history; otherwise it is finished."""
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
 Event = Literal["death", "pause", "heartbeats", "failover", "clock"]
@@ -120,13 +120,13 @@ DEEDS: tuple[Deed, ...] = get_args(Deed)
 
 @dataclass
 class Function:
-    """A function that runs: its session, the session's number in the model, and a clock that nobody can rely on."""
+    """A running function: its session, the session's number in the model, and a clock that jumps."""
 
     session: Session
     number: int
     clock: ManualClock
     driver: Any = None
-    """Its connection when it began its last step; None: it had to make one."""
+    """Its connection when it began its last step; None: it had to open one."""
 
     def broke(self) -> bool:
         """Return whether its connection broke in its last step."""
@@ -135,9 +135,9 @@ class Function:
 
 class Interference:
     """
-    Lets something happen just before a statement, the one with this number, or loses its request or its answer.
+    Lets something happen just before the statement with this number, or loses its request or its answer.
 
-    It stands in the driver, where every statement of the product passes.
+    It replaces the driver, which every statement of the product passes.
     """
 
     def __init__(self, number: int, happening: Callable[[], object], lost: Moment | None = None) -> None:
@@ -178,7 +178,7 @@ class Interference:
 
 
 class Bmdb(RuleBasedStateMachine):
-    """What can happen, each step once to the BMDB and once to the model."""
+    """The possible steps, each carried out on the BMDB and on the model."""
 
     def __init__(self, fleet: Fleet, way: BreakingConnection) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), close=st.booleans())
     def invoke(self, at: int, close: bool) -> None:
-        """Let a function end, or be killed, and the next begin."""
+        """Let a function end, or be killed, and the next one begin."""
         if close:
             function = self.functions[at]
             function.session.close()
@@ -245,7 +245,7 @@ class Bmdb(RuleBasedStateMachine):
         moment: Moment | None,
         event: Event,
     ) -> tuple[Any, Any]:
-        """Carry a step out, with an event at some moment of it; return what came of it and what should have."""
+        """Carry out a step, with an event at some moment of it; return its result and the expected one."""
         happening = partial(self._happen, function, event)
         lost = moment if moment in ("request lost", "answer lost") else None
         if moment is not None:
@@ -306,7 +306,7 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), moment=moments, event=events)
     def renew(self, at: int, moment: Moment | None, event: Event) -> None:
-        """Give a sign of life."""
+        """Renew a session."""
         function = self.functions[at]
         seen, wanted = self._both(
             function, function.session.renew, lambda: self.model.renew(function.number), moment, event
@@ -370,7 +370,7 @@ class Bmdb(RuleBasedStateMachine):
     def tick(
         self, *, at: int, process: Process, units: int, how: str | None, moment: Moment | None, event: Event
     ) -> None:
-        """Carry a whole invocation of a loop out, which may come late, and may be killed in the middle."""
+        """Carry out a whole invocation of a loop, which may be late, and may be killed in the middle."""
         self.pass_time(units)
         self.functions[at] = self._function()
         self.claim(at, process, MACHINES, None, event)
@@ -379,7 +379,7 @@ class Bmdb(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, FUNCTIONS - 1), machine=st.integers(0, MACHINES - 1))
     def access(self, at: int, machine: int) -> None:
-        """Take one machine for what no loop schedules."""
+        """Start work on one machine that no loop schedules."""
         function, machine = self.functions[at], machine % len(self.machines)
         found: list[work.Work] = []
         try:
@@ -401,7 +401,7 @@ class Bmdb(RuleBasedStateMachine):
         event=events,
     )
     def end(self, which: int, batch: bool, how: str, moment: Moment | None, event: Event) -> None:
-        """End work that was handed out, the last first; it may have been ended before, or lost."""
+        """End claimed work, the last first; it may have been ended before, or lost."""
         function, first = self.handed_out[-1 - which % len(self.handed_out)]
         works = {first.machine_id: first}
         if batch:
@@ -458,7 +458,7 @@ class Bmdb(RuleBasedStateMachine):
     @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
     @rule(which=st.integers(0, 7), moment=moments, event=events)
     def strike(self, which: int, moment: Moment | None, event: Event) -> None:
-        """Ask whether a machine may be interrupted, just before that; it may have been ended before, or lost."""
+        """Check just before an interruption whether it may happen; the work may have been ended before, or lost."""
         handed_out = [(holder, held) for holder, held in self.handed_out if held.process is Process.RECOVERY]
         function, held = handed_out[-1 - which % len(handed_out)]
         machine = self.machines.index(held.machine_id)
@@ -478,7 +478,7 @@ class Bmdb(RuleBasedStateMachine):
         event=events,
     )
     def hold(self, at: int, where: set[str], moment: Moment | None, event: Event) -> None:
-        """Hold recovery back as the Recoverer does, there and nowhere else."""
+        """Suspend recovery as the Recoverer does, there and nowhere else."""
         function = self.functions[at]
 
         def real() -> None:
@@ -493,7 +493,7 @@ class Bmdb(RuleBasedStateMachine):
         event=events,
     )
     def look(self, at: int, moment: Moment | None, event: Event) -> None:
-        """Look at the machines as the Recoverer does; for a long time nobody may have."""
+        """Take a health snapshot as the Recoverer does, perhaps after a long gap."""
         function = self.functions[at]
 
         def real() -> None:
@@ -503,7 +503,7 @@ class Bmdb(RuleBasedStateMachine):
         assert seen == wanted, "a_dead_session_commits_nothing"
 
     def _gaps(self) -> tuple[Gap, ...]:
-        """Return the times in which nobody looked, as the Recoverer would find them now."""
+        """Return the gaps between snapshots, as the Recoverer would find them now."""
         rows = self.fleet.sql(
             "SELECT extract(epoch FROM ended_at - began_at)::float8, "
             "extract(epoch FROM clock_timestamp() - ended_at)::float8 FROM recovery_gaps_until_now"
@@ -515,12 +515,12 @@ class Bmdb(RuleBasedStateMachine):
     @precondition(lambda self: len(self.machines) < MACHINES)
     @rule(location=st.sampled_from([None, HERE]))
     def appear(self, location: str | None) -> None:
-        """Let the Provisioner have made a machine."""
+        """Let the Provisioner create a machine."""
         self.machines.append(self.fleet.locate(self.fleet.provided_machine(), location))
         self.model.appear(location)
 
     def heartbeat(self, machine: int) -> None:
-        """Let an agent report, if there is one."""
+        """Record a heartbeat, if there is an agent."""
         machine %= len(self.machines)
         queries.record_heartbeat(self.fleet.connection, self.machines[machine])
         self.model.heartbeat(machine)
@@ -531,7 +531,7 @@ class Bmdb(RuleBasedStateMachine):
         units=st.sampled_from([None, 5, 20]),
     )
     def pause(self, machine: int | None, process: Process | None, units: int | None) -> None:
-        """Put something on hold."""
+        """Pause something."""
         seconds = None if units is None else units * UNIT
         if machine is not None:
             machine %= len(self.machines)
@@ -562,7 +562,7 @@ class Bmdb(RuleBasedStateMachine):
         before=st.integers(1, 5),
     )
     def beside(self, machine: int, first: Deed, second: Deed, before: int) -> None:
-        """Let two do something to one machine; the second begins before that statement of the first."""
+        """Let two writers change one machine concurrently; the second begins before that statement of the first."""
         machine %= len(self.machines)
         self.functions[0] = self._function()  # which ends the work of the dead, as the operator's own session would
         connections = [self.fleet.connect(), self.fleet.connect()]
@@ -594,7 +594,7 @@ class Bmdb(RuleBasedStateMachine):
             assert seen[which] == wanted, "whoever is second judges by what the first left"
 
     def _ends(self, future: Future[bool]) -> bool:
-        """Return whether it ends, or has to wait."""
+        """Return whether it ends; otherwise it has to wait."""
         end = time.monotonic() + WAIT_SECONDS
         while not future.done() and not self.fleet.sql(f"SELECT {_BLOCKED}")[0][0]:
             assert time.monotonic() < end
@@ -653,7 +653,7 @@ class Bmdb(RuleBasedStateMachine):
                 return found.started_at is not None
 
     def pass_time(self, units: int) -> None:
-        """Let time pass; sessions that are not kept alive die of it."""
+        """Let time pass; sessions that are not renewed expire."""
         self.fleet.pass_time(UNIT * units)
         self.model.now += UNIT * units
         self.put_off = False
@@ -668,13 +668,17 @@ class Bmdb(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_doubled_or_stuck(self) -> None:
-        """Look at everything after every step."""
+        """Check everything after every step."""
         self._compare_histories()
         assert self.fleet.sql(_LATE) == [], "nobody_waits_for_ever"
         self._compare_claims()
 
     def _compare_histories(self) -> None:
-        """And with it who works on what: what was started and not ended is held, and by whom."""
+        """
+        Compare the histories, which show who works on what.
+
+        Started work that has not ended must be held by its session.
+        """
         # What operators do is of no session, nor is that a machine is in quarantine.
         rows = self.fleet.sql(
             "SELECT machine_id, process, event, session_id FROM work_history "
@@ -700,7 +704,7 @@ class Bmdb(RuleBasedStateMachine):
         return "every_started_work_ends_once"
 
     def _compare_claims(self) -> None:
-        """See it without leaving a trace; dead sessions are swept up by it."""
+        """Check what claims would return, and roll back; this reaps expired sessions."""
         connection = self.fleet.connection
 
         def unit() -> dict[Process, set[int]]:
@@ -725,7 +729,7 @@ class Bmdb(RuleBasedStateMachine):
             assert seen == swept.claimable(loop), "nobody_waits_for_ever"
 
     def teardown(self) -> None:
-        """Let everybody die, and one more look: then all that was started must have ended."""
+        """Let every session expire and check once more: then all started work must have ended."""
         self.pass_time(60)
         self.functions[0] = self._function()
         assert not +self.model.unended()
@@ -734,7 +738,7 @@ class Bmdb(RuleBasedStateMachine):
 
 
 def _outcome(call: Callable[[], Any]) -> Any:
-    """Return what *call* returns, or the type of what it raises by contract."""
+    """Return the result of *call*, or the type of the documented error that it raises."""
     try:
         return call()
     except (SessionExpired, WorkConflict) as error:
@@ -765,14 +769,14 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:  # no
 
 @pytest.fixture
 def way(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return the way that functions take to the database."""
+    """Return the proxy through which functions reach the database."""
     with BreakingConnection(fleet.settings) as found:
         yield found
         fleet.disconnect()
 
 
 def test_the_bmdb_does_what_its_model_does(fleet: Fleet, way: BreakingConnection) -> None:
-    """Should it fail, the steps that it prints are the shortest history that it found."""
+    """If it fails, the steps that it prints are the shortest failing history that was found."""
     profile = settings()
     run_state_machine_as_test(
         lambda: Bmdb(fleet, way),  # type: ignore[arg-type]  # whatever makes one will do
@@ -785,28 +789,28 @@ def test_the_bmdb_does_what_its_model_does(fleet: Fleet, way: BreakingConnection
 
 
 class KnownHistory:
-    """Everything that a search can do, once."""
+    """Every kind of step that a search can take, once."""
 
     def __init__(self, bmdb: Bmdb) -> None:
         self.bmdb = bmdb
 
     def step(self, name: str, **arguments: Any) -> None:
-        """Take a step, and look."""
+        """Take a step, and check."""
         if name in {"claim", "end", "hold", "look", "renew", "strike", "tick"}:
             arguments = {"moment": None, "event": "death", **arguments}
         getattr(self.bmdb, name)(**arguments)
         self.bmdb.nothing_is_lost_doubled_or_stuck()
 
     def end(self, how: str, **arguments: Any) -> None:
-        """End what was handed out last."""
+        """End what was claimed last."""
         self.step("end", which=0, batch=True, how=how, **arguments)
 
     def claim(self, at: int, **arguments: Any) -> None:
-        """Claim what needs an agent."""
+        """Claim machines that need an agent."""
         self.step("claim", at=at, process=Process.AGENT_START, limit=3, **arguments)
 
     def recover(self, at: int, units: int, how: str, **arguments: Any) -> None:
-        """Carry an invocation of the Recoverer out."""
+        """Carry out an invocation of the Recoverer."""
         self.step("tick", at=at, process=Process.RECOVERY, units=units, how=how, **arguments)
 
     def wait(self, at: int, units: int, event: Event | None = None) -> None:
@@ -814,14 +818,14 @@ class KnownHistory:
         self.step("wait", at=at, units=units, event=event)
 
     def operators(self) -> None:
-        """Let operators put everything on hold, before the first word of a claim and after it."""
+        """Let operators pause everything, before the first statement of a claim and after it."""
         self.claim(0, event="pause", moment="between")
         self.wait(0, 5)
         self.claim(0, event="pause", moment="after")
         self.step("resume")
 
     def lost_answers(self) -> None:
-        """Repeat what was ended, and lose answers: what was ended stays ended."""
+        """Repeat ends of work, and lose answers: ended work stays ended."""
         self.step("end", which=0, batch=False, how="cancel")
         self.end("do it", moment="answer lost")
         self.end("do it")
@@ -831,7 +835,7 @@ class KnownHistory:
         self.end("do it")
 
     def late_commits(self) -> None:
-        """Let the server commit when the function has lost the connection already, and asks."""
+        """Let the server commit after the function has lost the connection and asks."""
         self.end("cancel", moment="late commit", event="heartbeats")
         self.step("renew", at=0, moment="late commit", event="heartbeats")
         self.claim(0, moment="late commit", event="heartbeats")
@@ -840,7 +844,7 @@ class KnownHistory:
         self.claim(0)
 
     def agents(self) -> None:
-        """Let agents be heard, and fall silent; where they cannot be heard, they are not silent."""
+        """Let agents report and become unhealthy; where they cannot report, they do not count as unhealthy."""
         self.wait(0, 20, "heartbeats")
         self.recover(0, 5, "do it")
         self.step("hold", at=0, where={HERE})
@@ -849,7 +853,7 @@ class KnownHistory:
         self.recover(0, 10, "do it", event="heartbeats", moment="between")
 
     def strikes(self) -> None:
-        """Look again just before machines are interrupted: they report, are paused, cannot be heard, or are lost."""
+        """Check again just before machines are interrupted: they report, are paused, suspended, or lost."""
         self.wait(0, 5)
         self.step("invoke", at=1, close=True)
         self.claim(1)
@@ -870,7 +874,7 @@ class KnownHistory:
         self.end("spare")
 
     def schedules(self) -> None:
-        """Let the Recoverer look seldom: what agents did not say meanwhile does not count, until it looked for long."""
+        """Let the Recoverer run rarely: heartbeats missing in a gap do not count for a while."""
         self.wait(0, 5)
         self.step("invoke", at=0, close=True)
         self.claim(0)
@@ -886,7 +890,7 @@ class KnownHistory:
             self.recover(0, 8, "cancel")  # by now they would have reported
 
     def deaths(self) -> None:
-        """Let sessions die: with work in hand, before it is ended, and in a transaction that began before."""
+        """Let sessions expire: with work in hand, before it is ended, and in a transaction that began before."""
         self.wait(0, 2, "clock")
         self.step("invoke", at=0, close=True)
         self.claim(0)
@@ -906,7 +910,7 @@ class KnownHistory:
         self.end("finish", moment="old transaction")
 
     def operators_beside(self) -> None:
-        """Let two operators, and an agent, do something to one machine that recovery gave up on."""
+        """Let two operators, and an agent, concurrently change one machine in quarantine."""
         self.wait(0, 30)
         self.step("resume")
         self.claim(0)
@@ -924,7 +928,7 @@ class KnownHistory:
         self.step("beside", machine=1, first="forget", second="heartbeat", before=4)
 
     def work_by_name(self) -> None:
-        """Keep a session alive beyond the date at which the due row of its machine comes."""
+        """Renew a session beyond the date in the due row of its machine."""
         self.step("invoke", at=0, close=False)
         self.step("access", at=0, machine=0)
         self.wait(0, 10, "failover")
@@ -935,7 +939,7 @@ class KnownHistory:
 
 
 def test_a_known_history_is_the_same_in_the_bmdb_and_its_model(fleet: Fleet, way: BreakingConnection) -> None:
-    """A search may leave something out, and takes its time to find what it does not."""
+    """A search may miss a kind of step, and takes long to find it."""
     bmdb = Bmdb(fleet, way)
     bmdb.appear(HERE)
     bmdb.appear(None)

@@ -1,4 +1,4 @@
-"""Pauses: honoured inside the claim itself, so that no loop can forget them."""
+"""Pauses are checked inside the claim statement, so that no loop can forget them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCOPES: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -> None:
-    """An operator who holds one machine must not stop the fleet, nor the other way round."""
+    """An operator who pauses one machine must not stop the fleet, and vice versa."""
     machines = {
         "start": fleet.provided_machine(),
         "other start": fleet.provided_machine(),
@@ -73,7 +73,7 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
 
 
 def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
-    """Return which machines each of those says to be paused that tell people of it; of the counts, as many names."""
+    """Return the machines that each query for operators shows as paused; for counts, as many names."""
     silence = HealthTimeouts(startup_timeout_seconds=1800, heartbeat_timeout_seconds=600)
     names = {machine_id: name for name, machine_id in machines.items()}
     listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
@@ -92,7 +92,7 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
 def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
     fleet: Fleet, scope: str, seconds: float | None
 ) -> None:
-    """Whoever looks from the counts to the list, and from there to one machine, must not find several truths."""
+    """The counts, the list, and the details of a machine must not contradict each other."""
     machines = {
         "start": fleet.provided_machine(),
         "other start": fleet.provided_machine(),
@@ -121,7 +121,7 @@ def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
 def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
     fleet: Fleet, chosen: dict[str, Any], covered: set[str]
 ) -> None:
-    """A pause of everything covers them too; one of a process does not cover a machine that needs nothing of it."""
+    """A pause of everything applies to them too; a pause of a process does not, if the machine does not need it."""
     machines = {
         "quarantined": fleet.unhealthy_machine(),
         "intended": fleet.bare_machine(),
@@ -138,7 +138,7 @@ def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
 
 
 def test_all_pauses_that_cover_a_machine_are_told_oldest_first(fleet: Fleet) -> None:
-    """Ending one of them is not enough."""
+    """Ending only one of them is not enough."""
     machine_id = fleet.provided_machine()
     made = [
         queries.pause(fleet.connection, owner="me", reason="?", **chosen)
@@ -149,7 +149,7 @@ def test_all_pauses_that_cover_a_machine_are_told_oldest_first(fleet: Fleet) -> 
 
 
 def test_a_pause_ends_by_itself(fleet: Fleet) -> None:
-    """Forgotten pauses are how fleets rot."""
+    """A forgotten pause must not keep machines from recovery."""
     machine_id = fleet.provided_machine()
     queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id, seconds=300)
     session = fleet.open_session(seconds=DAY)
@@ -162,7 +162,7 @@ def test_a_pause_ends_by_itself(fleet: Fleet) -> None:
 
 
 def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
-    """Two operators have their reasons; ending one pause does not end the other."""
+    """Each operator has a reason; ending one pause does not end the other."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)
     forever = queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
@@ -175,7 +175,7 @@ def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
 
 
 def test_a_resumed_machine_is_looked_at_at_once(fleet: Fleet) -> None:
-    """A paused machine is looked at every ten minutes; whoever resumes it does not want to wait for that."""
+    """A paused machine is examined every ten minutes; after a resume it must not wait for that."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     paused = queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
@@ -186,7 +186,7 @@ def test_a_resumed_machine_is_looked_at_at_once(fleet: Fleet) -> None:
 
 
 def test_a_pause_that_is_lifted_behind_our_back_is_noticed_in_ten_minutes(fleet: Fleet) -> None:
-    """Somebody may delete the row by hand."""
+    """An operator may delete the row with SQL."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)
     queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
@@ -197,7 +197,7 @@ def test_a_pause_that_is_lifted_behind_our_back_is_noticed_in_ten_minutes(fleet:
 
 
 def test_many_paused_machines_do_not_starve_the_others(fleet: Fleet) -> None:
-    """They have waited longest, but what was passed over once is not looked at again by every claim."""
+    """They have been due longest, but a machine that was skipped once is not examined again by every claim."""
     fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 250)")
     fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
     fleet.sql(
@@ -222,7 +222,7 @@ def test_work_under_way_goes_on_through_a_pause(fleet: Fleet) -> None:
 
 
 def test_pauses_in_force_are_told_with_their_reason(connection: Connection, fleet: Fleet) -> None:
-    """Whoever finds the fleet standing still wants to know why, and whom to ask."""
+    """An operator who finds the fleet standing still needs to know why, and whom to ask."""
     machine_id = fleet.provided_machine()
     queries.pause(connection, owner="me", reason="firmware", machine_id=machine_id, process=START, seconds=60)
     last = queries.pause(connection, owner="you", reason="fire", provider=PROVIDER)
@@ -254,13 +254,13 @@ def test_pauses_in_force_are_told_with_their_reason(connection: Connection, flee
 def test_a_pause_of_everything_or_of_its_provider_stops_the_provisioner(
     connection: Connection, chosen: dict[str, Any], creation: str | None
 ) -> None:
-    """It works on no machine of the BMDB, so the claim cannot hold it up."""
+    """The Provisioner does not claim machines, so the claim cannot stop it."""
     queries.pause(connection, owner="me", reason="fire", **chosen)
     assert provisioning.paused(connection, PROVIDER) == creation
 
 
 def test_a_machine_that_the_provider_lost_is_set_aside_until_it_is_back(fleet: Fleet) -> None:
-    """Set aside twice or taken back twice is the same; an operator's pause is not the Provisioner's to end."""
+    """Both may run twice; the Provisioner must not end an operator's pause."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     for _ in range(2):

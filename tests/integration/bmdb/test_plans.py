@@ -1,8 +1,8 @@
 """
-What statements cost in a large fleet: they read what they are about, and never the fleet.
+The cost of statements in a large fleet: they read the rows that they are about, and never the whole fleet.
 
-EXPLAIN tells how many rows each one visited, with the plans that the planner
-makes for known parameters and with those that it keeps for any.
+EXPLAIN shows how many rows each statement visited, with the plans that the
+planner makes for known parameters and with generic ones.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ STATES = {
     "(random() - 0.01) * interval '1 day';",
 }
 
-# The rows of these are about as many as there are workers, pauses, and creations and recoveries under way.
+# These have about as many rows as there are workers, pauses, and creations and recoveries in progress.
 SMALL = {
     "capacity_penalties",
     "machine_grace",
@@ -121,11 +121,10 @@ SMALL = {
     "work",
 }
 
-# A page of the list has a hundred machines, whose state and pauses are looked up apart; a closing session counts to
-# 1,000. Where 1 % are due, the planner may read them all before it sorts them. The Recoverer looks at up to 1,000
-# machines, at up to nine tables for each. It has two windows: that of machines whose recovery is due, and that of
-# those which did not come back after one. Quarantine reads the history of its machines. A thousand rows of history
-# are forgotten at a time.
+# A page of the list has a hundred machines, whose state and pauses are looked up separately; a closing session counts
+# to 1,000. If 1 % are due, the planner may read them all before it sorts them. The Recoverer examines up to 1,000
+# machines, in up to nine tables for each. It has two windows: machines whose recovery is due, and machines that did not
+# come back after one. Quarantine reads the history of its machines. A thousand history rows are deleted at a time.
 LIMITS = {
     "claim": 250,
     "list_machines": 2_400,
@@ -140,7 +139,7 @@ LIMIT = 150
 
 RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
 
-# What a statement counts, and nobody else may scan.
+# Tables that only this statement may scan, because it counts their rows.
 COUNTED = {"take_health_snapshot": {"machine_quarantine"}}
 
 MODES = ("force_custom_plan", "force_generic_plan")
@@ -304,7 +303,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 
 def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: Any) -> dict[str, Any]:
-    """Return the plan that ran for a statement with the *chosen* parameters; what it did is undone."""
+    """Return the plan that ran for a statement with the *chosen* parameters; its effect is rolled back."""
     values = parameters(driver) | SPECIAL.get(name, {}) | chosen
     if SPECIAL.get(name, {}).get("process") == "ShepherdRecovery":
         values["machine_ids"] = [
@@ -340,7 +339,7 @@ def scans(node: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
 
 
 def check(plan: dict[str, Any], limit: int, counted: Collection[str] = ()) -> None:
-    """Hold a plan to what it may read."""
+    """Check that a plan reads only what it may read."""
     found = [scan for scan in scans(plan) if scan[1] not in SMALL.union(counted)]
     assert [what for kind, what, _ in found if kind == "Seq Scan"] == []
     assert sum(rows for _, _, rows in found) <= limit, found
@@ -357,12 +356,12 @@ def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native.Connection, mode: str) -> None:
-    """Most machines wait for their recovery: every one that sends heartbeats."""
+    """Most machines have a due row for recovery: every one that sends heartbeats."""
     check(explain(large, "claim", mode, process="ShepherdRecovery"), RECOVERY_CLAIM_LIMIT)
 
 
 def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Connection) -> None:
-    """Or else the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     large.run("SET max_parallel_workers_per_gather = 0")  # of parallel workers it tells the rounded mean
     large.run("PREPARE whole AS SELECT count(*) FROM machine_due WHERE revision = 7")
     plan = large.run("EXPLAIN (ANALYZE, BUFFERS off, FORMAT JSON) EXECUTE whole")[0][0]
@@ -372,5 +371,5 @@ def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Conne
 
 
 def test_statements_that_read_all_are_still_there() -> None:
-    """An exception for a statement that is gone would wait for another of that name."""
+    """An exception for a statement that was removed would apply to another one of that name."""
     assert set(READS_ALL) <= set(statements())

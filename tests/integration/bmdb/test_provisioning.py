@@ -1,4 +1,4 @@
-"""What the Provisioner keeps in the BMDB: one of them at a time, and nothing written by one that was taken for dead."""
+"""What the Provisioner keeps in the BMDB: one Provisioner at a time, and no writes by an expired one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
 
 
 def writes(session: Session, intended: Intent) -> dict[str, Callable[[], object]]:
-    """Return everything that needs the lock."""
+    """Return everything that requires the lock."""
     return {
         "intend": lambda: provisioning.create_intent(session, PROVIDER, "rack 2"),
         "provide": lambda: provisioning.provide(session, PROVIDER, intended.machine_id, MACHINE),
@@ -67,7 +67,7 @@ WRITES = ("intend", "provide", "forget")
 
 
 def recorded(fleet: Fleet) -> list[list[Any]]:
-    """Return how much of what those would change is there."""
+    """Return how much of what those would change exists."""
     return fleet.sql(
         "SELECT (SELECT count(*) FROM machines), (SELECT count(*) FROM machine_creation_intent), "
         "(SELECT count(*) FROM machine_provided), (SELECT count(*) FROM machine_due)"
@@ -75,7 +75,7 @@ def recorded(fleet: Fleet) -> list[list[Any]]:
 
 
 def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, session: Session) -> None:
-    """The intent comes first, so that a crash at the provider leaves something to adopt the machine by."""
+    """The intent comes first: after a crash at the provider, a later pass adopts the machine by it."""
     machine_id = intend(session, PROVIDER, "rack 1")
     (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
     assert (intent.machine_id, intent.capacity_id) == (machine_id, "rack 1")
@@ -92,7 +92,7 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
 
 
 def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: Fleet, session: Session) -> None:
-    """An attempt that comes too early costs a call and a failure; nothing else is held against the machine."""
+    """An attempt that comes too early costs a call and a failure; nothing else delays the machine."""
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
     assert claimed(session, Process.AGENT_START) == []
@@ -106,7 +106,7 @@ def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: 
 
 
 def test_an_operator_may_have_a_machine_tried_before_that(fleet: Fleet, session: Session) -> None:
-    """Who sees that it is up need not wait."""
+    """An operator who sees that it is up need not wait."""
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=HOUR)
     (ended,) = remediation.retry(fleet.connection, machine_id, reason="it is up")
@@ -118,7 +118,7 @@ def test_an_operator_may_have_a_machine_tried_before_that(fleet: Fleet, session:
 def test_the_host_key_of_a_machine_is_pinned_if_the_provider_knows_it(
     fleet: Fleet, session: Session, host_key: str | None
 ) -> None:
-    """Whoever answers in the machine's place at the very first contact is found out."""
+    """An impostor is found out even at first contact."""
     machine_id = intend(session, PROVIDER, None)
     provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key=host_key))
     (work,) = claimed(session, Process.AGENT_START)
@@ -127,7 +127,7 @@ def test_the_host_key_of_a_machine_is_pinned_if_the_provider_knows_it(
 
 
 def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Session) -> None:
-    """A Provisioner that was taken for dead must not decide whom the loops trust."""
+    """An expired Provisioner must not decide which host key is trusted."""
     machine_id = intend(session, PROVIDER, None)
     fleet.expire(session)
     with pytest.raises(SessionExpired):
@@ -136,7 +136,7 @@ def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Sessi
 
 
 def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Session) -> None:
-    """A forgotten intent takes the row of its machine along, which never existed."""
+    """Deleting an intent deletes the row of its machine, which never existed."""
     provisioning.create_intent(session, PROVIDER, None)
     fleet.pass_time(600)
     assert provisioning.take_lock(fleet.open_session(), "equinix") is not None
@@ -147,7 +147,7 @@ def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Sessio
 
 
 def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
-    """Two rows for one machine would be worked on by two."""
+    """Two rows for one machine would be worked on by two workers."""
     first, second = (intend(session, PROVIDER, None) for _ in range(2))
     provisioning.provide(session, PROVIDER, first, MACHINE)
     with pytest.raises(StatementFailed, match="23505"):
@@ -156,7 +156,7 @@ def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
 
 
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
-    """Each has its own lock, and its own books."""
+    """Each provider has its own lock and its own machines."""
     other = fleet.open_session()
     assert provisioning.take_lock(other, "equinix") == PreviousPass()
     machine_id = intend(session, PROVIDER, None)
@@ -168,7 +168,7 @@ def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
 
 
 def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> None:
-    """However often the schedule fires; the one may ask again, the other may when it is gone."""
+    """However often the schedule fires. The holder may take the lock again; others may when its session has ended."""
     other = fleet.open_session()
     assert provisioning.take_lock(other, PROVIDER) is None
     assert provisioning.take_lock(session, PROVIDER) is not None
@@ -180,7 +180,7 @@ def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> N
 
 
 def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
-    """Also at the very first time, when there is no row to lock yet."""
+    """Also the very first time, when there is no row to lock yet."""
     sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda session: provisioning.take_lock(session, "equinix"), sessions))
@@ -188,7 +188,7 @@ def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
 
 
 def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) -> None:
-    """It falls with the session's deadline, and what the dead one still tries is refused."""
+    """It is free after the session's deadline, and later writes of the expired session are refused."""
     intended = Intent(intend(session, PROVIDER, None), None)
     fleet.pass_time(HOUR)
     before = recorded(fleet)
@@ -223,7 +223,7 @@ def test_a_write_that_waited_beyond_the_deadline_is_refused(fleet: Fleet, sessio
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session, write: str) -> None:
-    """Another Provisioner was just taking the lock, because this one had died for a moment."""
+    """Another Provisioner was taking the lock, because this session had expired."""
     intended = Intent(intend(session, PROVIDER, None), None)
     before = recorded(fleet)
     heir = fleet.open_session()
@@ -240,7 +240,7 @@ def test_a_write_that_meets_a_takeover_is_refused(fleet: Fleet, session: Session
 
 
 def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Session) -> None:
-    """The pause between two creations must hold from one invocation to the next."""
+    """The interval between two creations must hold across invocations."""
     provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE, created=True)
     fleet.pass_time(30)
     provisioning.provide(
@@ -252,7 +252,7 @@ def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Ses
 
 
 def test_penalized_capacity_is_left_alone_for_its_time(fleet: Fleet, session: Session) -> None:
-    """In the predecessor a restart forgot it; penalizing again moves the end, and success ends it."""
+    """In the predecessor a restart forgot it. Penalizing again moves the end, and success ends it."""
     for _ in range(2):
         provisioning.penalize(session, PROVIDER, "rack 1", HOUR, "no power")
         provisioning.penalize(session, PROVIDER, "rack 2", HOUR, "no power")

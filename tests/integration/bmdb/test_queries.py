@@ -1,4 +1,4 @@
-"""What is recorded about machines outside of work, and what people ask about them."""
+"""Facts about machines that are written outside of work, and queries for operators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = Process.AGENT_START
 
 
 def test_a_heartbeat_is_recorded_for_a_started_agent_alone(fleet: Fleet, connection: Connection) -> None:
-    """The tag of an agent that was never started would keep the Initializer away."""
+    """A heartbeat of an agent that was never started would keep the Initializer away."""
     started, provided = fleet.started_machine(), fleet.provided_machine()
     assert queries.record_heartbeat(connection, started)
     assert queries.record_heartbeat(connection, started)
@@ -35,7 +35,7 @@ def test_a_heartbeat_is_recorded_for_a_started_agent_alone(fleet: Fleet, connect
 
 
 def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Connection) -> None:
-    """It is the one write that the whole fleet causes all the time; it must not wait for a claim either."""
+    """It is the write that the whole fleet causes all the time; it must not wait for a claim either."""
     machine_id = fleet.unhealthy_machine()
     before = fleet.sql("SELECT * FROM machine_due")
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
@@ -46,7 +46,7 @@ def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Conne
 
 
 def test_machines_are_listed_page_by_page(fleet: Fleet, connection: Connection) -> None:
-    """Each once, in a stable order, whatever comes between."""
+    """Each once, in a stable order, whatever changes in between."""
     machines = sorted(fleet.provided_machine() for _ in range(5))
     pages = []
     after = None
@@ -57,7 +57,7 @@ def test_machines_are_listed_page_by_page(fleet: Fleet, connection: Connection) 
 
 
 def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, connection: Connection) -> None:
-    """The first thing that an operator looks at."""
+    """The list is the first thing that an operator reads."""
     failed = fleet.provided_machine("failing")
     session = fleet.open_session()
     (held,) = claimed(session, START, provider="failing")
@@ -85,7 +85,7 @@ def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, 
 
 
 def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:
-    """Who works on it, and what went wrong before."""
+    """Including the work in progress, and the last failure."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=2 * 3600)
     (held,) = claimed(session, START)
@@ -99,13 +99,13 @@ def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connecti
 
 
 def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
-    """An operator mistypes."""
+    """Operators mistype ids."""
     with pytest.raises(MachineUnknown):
         queries.show_machine(connection, uuid4())
 
 
 def test_history_is_told_newest_first(fleet: Fleet, connection: Connection) -> None:
-    """The last thing that happened is what people look for; the limit cuts off the past."""
+    """Operators look for the latest events first; the limit cuts off the oldest."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     (held,) = claimed(session, START)
@@ -119,7 +119,7 @@ def test_history_is_told_newest_first(fleet: Fleet, connection: Connection) -> N
 def test_people_name_a_machine_by_the_beginning_of_its_id_or_by_its_provider_id(
     fleet: Fleet, connection: Connection
 ) -> None:
-    """Whatever they have on the screen."""
+    """Either may be on the operator's screen."""
     machine_id = fleet.provided_machine()
     fleet.provided_machine()
     for name in (str(machine_id), str(machine_id).upper(), str(machine_id)[:18], "machine-1"):
@@ -128,14 +128,14 @@ def test_people_name_a_machine_by_the_beginning_of_its_id_or_by_its_provider_id(
 
 @pytest.mark.parametrize("name", ["", "machine-", "no such machine", "%", "_", "\\", "________-"])
 def test_a_name_that_is_not_one_machines_is_refused(fleet: Fleet, connection: Connection, name: str) -> None:
-    """Acting on the wrong machine is worse than asking again; nobody's pattern is taken for a name."""
+    """Acting on the wrong machine is worse than asking again; patterns are not expanded."""
     fleet.provided_machine()
     with pytest.raises(MachineUnknown, match="no machine is called"):
         queries.find_machine(connection, name)
 
 
 def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
-    """The first that comes is not the one that was meant."""
+    """The first match may not be the one that was meant."""
     for last in (1, 2):
         fleet.sql(f"INSERT INTO machines VALUES ('00000000-0000-4000-8000-00000000000{last}')")
     with pytest.raises(MachineUnknown, match="more than one machine is called '0000'"):
@@ -143,7 +143,7 @@ def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> N
 
 
 def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:
-    """After a reinstall, the next contact is a first one."""
+    """After a reinstall, the next contact is a first contact."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     assert queries.forget_host_key(connection, machine_id)
@@ -158,7 +158,7 @@ def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) 
 
 
 def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
-    """Return a machine that has nothing but a past, so many days ago, a second for each row."""
+    """Return a machine with nothing but history, this many days ago, one second per row."""
     machine_id = uuid4()
     fleet.sql(
         "INSERT INTO work_history (machine_id, process, event, timestamp) SELECT :id, 'UnitTest1', 'Started', "
@@ -169,7 +169,7 @@ def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
 
 
 def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connection) -> None:
-    """What is younger than the retention is the audit trail that was promised."""
+    """Younger rows are the audit trail that was promised."""
     plant_history(fleet, days=31)
     young = plant_history(fleet, days=29)
     assert queries.delete_old_history(connection, days=30) == 1
@@ -178,7 +178,7 @@ def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connect
 
 
 def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet, connection: Connection) -> None:
-    """A retention that is set after years must not hold up a tick."""
+    """A retention that is set after years must not delay an invocation."""
     plant_history(fleet, days=40, rows=1100)
     newer = plant_history(fleet, days=35)
     assert queries.delete_old_history(connection, days=30) == 1000
@@ -187,7 +187,7 @@ def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet
 
 
 def test_twins_that_forget_at_the_same_time_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
-    """Every invocation does it; the second takes what the first is not just taking."""
+    """Every invocation does it; a concurrent one deletes the rows that the first has not locked."""
     plant_history(fleet, days=40, rows=1100)
 
     def unit() -> None:

@@ -1,8 +1,8 @@
 """
-The repair of the due index: what disagrees with the facts is found, mended and told; what may be so is left alone.
+The repair of the due index: contradictions with the facts are found, corrected and reported; valid delays are not.
 
-Rows are spoiled by hand here, as a defect would. That nothing of ours spoils one
-is what the invariants say (``tests/chaos``), and the tests of the locks.
+Rows are corrupted with SQL here, as a defect would. That Shepherd itself never
+corrupts one is checked by the invariants (``tests/chaos``) and the tests of locks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
 
 @pytest.fixture
 def updater(fleet: Fleet, clock: ManualClock) -> Updater:
-    """Return the Updater of a provider, which lists nothing."""
+    """Return the Updater of a provider that lists nothing."""
     return Updater(Listed(), fleet.connection, clock, 30, HOUR)
 
 
@@ -103,7 +103,7 @@ def planted(fleet: Fleet, kind: str) -> UUID:
 
 
 def not_back(fleet: Fleet) -> UUID:
-    """Return a machine that did not come back after a recovery, at which an agent start was tried in vain."""
+    """Return a machine that did not come back after a recovery, with a failed agent start."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session(DAY)
     work.finish_recovery(session, claimed(session, RECOVER), 60, grace_seconds=HOUR)
@@ -115,7 +115,7 @@ def not_back(fleet: Fleet) -> UUID:
 
 
 def spoil(fleet: Fleet, machine_id: UUID, how: str) -> None:
-    """Change a due row past the product's code."""
+    """Change a due row outside of the product's code."""
     fleet.sql(f"UPDATE machine_due SET {how} WHERE machine_id = :id", id=machine_id)
 
 
@@ -123,7 +123,7 @@ def spoil(fleet: Fleet, machine_id: UUID, how: str) -> None:
 def test_a_due_row_that_disagrees_with_the_facts_is_mended_and_told(
     fleet: Fleet, updater: Updater, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
-    """Its machine would wait for ever, and nobody would know; the loop that it waits for finds it at once."""
+    """The machine would wait without end and unnoticed; after the repair its loop finds it at once."""
     how, kind, said, process = SPOILED[what]
     machine_id = planted(fleet, kind)
     assert due.inconsistencies(fleet.connection, PROVIDER) == {}
@@ -137,7 +137,7 @@ def test_a_due_row_that_disagrees_with_the_facts_is_mended_and_told(
 
 
 def test_a_machine_without_a_due_row_gets_one(fleet: Fleet) -> None:
-    """No claim reads anything but due rows."""
+    """Claims read nothing but due rows."""
     machine_id = planted(fleet, "provided")
     fleet.sql("DELETE FROM machine_due WHERE machine_id = :id", id=machine_id)
     assert due.repair(fleet.connection, PROVIDER) == {machine_id: "it has no due row"}
@@ -145,7 +145,7 @@ def test_a_machine_without_a_due_row_gets_one(fleet: Fleet) -> None:
 
 
 def test_a_due_row_without_a_machine_is_dropped(fleet: Fleet) -> None:
-    """It would stand at the head of every claim, which never moves it."""
+    """It would be the first row of every claim, and no claim moves it."""
     machine_id = planted(fleet, "provided")
     fleet.sql("DELETE FROM machine_provided WHERE machine_id = :id", id=machine_id)
     assert due.repair(fleet.connection, PROVIDER) == {machine_id: "it has a due row, but is not provided"}
@@ -153,7 +153,7 @@ def test_a_due_row_without_a_machine_is_dropped(fleet: Fleet) -> None:
 
 
 def test_what_is_wrong_elsewhere_is_left_to_the_updater_there(fleet: Fleet) -> None:
-    """Whose metric has the name of that provider, and whose alarm goes off."""
+    """The metric and the alarm are those of the machine's own provider."""
     machine_id = fleet.provided_machine("equinix")
     spoil(fleet, machine_id, "process = NULL")
     assert due.repair(fleet.connection, PROVIDER) == {}
@@ -161,7 +161,7 @@ def test_what_is_wrong_elsewhere_is_left_to_the_updater_there(fleet: Fleet) -> N
 
 
 def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) -> None:
-    """And mends nothing."""
+    """And it changes nothing."""
     machine_id = planted(fleet, "provided")
     spoil(fleet, machine_id, "process = NULL")
     before = fleet.sql("SELECT * FROM machine_due ORDER BY machine_id")
@@ -172,7 +172,7 @@ def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) ->
 
 
 def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) -> None:
-    """Each time another, so that in the end all of them were; and never more at once."""
+    """A different range each time, so that all machines are examined in the end; and never more at once."""
     fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 700)")
     fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
     fleet.sql("INSERT INTO machine_due SELECT machine_id, 'static', NULL, now() FROM machines")
@@ -186,7 +186,7 @@ def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) ->
 
 @pytest.mark.parametrize("when", ["before it is judged again", "while it is judged"])
 def test_what_somebody_is_just_changing_is_not_taken_for_wrong(fleet: Fleet, when: str) -> None:
-    """The suspicion was true a moment ago; what holds is judged under the lock."""
+    """The first result may be out of date; the facts are evaluated again under the lock."""
     machine_id = planted(fleet, "provided")
     spoil(fleet, machine_id, "process = NULL")
     twin = fleet.connect()
@@ -277,7 +277,7 @@ LEGITIMATE = {
 
 @pytest.mark.parametrize("reason", LEGITIMATE)
 def test_a_row_that_is_later_for_a_reason_is_left_as_it_is(fleet: Fleet, reason: str) -> None:
-    """An alarm that goes off in a healthy fleet is one that nobody heeds."""
+    """An alarm that goes off in a healthy fleet would be ignored."""
     LEGITIMATE[reason](fleet)
     before = fleet.sql("SELECT * FROM machine_due")
     assert due.repair(fleet.connection, PROVIDER) == {}

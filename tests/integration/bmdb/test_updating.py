@@ -1,4 +1,4 @@
-"""The Updater's place for each provider, the fence in front of what it writes, and what its statements read."""
+"""One Updater at a time for each provider, the fence for its writes, and what its statements read."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ VACUUM ANALYZE machines;
 """
 NOT_READY = 20
 HANDFUL = 12
-"""Blocks: the indexes' pages from root to leaf, and one page of each small table."""
+"""Blocks: the index pages from root to leaf, and one page of each small table."""
 
 
 @pytest.fixture
 def holder(fleet: Fleet) -> Session:
-    """Return a session on a connection of its own that is the Updater's."""
+    """Return a session with its own connection that is the Updater's."""
     session = fleet.open_session(connection=fleet.connect())
     assert provider_facts.begin(session, PROVIDER, None)
     return session
 
 
 def a_change(fleet: Fleet) -> Change:
-    """Return a change of a machine that is up."""
+    """Return a change of a running machine."""
     machine_id = fleet.provided_machine()
     record(fleet, machine_id)
     (known,) = (
@@ -73,7 +73,7 @@ def a_change(fleet: Fleet) -> Change:
 
 
 def location(fleet: Fleet, machine_id: UUID) -> str | None:
-    """Return where a machine is on record to be."""
+    """Return the location of a machine on record."""
     return facts(fleet, machine_id)[2]
 
 
@@ -81,7 +81,7 @@ def location(fleet: Fleet, machine_id: UUID) -> str | None:
 
 
 def test_one_of_two_that_saw_the_same_becomes_the_updater(fleet: Fleet) -> None:
-    """Both may have seen that there was none, or the same dead one."""
+    """Both may have seen that there was none, or the same expired session."""
     first, second, third = (fleet.open_session() for _ in range(3))
     assert provider_facts.begin(first, PROVIDER, None)
     assert not provider_facts.begin(second, PROVIDER, None)
@@ -91,7 +91,7 @@ def test_one_of_two_that_saw_the_same_becomes_the_updater(fleet: Fleet) -> None:
 
 
 def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder: Session) -> None:
-    """The second waits for the first to commit, and then sees who it is."""
+    """The second waits for the first to commit, and then sees the new holder."""
     fleet.expire(holder)
     first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
     outcome: list[Future[bool]] = []
@@ -107,7 +107,7 @@ def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder:
 
 
 def test_what_there_is_to_do_is_told_with_who_is_at_it(fleet: Fleet, holder: Session) -> None:
-    """A pass leaves when another is at work, and takes the place of one that died."""
+    """A run ends when another is active, and takes the place of an expired one."""
     fleet.provided_machine()
     fleet.provided_machine("equinix")
     look = partial(provider_facts.check, fleet.connection, PROVIDER, HOUR)
@@ -127,7 +127,7 @@ def test_what_there_is_to_do_is_told_with_who_is_at_it(fleet: Fleet, holder: Ses
 
 
 def test_a_dead_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    """Whoever is dead may have an heir."""
+    """Another session may have taken its place."""
     change = a_change(fleet)
     fleet.expire(holder)
     with pytest.raises(SessionExpired):
@@ -146,7 +146,7 @@ def test_who_never_became_the_updater_writes_nothing(fleet: Fleet, holder: Sessi
 
 
 def test_who_lost_the_place_neither_writes_nor_ends_the_listing(fleet: Fleet, holder: Session) -> None:
-    """Its session may have turned out to be alive; the other read what is on record, and relies on it."""
+    """Its session may be alive after all; the other one has read the facts on record, and relies on them."""
     change = a_change(fleet)
     assert provider_facts.begin(fleet.open_session(), PROVIDER, holder.session_id)
     with pytest.raises(SessionExpired):
@@ -158,7 +158,7 @@ def test_who_lost_the_place_neither_writes_nor_ends_the_listing(fleet: Fleet, ho
 
 
 def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    """It looks at the clock when it has the provider's row, not when it began."""
+    """It compares the deadline when it has the provider's row, not when it began."""
     change = a_change(fleet)
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second'", s=MOMENT)
     fleet.connection.script("BEGIN; UPDATE provider_listings SET began_at = began_at")
@@ -173,7 +173,7 @@ def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet
 
 
 def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    """The heir reads what is on record next; from then on it must not change behind its back."""
+    """The new Updater reads the facts next; from then on they must not change without it."""
     change = a_change(fleet)
     heir = fleet.open_session()
     written: list[Future[list[Change]]] = []
@@ -191,7 +191,7 @@ def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet:
 
 
 def test_what_is_written_is_a_sign_of_life(fleet: Fleet, holder: Session) -> None:
-    """Chunk after chunk may take longer than a session lives."""
+    """All chunks together may take longer than a session's lease."""
     change = a_change(fleet)
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '1 minute'")
     assert provider_facts.write(holder, PROVIDER, [change]) == [change]
@@ -201,21 +201,21 @@ def test_what_is_written_is_a_sign_of_life(fleet: Fleet, holder: Session) -> Non
 
 
 def test_what_is_written_twice_is_the_same(fleet: Fleet, holder: Session) -> None:
-    """After a broken connection somebody may try again."""
+    """After a broken connection the statement may be repeated."""
     change = a_change(fleet)
     assert [provider_facts.write(holder, PROVIDER, [change]) for _ in range(2)] == [[change], [change]]
     assert location(fleet, change.known.machine_id) == "fra"
 
 
 def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> None:
-    """What changed while it was made is not in it."""
+    """Changes during the listing are not in it."""
     fleet.pass_time(100)
     provider_facts.end(holder, PROVIDER)
     assert fleet.sql("SELECT listed_at = began_at FROM provider_listings") == [[True]]
 
 
 def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, holder: Session) -> None:
-    """Whoever takes the place of a dead one asks for a listing of its own."""
+    """A session that takes over requests its own listing."""
     fleet.pass_time(HOUR)
     heir = fleet.open_session()
     assert provider_facts.begin(heir, PROVIDER, holder.session_id)
@@ -228,7 +228,7 @@ def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, ho
 
 @pytest.mark.parametrize("everything", [True, False])
 def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: bool) -> None:
-    """They would be missing in every listing of this one."""
+    """They would be missing in every listing of this provider."""
     machine_id = fleet.provided_machine()
     fleet.provided_machine("equinix")
     known = provider_facts.known(fleet.connection, PROVIDER, everything=everything)
@@ -276,7 +276,7 @@ def blocks(plan: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_a_minute_with_nothing_to_do_reads_a_handful_of_blocks(large: pg8000.native.Connection, mode: str) -> None:
-    """In a fleet of a hundred thousand, of which ten thousand will never be up."""
+    """In a fleet of a hundred thousand machines, ten thousand of which will never be up."""
     plan = explain(large, "check_listing", mode)
     assert plan["Actual Rows"] == 1
     assert blocks(plan) <= HANDFUL
@@ -300,5 +300,5 @@ def test_the_unsettled_are_found_without_reading_the_others(large: pg8000.native
 
 
 def test_blocks_are_counted(large: pg8000.native.Connection) -> None:
-    """Or else the tests above would prove nothing: to read all takes more than a handful."""
+    """Otherwise the tests above would prove nothing: reading all machines takes more than a handful."""
     assert blocks(explain(large, "all_facts", "auto")) > 1_000

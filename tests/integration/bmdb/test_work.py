@@ -1,4 +1,4 @@
-"""Work: begun by a claim or by name, ended once, and what each end leaves behind."""
+"""Work: begun by a claim or for a named machine, ended once, and what each end changes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ KEY = bytes(range(32))
 
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
-    """Return a session that lives for a day."""
+    """Return a session with a lease of a day."""
     return fleet.open_session(seconds=24 * 3600)
 
 
 def test_a_claim_locks_and_records_what_it_hands_out(fleet: Fleet, session: Session) -> None:
-    """The lock and the audit trail are there before anybody touches the machine."""
+    """The lock and the history exist before the machine is touched."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     (due_at,) = fleet.sql("SELECT not_before FROM machine_due")[0]
@@ -43,7 +43,7 @@ def test_a_claim_locks_and_records_what_it_hands_out(fleet: Fleet, session: Sess
 
 
 def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) -> None:
-    """Batches are bounded by what an invocation can work on."""
+    """An invocation can only work on a bounded batch."""
     machines = [fleet.provided_machine() for _ in range(3)]
     assert len(work.claim(session, START, PROVIDER, 2).work) == 2
     assert len(fleet.sql("SELECT 1 FROM work")) == 2
@@ -53,14 +53,14 @@ def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) ->
 
 
 def test_a_claimed_machine_falls_due_by_itself_when_its_session_dies(fleet: Fleet, session: Session) -> None:
-    """Nobody has to remember it: its due row waits at the session's deadline."""
+    """No other code is needed: its due row is at the session's deadline."""
     fleet.provided_machine()
     claimed(session, START)
     assert fleet.sql("SELECT d.not_before = s.deadline FROM machine_due d, sessions s") == [[True]]
 
 
 def test_a_started_agent_is_recorded_with_its_key(fleet: Fleet, session: Session) -> None:
-    """Heartbeats are accepted from the holder of this key alone; the host key is pinned at first contact."""
+    """Only heartbeats signed with this key are accepted; the host key is pinned at first contact."""
     machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
     assert work.finish_agent_start(session, {held: AgentStarted(KEY, "first host key")}) == {machine_id}
@@ -74,7 +74,7 @@ def test_a_started_agent_is_recorded_with_its_key(fleet: Fleet, session: Session
 
 @pytest.mark.parametrize("seen", [None, "another host key"])
 def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | None) -> None:
-    """What answered at first contact is what we trust; a later key must not replace it by the way."""
+    """The key of the first contact is trusted; a later key must not replace it silently."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     (held,) = claimed(session, START)
@@ -86,7 +86,7 @@ def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | Non
 
 
 def test_a_failed_first_contact_pins_the_host_key(fleet: Fleet, session: Session) -> None:
-    """The upload failed, but we know whom we talked to."""
+    """The upload failed, but the host key is known."""
     fleet.provided_machine()
     (held,) = claimed(session, START)
     work.fail(session, {held: Failure("disk full", 1, "host key")})
@@ -95,7 +95,7 @@ def test_a_failed_first_contact_pins_the_host_key(fleet: Fleet, session: Session
 
 
 def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:
-    """The agent is gone with the reboot; the next start waits until the machine should be up, without billed sleep."""
+    """The reboot ended the agent; the next start waits until the machine should be up, without billed sleep."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     assert work.finish_recovery(session, claimed(session, RECOVER), 120) == {machine_id}
@@ -107,7 +107,7 @@ def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, sessi
 
 
 def test_finished_work_that_changed_nothing_leaves_the_machine_due(fleet: Fleet, session: Session) -> None:
-    """Whether it still needs the process is for its tags to say."""
+    """Its facts decide whether it still needs the process."""
     machine_id = fleet.provided_machine()
     assert work.finish(session, claimed(session, START)) == {machine_id}
     assert fleet.events(machine_id) == ["Started", "Finished"]
@@ -115,7 +115,7 @@ def test_finished_work_that_changed_nothing_leaves_the_machine_due(fleet: Fleet,
 
 
 def test_failed_work_waits_longer_each_time(fleet: Fleet, session: Session) -> None:
-    """A machine that keeps failing must not take the place of those that would not."""
+    """A machine that keeps failing must not take the place of machines that would succeed."""
     machine_id = fleet.provided_machine()
     policy = Backoff(60, 120, 1.5)
     waited: list[int] = []
@@ -138,7 +138,7 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, session: Session) -> N
 
 @pytest.mark.parametrize("process", [START, RECOVER])
 def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
-    """The next failure is a first one again."""
+    """The next failure counts as the first again."""
     machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
     (held,) = claimed(session, process)
     work.fail(session, {held: Failure("no luck", 60)})
@@ -159,7 +159,7 @@ def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: P
 
 
 def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
-    """A machine that cannot be recovered may still be given an agent."""
+    """A machine that cannot be recovered may still get an agent."""
     machine_id = fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     work.fail(session, {held: Failure("no luck", 3600)})
@@ -169,7 +169,7 @@ def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session
 
 
 def test_canceled_work_is_as_due_as_before(fleet: Fleet, session: Session) -> None:
-    """Nothing is held against the machine, and it does not lose its place to those that fell due later."""
+    """The machine is not at fault, and keeps its place before those that became due later."""
     first = fleet.provided_machine()
     (held,) = claimed(session, START)
     later = fleet.provided_machine()
@@ -182,7 +182,7 @@ def test_canceled_work_is_as_due_as_before(fleet: Fleet, session: Session) -> No
 
 
 def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:
-    """An operator's access does not wait for a loop's schedule, and no loop comes between."""
+    """An operator's access does not wait for a schedule, and no loop interferes."""
     machine_id = fleet.provided_machine()
     held = work.start_work(session, Process.ACCESS, machine_id)
     assert held == replace(held, machine_id=machine_id, process=Process.ACCESS, provider_id=ProviderId("machine-1"))
@@ -193,7 +193,7 @@ def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Sessio
 
 
 def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session) -> None:
-    """There is no due row to lock; the work row is lock enough."""
+    """It has no due row to lock; the work row is enough."""
     machine_id = fleet.bare_machine()
     held = work.start_work(session, Process.UNIT_TEST_1, machine_id)
     assert held.provider_id is None
@@ -202,7 +202,7 @@ def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session)
 
 
 def test_a_second_work_of_the_same_process_is_a_conflict(fleet: Fleet, session: Session) -> None:
-    """The unique key is the last word, also for the holder itself."""
+    """The unique key decides, also for the session that has the work already."""
     machine_id = fleet.provided_machine()
     claimed(session, START)
     for other in (session, fleet.open_session()):
@@ -219,7 +219,7 @@ def test_work_on_an_unknown_machine_is_refused(fleet: Fleet, session: Session) -
 
 
 def test_the_cause_of_a_failure_may_be_any_text(fleet: Fleet, session: Session) -> None:
-    """It often comes from the machine: what it sent must not keep the failure from being recorded."""
+    """It often comes from the machine, and must not prevent the failure from being recorded."""
     machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
     assert work.fail(session, {held: Failure('it\'s "50%" {\\} NULL \0 \udcff ünï', 60)}) == {machine_id}
