@@ -40,7 +40,7 @@ TWINS = (
     "tests/integration/chaos/test_twins.py::"
     "test_two_who_do_something_to_one_machine_keep_every_promise_however_one_interrupts_the_other"
 )
-LOCKS = "tests/integration/transactions/test_locks.py::test_whoever_comes_second_judges_by_what_the_first_left"
+LOCKS = "tests/integration/transactions/test_locks.py::test_the_second_writer_sees_the_change_of_the_first"
 LIMITS = "tests/unit/rules/test_provisioning.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
 
 NETWORK = (
@@ -387,7 +387,7 @@ PLANTS: tuple[Plant, ...] = (
         "a resume beside the end of a recovery writes the due row without its lock",
         (_UNLOCKED_RESUME,),
         f"{LOCKS}[recovering-finish_recovery]",
-        "test_whoever_comes_second_judges_by_what_the_first_left[recovering-finish_recovery]",
+        "test_the_second_writer_sees_the_change_of_the_first[recovering-finish_recovery]",
         quick=True,
     ),
     Plant(

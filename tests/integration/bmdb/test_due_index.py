@@ -326,7 +326,7 @@ steps = st.one_of(
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(steps, min_size=8, max_size=40))
-def test_claims_hand_out_what_the_tags_say_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
+def test_claims_match_the_facts_after_any_history(fleet: Fleet, history: list[tuple[Any, ...]]) -> None:
     """See above. If it fails, the steps that it prints are the shortest failing history that was found."""
     happening = History(fleet)
     for name, *arguments in history:

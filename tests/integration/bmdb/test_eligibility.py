@@ -165,7 +165,7 @@ STATES: dict[str, tuple[Callable[[Fleet], UUID], Process | None]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_machine_is_handed_to_the_loop_that_it_needs_and_to_no_other(fleet: Fleet, state: str) -> None:
+def test_a_machine_is_claimed_by_the_loop_that_it_needs_and_no_other(fleet: Fleet, state: str) -> None:
     """The loops depend on this; the plain query makes sure that claims and domain mean the same."""
     plant, needs = STATES[state]
     machine_id = plant(fleet)
@@ -198,7 +198,7 @@ def test_work_by_any_shepherd_process_keeps_the_others_away(
     assert ids(claimed(second, process)) == [machine_id]
 
 
-def test_a_machine_that_was_looked_at_too_early_is_handed_out_in_time(fleet: Fleet) -> None:
+def test_a_machine_that_was_examined_too_early_is_claimed_in_time(fleet: Fleet) -> None:
     """The first heartbeat replaces the startup timeout of 30 minutes by the heartbeat timeout of 10."""
     machine_id = fleet.started_machine()
     session = fleet.open_session(24 * 3600)
@@ -223,7 +223,7 @@ def test_heartbeats_keep_the_recoverer_away(fleet: Fleet) -> None:
     assert ids(claimed(session, RECOVER)) == [machine_id]
 
 
-def test_how_long_an_agent_may_be_silent_is_a_setting(fleet: Fleet) -> None:
+def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     """Operators tune the timeouts; no statement may have the defaults built in."""
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()

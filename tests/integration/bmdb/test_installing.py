@@ -129,7 +129,7 @@ def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, conne
     assert fleet.sql("SELECT * FROM machine_due") == due
 
 
-def test_of_twins_one_is_told(fleet: Fleet, connection: Connection) -> None:
+def test_one_of_two_concurrent_requests_is_refused(fleet: Fleet, connection: Connection) -> None:
     """Both read, both request: one image is installed, and the other operator learns that."""
     machine_id = fleet.started_machine()
     seen = installation.load(connection, machine_id)
@@ -141,7 +141,7 @@ def test_of_twins_one_is_told(fleet: Fleet, connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-def test_a_twin_that_waits_for_the_other_sees_what_it_did(fleet: Fleet, asked_before: bool) -> None:
+def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_before: bool) -> None:
     """There may be no request row to wait for yet, so the due row is locked; then the newest state counts."""
     machine_id = fleet.started_machine()
     if asked_before:
@@ -175,7 +175,7 @@ def test_what_is_not_provided_gets_no_request(fleet: Fleet, connection: Connecti
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
+def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
     """A machine without a request and an unknown machine are not the same."""
     with pytest.raises(MachineUnknown):
         installation.load(connection, uuid4())
@@ -201,7 +201,7 @@ def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> No
     assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[1]]
 
 
-def test_a_request_that_was_lost_and_overtaken_is_told_as_such(fleet: Fleet) -> None:
+def test_a_lost_request_that_was_replaced_is_reported_as_not_made(fleet: Fleet) -> None:
     """Another operator's request has replaced ours."""
     machine_id = fleet.started_machine()
     with BreakingConnection(fleet.settings) as way:

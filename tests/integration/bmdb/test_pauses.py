@@ -89,7 +89,7 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
 
 @pytest.mark.parametrize("seconds", [None, 300, -1], ids=["for ever", "for a while", "over"])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
+def test_queries_show_a_pause_at_the_machines_that_claims_skip(
     fleet: Fleet, scope: str, seconds: float | None
 ) -> None:
     """The counts, the list, and the details of a machine must not contradict each other."""
@@ -118,7 +118,7 @@ def test_people_are_told_of_a_pause_at_the_machines_that_claims_pass_over(
         ({"process": RECOVER}, set()),
     ],
 )
-def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
+def test_a_pause_is_shown_at_machines_that_need_nothing_too(
     fleet: Fleet, chosen: dict[str, Any], covered: set[str]
 ) -> None:
     """A pause of everything applies to them too; a pause of a process does not, if the machine does not need it."""
@@ -137,7 +137,7 @@ def test_machines_that_no_loop_claims_now_are_told_to_be_covered_as_well(
     assert listed == shown == counted == covered
 
 
-def test_all_pauses_that_cover_a_machine_are_told_oldest_first(fleet: Fleet) -> None:
+def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
     """Ending only one of them is not enough."""
     machine_id = fleet.provided_machine()
     made = [
@@ -174,7 +174,7 @@ def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
     assert ids(claimed(session, START)) == [machine_id]
 
 
-def test_a_resumed_machine_is_looked_at_at_once(fleet: Fleet) -> None:
+def test_a_resumed_machine_can_be_claimed_at_once(fleet: Fleet) -> None:
     """A paused machine is examined every ten minutes; after a resume it must not wait for that."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
@@ -185,7 +185,7 @@ def test_a_resumed_machine_is_looked_at_at_once(fleet: Fleet) -> None:
     assert ids(claimed(session, START)) == [machine_id]
 
 
-def test_a_pause_that_is_lifted_behind_our_back_is_noticed_in_ten_minutes(fleet: Fleet) -> None:
+def test_a_pause_deleted_with_sql_is_noticed_in_ten_minutes(fleet: Fleet) -> None:
     """An operator may delete the row with SQL."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)
@@ -211,7 +211,7 @@ def test_many_paused_machines_do_not_starve_the_others(fleet: Fleet) -> None:
     assert ids(claims[2].work) == [machine_id]
 
 
-def test_work_under_way_goes_on_through_a_pause(fleet: Fleet) -> None:
+def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
     """Stopping it in the middle would be worse than letting it end."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
@@ -221,7 +221,7 @@ def test_work_under_way_goes_on_through_a_pause(fleet: Fleet) -> None:
     assert claimed(session, START) == []
 
 
-def test_pauses_in_force_are_told_with_their_reason(connection: Connection, fleet: Fleet) -> None:
+def test_pauses_in_force_are_shown_with_their_reason(connection: Connection, fleet: Fleet) -> None:
     """An operator who finds the fleet standing still needs to know why, and whom to ask."""
     machine_id = fleet.provided_machine()
     queries.pause(connection, owner="me", reason="firmware", machine_id=machine_id, process=START, seconds=60)

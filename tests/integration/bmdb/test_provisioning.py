@@ -91,7 +91,7 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 
 
-def test_a_machine_that_has_yet_to_boot_is_left_alone_until_it_can_be_up(fleet: Fleet, session: Session) -> None:
+def test_a_created_machine_is_not_claimed_before_it_can_have_booted(fleet: Fleet, session: Session) -> None:
     """An attempt that comes too early costs a call and a failure; nothing else delays the machine."""
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
@@ -187,7 +187,7 @@ def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
     assert sorted(taken, key=str) == [None, None, None, PreviousPass()]
 
 
-def test_the_lock_of_a_dead_provisioner_is_free(fleet: Fleet, session: Session) -> None:
+def test_the_lock_of_an_expired_provisioner_is_free(fleet: Fleet, session: Session) -> None:
     """It is free after the session's deadline, and later writes of the expired session are refused."""
     intended = Intent(intend(session, PROVIDER, None), None)
     fleet.pass_time(HOUR)
@@ -251,7 +251,7 @@ def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Ses
     assert 30 <= past.idle_seconds < 60
 
 
-def test_penalized_capacity_is_left_alone_for_its_time(fleet: Fleet, session: Session) -> None:
+def test_penalized_capacity_is_not_used_for_its_time(fleet: Fleet, session: Session) -> None:
     """In the predecessor a restart forgot it. Penalizing again moves the end, and success ends it."""
     for _ in range(2):
         provisioning.penalize(session, PROVIDER, "rack 1", HOUR, "no power")

@@ -56,7 +56,7 @@ def test_machines_are_listed_page_by_page(fleet: Fleet, connection: Connection) 
     assert pages == [machines[:2], machines[2:4], machines[4:]]
 
 
-def test_the_list_tells_what_each_machine_needs_and_what_keeps_it(fleet: Fleet, connection: Connection) -> None:
+def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet, connection: Connection) -> None:
     """The list is the first thing that an operator reads."""
     failed = fleet.provided_machine("failing")
     session = fleet.open_session()
@@ -98,13 +98,13 @@ def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connecti
     assert [(each["process"], each["component_name"]) for each in shown["work"]] == [(START, "test")]
 
 
-def test_an_unknown_machine_is_said_to_be_unknown(connection: Connection) -> None:
+def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
     """Operators mistype ids."""
     with pytest.raises(MachineUnknown):
         queries.show_machine(connection, uuid4())
 
 
-def test_history_is_told_newest_first(fleet: Fleet, connection: Connection) -> None:
+def test_history_is_shown_newest_first(fleet: Fleet, connection: Connection) -> None:
     """Operators look for the latest events first; the limit cuts off the oldest."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
@@ -116,7 +116,7 @@ def test_history_is_told_newest_first(fleet: Fleet, connection: Connection) -> N
     assert queries.history(connection, machine_id, limit=1) == events[:1]
 
 
-def test_people_name_a_machine_by_the_beginning_of_its_id_or_by_its_provider_id(
+def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(
     fleet: Fleet, connection: Connection
 ) -> None:
     """Either may be on the operator's screen."""
@@ -127,7 +127,7 @@ def test_people_name_a_machine_by_the_beginning_of_its_id_or_by_its_provider_id(
 
 
 @pytest.mark.parametrize("name", ["", "machine-", "no such machine", "%", "_", "\\", "________-"])
-def test_a_name_that_is_not_one_machines_is_refused(fleet: Fleet, connection: Connection, name: str) -> None:
+def test_a_name_that_matches_no_machine_is_refused(fleet: Fleet, connection: Connection, name: str) -> None:
     """Acting on the wrong machine is worse than asking again; patterns are not expanded."""
     fleet.provided_machine()
     with pytest.raises(MachineUnknown, match="no machine is called"):
@@ -168,7 +168,7 @@ def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
     return machine_id
 
 
-def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connection) -> None:
+def test_history_is_deleted_by_its_age_only(fleet: Fleet, connection: Connection) -> None:
     """Younger rows are the audit trail that was promised."""
     plant_history(fleet, days=31)
     young = plant_history(fleet, days=29)
@@ -177,7 +177,7 @@ def test_history_is_forgotten_by_its_age_alone(fleet: Fleet, connection: Connect
     assert queries.delete_old_history(connection, days=30) == 0
 
 
-def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet, connection: Connection) -> None:
+def test_a_long_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connection: Connection) -> None:
     """A retention that is set after years must not delay an invocation."""
     plant_history(fleet, days=40, rows=1100)
     newer = plant_history(fleet, days=35)
@@ -186,7 +186,7 @@ def test_a_long_past_is_forgotten_little_by_little_the_oldest_first(fleet: Fleet
     assert queries.delete_old_history(connection, days=30) == 101
 
 
-def test_twins_that_forget_at_the_same_time_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
+def test_concurrent_runs_that_delete_history_do_not_wait_for_each_other(fleet: Fleet, connection: Connection) -> None:
     """Every invocation does it; a concurrent one deletes the rows that the first has not locked."""
     plant_history(fleet, days=40, rows=1100)
 

@@ -120,7 +120,7 @@ def spoil(fleet: Fleet, machine_id: UUID, how: str) -> None:
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_a_due_row_that_disagrees_with_the_facts_is_mended_and_told(
+def test_a_due_row_that_contradicts_the_facts_is_repaired_and_reported(
     fleet: Fleet, updater: Updater, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     """The machine would wait without end and unnoticed; after the repair its loop finds it at once."""
@@ -144,7 +144,7 @@ def test_a_machine_without_a_due_row_gets_one(fleet: Fleet) -> None:
     assert machine_id in ids(claimed(fleet.open_session(), START))
 
 
-def test_a_due_row_without_a_machine_is_dropped(fleet: Fleet) -> None:
+def test_a_due_row_without_a_machine_is_deleted(fleet: Fleet) -> None:
     """It would be the first row of every claim, and no claim moves it."""
     machine_id = planted(fleet, "provided")
     fleet.sql("DELETE FROM machine_provided WHERE machine_id = :id", id=machine_id)
@@ -160,7 +160,7 @@ def test_what_is_wrong_elsewhere_is_left_to_the_updater_there(fleet: Fleet) -> N
     assert list(due.repair(fleet.connection, "equinix")) == [machine_id]
 
 
-def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) -> None:
+def test_a_dry_run_shows_what_would_be_repaired(fleet: Fleet, updater: Updater) -> None:
     """And it changes nothing."""
     machine_id = planted(fleet, "provided")
     spoil(fleet, machine_id, "process = NULL")
@@ -171,7 +171,7 @@ def test_a_dry_run_tells_what_would_be_mended(fleet: Fleet, updater: Updater) ->
     assert run(updater) == 1
 
 
-def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) -> None:
+def test_a_range_of_a_large_fleet_is_examined_from_any_id_on(fleet: Fleet) -> None:
     """A different range each time, so that all machines are examined in the end; and never more at once."""
     fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 700)")
     fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
@@ -185,7 +185,7 @@ def test_a_stretch_of_a_large_fleet_is_looked_at_from_any_id_on(fleet: Fleet) ->
 
 
 @pytest.mark.parametrize("when", ["before it is judged again", "while it is judged"])
-def test_what_somebody_is_just_changing_is_not_taken_for_wrong(fleet: Fleet, when: str) -> None:
+def test_a_row_that_is_being_changed_is_not_reported(fleet: Fleet, when: str) -> None:
     """The first result may be out of date; the facts are evaluated again under the lock."""
     machine_id = planted(fleet, "provided")
     spoil(fleet, machine_id, "process = NULL")

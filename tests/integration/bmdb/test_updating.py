@@ -106,7 +106,7 @@ def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder:
         assert outcome[0].result(timeout=20) is False
 
 
-def test_what_there_is_to_do_is_told_with_who_is_at_it(fleet: Fleet, holder: Session) -> None:
+def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session) -> None:
     """A run ends when another is active, and takes the place of an expired one."""
     fleet.provided_machine()
     fleet.provided_machine("equinix")
@@ -126,7 +126,7 @@ def test_what_there_is_to_do_is_told_with_who_is_at_it(fleet: Fleet, holder: Ses
 # --- the fence ---
 
 
-def test_a_dead_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
+def test_an_expired_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
     """Another session may have taken its place."""
     change = a_change(fleet)
     fleet.expire(holder)
@@ -135,7 +135,7 @@ def test_a_dead_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
     assert location(fleet, change.known.machine_id) == "ams"
 
 
-def test_who_never_became_the_updater_writes_nothing(fleet: Fleet, holder: Session) -> None:
+def test_a_session_that_is_not_the_updater_writes_nothing(fleet: Fleet, holder: Session) -> None:
     """A live session is not enough."""
     change = a_change(fleet)
     with pytest.raises(SessionExpired):
@@ -145,7 +145,7 @@ def test_who_never_became_the_updater_writes_nothing(fleet: Fleet, holder: Sessi
     assert location(fleet, change.known.machine_id) == "ams"
 
 
-def test_who_lost_the_place_neither_writes_nor_ends_the_listing(fleet: Fleet, holder: Session) -> None:
+def test_a_replaced_updater_neither_writes_nor_ends_the_listing(fleet: Fleet, holder: Session) -> None:
     """Its session may be alive after all; the other one has read the facts on record, and relies on them."""
     change = a_change(fleet)
     assert provider_facts.begin(fleet.open_session(), PROVIDER, holder.session_id)
@@ -190,7 +190,7 @@ def test_a_statement_that_waited_while_the_place_was_taken_writes_nothing(fleet:
     assert location(fleet, change.known.machine_id) == "ams"
 
 
-def test_what_is_written_is_a_sign_of_life(fleet: Fleet, holder: Session) -> None:
+def test_a_write_renews_the_session(fleet: Fleet, holder: Session) -> None:
     """All chunks together may take longer than a session's lease."""
     change = a_change(fleet)
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '1 minute'")
@@ -283,7 +283,7 @@ def test_a_minute_with_nothing_to_do_reads_a_handful_of_blocks(large: pg8000.nat
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_the_unsettled_are_found_without_reading_the_others(large: pg8000.native.Connection, mode: str) -> None:
+def test_machines_that_are_not_ready_are_found_without_reading_the_others(large: pg8000.native.Connection, mode: str) -> None:
     """A few blocks for each of them."""
     large.run("BEGIN")
     try:

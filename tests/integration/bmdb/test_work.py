@@ -30,7 +30,7 @@ def session(fleet: Fleet) -> Session:
     return fleet.open_session(seconds=24 * 3600)
 
 
-def test_a_claim_locks_and_records_what_it_hands_out(fleet: Fleet, session: Session) -> None:
+def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session) -> None:
     """The lock and the history exist before the machine is touched."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
@@ -52,7 +52,7 @@ def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) ->
     assert {row[0] for row in fleet.sql("SELECT machine_id FROM work")} == set(machines)
 
 
-def test_a_claimed_machine_falls_due_by_itself_when_its_session_dies(fleet: Fleet, session: Session) -> None:
+def test_a_claimed_machine_becomes_due_when_its_session_expires(fleet: Fleet, session: Session) -> None:
     """No other code is needed: its due row is at the session's deadline."""
     fleet.provided_machine()
     claimed(session, START)

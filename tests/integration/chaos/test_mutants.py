@@ -59,7 +59,7 @@ def test_a_mutant_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_a_test_reaches_is_on_record() -> None:
     """Functions and statements by name: those that it runs, and those that what it stands on has run."""
     (reached,) = trials(
-        record("tests/integration/transactions/test_session.py::test_a_session_is_poked_well_before_its_deadline")
+        record("tests/integration/transactions/test_session.py::test_a_session_is_renewed_well_before_its_deadline")
     )
     assert reached.seconds > 0
     assert {"bmdb/session.py:Session.open", "sql:open_session", "sql:applied_migrations"} <= reached.reached

@@ -137,7 +137,7 @@ def test_a_server_with_the_right_certificate_and_password_is_used(server: Server
     connection.close()
 
 
-def test_a_wrong_password_is_refused_and_told_to_nobody(server: Server, clock: ManualClock) -> None:
+def test_a_wrong_password_is_refused_and_not_disclosed(server: Server, clock: ManualClock) -> None:
     """An operator must learn of it at once; a reader of the log must not learn the password."""
     connection = server.connection(clock, "hunter2")
     with pytest.raises(StatementFailed) as caught:
@@ -165,7 +165,7 @@ def test_a_certificate_of_another_ca_is_refused(server: Server, clock: ManualClo
     assert PASSWORD not in told(caught.value)
 
 
-def test_the_systems_cas_do_not_sign_for_ours(server: Server, clock: ManualClock) -> None:
+def test_without_a_ca_setting_the_cas_of_the_system_decide(server: Server, clock: ManualClock) -> None:
     """No setting means the CAs of the system, never no verification."""
     with pytest.raises(BmdbUntrusted):
         Connection(server.settings(), lambda: PASSWORD, clock).run("now")
@@ -222,7 +222,7 @@ def test_a_ca_file_without_a_certificate_is_a_wrong_setting(
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_a_server_that_is_silent_is_given_up_at_the_connect_timeout(
+def test_a_server_that_does_not_answer_fails_at_the_connect_timeout(
     authority: Authority, clock: ManualClock, tls: bool
 ) -> None:
     """A server may accept the connection and hang; that must not use up the invocation's time."""
@@ -238,7 +238,7 @@ def test_a_server_that_is_silent_is_given_up_at_the_connect_timeout(
             in_time(lambda: connection.run("now"))
 
 
-def test_a_server_that_does_not_even_answer_for_tls_is_given_up_too(authority: Authority, clock: ManualClock) -> None:
+def test_a_server_that_does_not_answer_for_tls_fails_too(authority: Authority, clock: ManualClock) -> None:
     """The very first request has a time limit as well."""
     with Door(None, None) as door:
         connection = Server(door.port, authority).connection(
@@ -248,7 +248,7 @@ def test_a_server_that_does_not_even_answer_for_tls_is_given_up_too(authority: A
             in_time(lambda: connection.run("now"))
 
 
-def test_a_statement_whose_answer_never_comes_is_given_up(
+def test_a_statement_whose_answer_never_comes_fails(
     socket_path: Path, authority: Authority, clock: ManualClock
 ) -> None:
     """A server that is gone cannot cancel a statement; the client has to stop waiting."""

@@ -57,7 +57,7 @@ def test_a_transaction_in_conflict_runs_again(own_fleet: Fleet, clock: ManualClo
     assert len(clock.slept) == 2
 
 
-def test_a_transaction_that_stays_in_conflict_is_given_up(own_fleet: Fleet, clock: ManualClock) -> None:
+def test_a_transaction_that_stays_in_conflict_fails(own_fleet: Fleet, clock: ManualClock) -> None:
     """The attempts are bounded, and the pauses jittered: concurrent runs in conflict would collide again otherwise."""
     runs, unit = in_conflict(own_fleet, times=100)
     with pytest.raises(SerializationConflict, match="UPDATE: could not serialize") as caught:
@@ -110,7 +110,7 @@ def test_a_unit_that_raises_leaves_nothing(fleet: Fleet, connection: Connection)
     assert fleet.sql("SELECT capacity_id FROM capacity_penalties") == [["rack"]]
 
 
-def test_a_rehearsal_returns_its_result_and_undoes_the_rest(fleet: Fleet, connection: Connection) -> None:
+def test_a_dry_run_returns_its_result_and_rolls_back(fleet: Fleet, connection: Connection) -> None:
     """A dry run executes the same statements, and must change nothing."""
 
     def unit() -> list[list[object]]:
@@ -268,7 +268,7 @@ def test_texts_in_an_array_arrive_as_they_were_sent(fleet: Fleet, texts: list[st
     ],
 )
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-def test_a_moment_is_read_as_it_was_meant(fleet: Fleet, text: str, moment: object, zone: str) -> None:
+def test_timestamps_and_infinity_are_read_correctly(fleet: Fleet, text: str, moment: object, zone: str) -> None:
     """A pause without an end is stored as infinity, which Python's datetime cannot hold."""
     fleet.sql(f"ALTER DATABASE {fleet.settings.bmdb_name} SET datestyle = 'SQL, DMY'")
     fleet.connection.close()

@@ -121,7 +121,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
 
 
 @each_end
-def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> None:
+def test_an_end_of_work_beside_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
     """The session was reaped while its commit was on its way: the machine belongs to the next session."""
     session, held = held_for_a_moment(fleet, end=end)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
@@ -138,7 +138,7 @@ def test_an_end_that_meets_the_sweep_writes_nothing(fleet: Fleet, end: End) -> N
     assert end.end(heir, taken) == {held.machine_id}
 
 
-def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -> None:
+def test_a_session_that_is_being_renewed_is_not_reaped(fleet: Fleet) -> None:
     """Others still see the old deadline, which has passed, but the renewal came in time and is being committed."""
     session, held = held_for_a_moment(fleet, 2 * MOMENT)
 
@@ -154,7 +154,7 @@ def test_a_session_that_is_just_being_kept_alive_is_not_swept_up(fleet: Fleet) -
 
 
 @each_end
-def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet, end: End) -> None:
+def test_a_session_that_is_committing_is_not_reaped(fleet: Fleet, end: End) -> None:
     """Its commit came in time; reaping must neither wait for it nor end its other work."""
     session, held = held_for_a_moment(fleet, 2 * MOMENT, end)
     other = fleet.bare_machine()
@@ -173,7 +173,7 @@ def test_a_session_that_is_just_committing_is_not_swept_up(fleet: Fleet, end: En
     assert fleet.events(other) == ["Started", "Expired"]
 
 
-def test_sessions_that_open_together_sweep_up_once(fleet: Fleet) -> None:
+def test_sessions_that_open_together_reap_once(fleet: Fleet) -> None:
     """Both see the expired session; one reaps it, the other neither waits nor writes history again."""
     session, held = held_for_a_moment(fleet)
     fleet.wait_until_dead(session)

@@ -287,7 +287,7 @@ def _wait(fleet: Fleet, future: Future[object], name: str) -> None:
 
 
 @pytest.mark.parametrize(("state", "first"), [(state, first) for state in WRITERS for first in WRITERS[state]])
-def test_whoever_comes_second_judges_by_what_the_first_left(
+def test_the_second_writer_sees_the_change_of_the_first(
     hanging: Fleet, clock: ManualClock, state: str, first: str
 ) -> None:
     """

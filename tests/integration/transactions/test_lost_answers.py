@@ -180,7 +180,7 @@ def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: Breakin
 
 
 @either
-def test_a_sign_of_life_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
+def test_a_renewal_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
     """A renewal may run twice; the predecessor failed at the first passing error."""
     fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '5 seconds'")
     breaking.lose(lost)
@@ -242,7 +242,7 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
     assert fleet.sql("SELECT capacity_id FROM capacity_penalties") == [["rack 2"]]
 
 
-def test_a_transaction_that_breaks_every_time_is_given_up(fleet: Fleet, breaking: BreakingConnection) -> None:
+def test_a_transaction_that_breaks_every_time_fails(fleet: Fleet, breaking: BreakingConnection) -> None:
     """The attempts are bounded, because the time of an invocation is."""
     connection = fleet.connect(breaking.settings)
     for _ in range(5):

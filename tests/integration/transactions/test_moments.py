@@ -74,7 +74,7 @@ def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], ob
 # Time is what it is when a statement has its locks.
 
 
-def test_an_agent_counts_as_started_when_that_is_recorded(fleet: Fleet, session: Session) -> None:
+def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
     """A heartbeat of an earlier agent that arrived during the wait would count as the new agent's first."""
     machine_id = fleet.provided_machine()
     held = claimed(session, START)
@@ -88,7 +88,7 @@ def test_an_agent_counts_as_started_when_that_is_recorded(fleet: Fleet, session:
     assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
 
 
-def test_a_backoff_is_as_long_as_was_said(fleet: Fleet, session: Session) -> None:
+def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
     """It begins when it is recorded, however long that had to wait."""
     machine_id = fleet.provided_machine()
     held = claimed(session, START)
@@ -110,7 +110,7 @@ def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Ses
     assert (recovery_not_before - moment).total_seconds() >= 60
 
 
-def test_the_lock_of_one_who_dies_while_another_waits_for_it_is_free(fleet: Fleet, session: Session) -> None:
+def test_the_lock_of_a_session_that_expires_during_a_wait_is_free(fleet: Fleet, session: Session) -> None:
     """Whether the holder is alive is decided after the lock was obtained, not by the begin of the transaction."""
     holder = fleet.open_session(seconds=HOUR)
     assert provisioning.take_lock(holder, PROVIDER) is not None
@@ -128,7 +128,7 @@ def test_the_lock_of_one_who_dies_while_another_waits_for_it_is_free(fleet: Flee
         assert taken.result(timeout=20) is not None
 
 
-def test_the_lock_of_one_who_is_just_being_kept_alive_is_not_free(fleet: Fleet, session: Session) -> None:
+def test_the_lock_of_a_session_that_is_being_renewed_is_not_free(fleet: Fleet, session: Session) -> None:
     """Others still see the old deadline, which has passed, but the renewal came in time and is being committed."""
     holder = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(holder, PROVIDER) is not None
@@ -181,7 +181,7 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel"])
-def test_an_end_that_changes_no_tag_gives_both_dates_back(fleet: Fleet, session: Session, end: str) -> None:
+def test_an_end_of_work_without_a_change_restores_both_dates(fleet: Fleet, session: Session, end: str) -> None:
     """The claim moved the recovery date to the end of the session; no claim would find it before."""
     machine_id = overdue_machine(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
@@ -191,7 +191,7 @@ def test_an_end_that_changes_no_tag_gives_both_dates_back(fleet: Fleet, session:
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
-def test_a_machine_that_is_not_awaited_gets_no_date_for_it(fleet: Fleet, session: Session, end: str) -> None:
+def test_a_machine_that_is_not_expected_back_gets_no_recovery_date(fleet: Fleet, session: Session, end: str) -> None:
     """The Recoverer would examine it for nothing."""
     machine_id = fleet.provided_machine()
     ENDS[end].end(session, claimed(session, START))
@@ -201,7 +201,7 @@ def test_a_machine_that_is_not_awaited_gets_no_date_for_it(fleet: Fleet, session
 # The second window of a claim: machines that did not come back.
 
 
-def test_machines_that_did_not_come_back_are_the_recoverers(fleet: Fleet, session: Session) -> None:
+def test_only_the_recoverer_claims_machines_that_did_not_come_back(fleet: Fleet, session: Session) -> None:
     """Another loop that examined them would find them due each time, and never finish."""
     overdue_machine(fleet)
     assert work.claim(session, START, PROVIDER, 10) == Claim((), 1)
@@ -223,7 +223,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     assert due(fleet, machine_id) == before
 
 
-def test_machines_that_did_not_come_back_wait_in_a_location_that_is_held_back(fleet: Fleet, session: Session) -> None:
+def test_machines_that_did_not_come_back_wait_during_a_suspension(fleet: Fleet, session: Session) -> None:
     """There the network may be at fault; elsewhere, and without a known location, they are recovered."""
     overdue_machine(fleet, HERE)
     others = {overdue_machine(fleet, "rack 2"), overdue_machine(fleet)}
@@ -231,7 +231,7 @@ def test_machines_that_did_not_come_back_wait_in_a_location_that_is_held_back(fl
     assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
 
 
-def test_a_machine_that_did_not_come_back_and_is_locked_is_passed_over(fleet: Fleet) -> None:
+def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> None:
     """The lock may last long; the other machines do not wait."""
     locked, free = overdue_machine(fleet), overdue_machine(fleet)
     settings = fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 5})

@@ -83,7 +83,7 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
     assert len(fleet.sql("SELECT 1 FROM work_history")) == 2 * worked
 
 
-def test_twins_claim_disjoint_sets_without_waiting(fleet: Fleet) -> None:
+def test_concurrent_claims_take_disjoint_sets_without_waiting(fleet: Fleet) -> None:
     """The second claim takes the machines that the first one has not locked, without waiting for it."""
     machines = {fleet.provided_machine() for _ in range(5)}
     first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
@@ -100,7 +100,7 @@ def test_twins_claim_disjoint_sets_without_waiting(fleet: Fleet) -> None:
     assert claimed(second, START) == []
 
 
-def test_a_machine_that_was_claimed_meanwhile_is_not_handed_out_again(own_fleet: Fleet) -> None:
+def test_a_machine_that_was_claimed_meanwhile_is_not_claimed_again(own_fleet: Fleet) -> None:
     """
     It was claimed and committed after the second claim took its snapshot.
 
@@ -113,7 +113,7 @@ def test_a_machine_that_was_claimed_meanwhile_is_not_handed_out_again(own_fleet:
     assert own_fleet.events(machine_id) == ["Started"]
 
 
-def test_a_machine_that_another_process_took_meanwhile_is_not_handed_out(own_fleet: Fleet) -> None:
+def test_a_machine_that_another_process_locked_meanwhile_is_not_claimed(own_fleet: Fleet) -> None:
     """The unique key would not notice: it includes the process."""
     machine_id = own_fleet.provided_machine()
     with gated_claim(own_fleet, START) as late:
@@ -122,7 +122,7 @@ def test_a_machine_that_another_process_took_meanwhile_is_not_handed_out(own_fle
     assert len(own_fleet.holders(machine_id)) == 1
 
 
-def test_a_machine_whose_tags_changed_meanwhile_is_judged_again(own_fleet: Fleet) -> None:
+def test_a_machine_whose_facts_changed_meanwhile_is_left_alone(own_fleet: Fleet) -> None:
     """The facts in the claim's snapshot are out of date; it must neither take the machine nor postpone it."""
     machine_id = own_fleet.provided_machine()
     with gated_claim(own_fleet, START) as late:
@@ -135,7 +135,7 @@ def test_a_machine_whose_tags_changed_meanwhile_is_judged_again(own_fleet: Fleet
     assert ids(claimed(own_fleet.open_session(), RECOVER)) == [machine_id]
 
 
-def test_a_machine_that_was_released_meanwhile_is_not_put_off(own_fleet: Fleet) -> None:
+def test_a_machine_that_was_canceled_meanwhile_is_not_postponed(own_fleet: Fleet) -> None:
     """The late claim's snapshot shows work on it, and would make it wait for a session that has returned it."""
     machine_id = own_fleet.provided_machine()
     session = own_fleet.open_session()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 START = Process.AGENT_START
 
 
-def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
+def test_a_renewal_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
     """The BMDB's deadline counts from now, and ours from before the request: never later than the BMDB's."""
     session = fleet.open_session(seconds=60)
     clock.now += 50
@@ -37,7 +37,7 @@ def test_a_sign_of_life_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> 
     assert 59 < float(fleet.sql(left)[0][0]) <= 60
 
 
-def test_a_session_is_poked_well_before_its_deadline(fleet: Fleet) -> None:
+def test_a_session_is_renewed_well_before_its_deadline(fleet: Fleet) -> None:
     """Two renewals may be lost before the session expires."""
     assert fleet.open_session(seconds=60).renew_interval == 20
 
@@ -70,7 +70,7 @@ def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_a_dead_session_can_end_nothing(fleet: Fleet, swept: bool) -> None:
+def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
     """Another session may have its machines: nothing is returned, nothing is written."""
     session, held = dead_session_with_work(fleet)
     if swept:
@@ -88,7 +88,7 @@ def test_a_dead_session_can_end_nothing(fleet: Fleet, swept: bool) -> None:
     assert fleet.sql("SELECT 1 FROM work_backoff") == []
 
 
-def test_a_dead_session_can_end_no_recovery(fleet: Fleet) -> None:
+def test_an_expired_session_can_end_no_recovery(fleet: Fleet) -> None:
     """The facts that a finished recovery deletes may be those of a new agent."""
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
@@ -98,7 +98,7 @@ def test_a_dead_session_can_end_no_recovery(fleet: Fleet) -> None:
     assert fleet.tags(machine_id) == {"agent_started", "agent_heartbeat"}
 
 
-def test_the_next_session_that_opens_takes_over_what_a_dead_one_held(fleet: Fleet) -> None:
+def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:
     """In the predecessor, an expired session locked its machines until an operator intervened."""
     session, held = dead_session_with_work(fleet)
     assert fleet.holders(held.machine_id) == [session.session_id]
@@ -110,7 +110,7 @@ def test_the_next_session_that_opens_takes_over_what_a_dead_one_held(fleet: Flee
     assert event == [session.session_id], "history must name the session that died"
 
 
-def test_a_machine_of_a_dead_session_waits_for_no_more_than_a_moment(fleet: Fleet) -> None:
+def test_a_machine_of_an_expired_session_is_postponed_by_seconds(fleet: Fleet) -> None:
     """A claim that examines it before it was reaped must not postpone it for long."""
     open_before = fleet.open_session(seconds=3 * 3600)
     _, held = dead_session_with_work(fleet)
@@ -120,7 +120,7 @@ def test_a_machine_of_a_dead_session_waits_for_no_more_than_a_moment(fleet: Flee
     assert ids(claimed(open_before, START)) == [held.machine_id]
 
 
-def test_sweeping_up_is_bounded_and_goes_on(fleet: Fleet) -> None:
+def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
     """After an outage, opening a session must stay fast; and every expired session is reaped in the end."""
     machines = [fleet.provided_machine() for _ in range(25)]
     for machine_id in machines:
@@ -135,7 +135,7 @@ def test_sweeping_up_is_bounded_and_goes_on(fleet: Fleet) -> None:
     assert set(ids(claimed(session, START))) == set(machines)
 
 
-def test_sessions_that_died_empty_handed_are_cleared_away(fleet: Fleet) -> None:
+def test_expired_sessions_without_work_are_deleted(fleet: Fleet) -> None:
     """Every crashed invocation leaves a row; one with work is left for the next open_session, which writes history."""
     closing, living = fleet.open_session(seconds=3 * 3600), fleet.open_session(seconds=3 * 3600)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_sessions_that_died_empty_handed_are_cleared_away(fleet: Fleet) -> None:
     assert fleet.holders(held.machine_id) == [dead.session_id]
 
 
-def test_a_session_that_died_just_now_is_not_cleared_away_yet(fleet: Fleet) -> None:
+def test_a_session_that_has_just_expired_is_not_deleted_yet(fleet: Fleet) -> None:
     """A claim of it may still be committing; without its session, that work would vanish from history."""
     dead = fleet.open_session(seconds=60)
     for ago, left in ((110, [[dead.session_id]]), (10, [])):
@@ -157,7 +157,7 @@ def test_a_session_that_died_just_now_is_not_cleared_away_yet(fleet: Fleet) -> N
         assert fleet.sql("SELECT session_id FROM sessions") == left
 
 
-def test_closing_gives_back_what_was_left(fleet: Fleet) -> None:
+def test_closing_cancels_unfinished_work(fleet: Fleet) -> None:
     """An invocation that fails in the middle must not keep its machines until its deadline."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
@@ -168,7 +168,7 @@ def test_closing_gives_back_what_was_left(fleet: Fleet) -> None:
     assert ids(claimed(fleet.open_session(), START)) == [machine_id]
 
 
-def test_a_session_may_be_closed_twice_and_after_its_death(fleet: Fleet) -> None:
+def test_a_session_may_be_closed_twice_and_after_it_expired(fleet: Fleet) -> None:
     """Cleaning up must never fail; canceled work is not canceled again."""
     session, held = dead_session_with_work(fleet)
     session.close()
@@ -195,7 +195,7 @@ def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> No
     assert work.finish(second, [other]) == {other.machine_id}
 
 
-def test_a_closing_session_tells_what_is_still_due_and_since_when(fleet: Fleet) -> None:
+def test_a_closing_session_returns_what_is_still_due_and_since_when(fleet: Fleet) -> None:
     """The alarm for a fleet that falls behind uses these two numbers."""
     for waited in (10, 500, 30):
         machine_id = fleet.provided_machine()
@@ -224,7 +224,7 @@ def test_the_backlog_is_counted_to_a_thousand_at_most(fleet: Fleet) -> None:
     assert fleet.open_session().close(START, PROVIDER).count == 1000
 
 
-def test_a_session_is_kept_alive_while_something_slow_goes_on(fleet: Fleet, clock: ManualClock) -> None:
+def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualClock) -> None:
     """A listing of the provider may take longer than a session's lease."""
     session = fleet.open_session(seconds=3)
     clock.now += 2
@@ -237,7 +237,7 @@ def test_a_session_is_kept_alive_while_something_slow_goes_on(fleet: Fleet, cloc
     assert session.seconds_left() == 3
 
 
-def test_what_goes_wrong_meanwhile_is_raised(fleet: Fleet) -> None:
+def test_an_error_of_a_slow_call_is_raised(fleet: Fleet) -> None:
     """In the caller's thread, not unnoticed in the background."""
 
     def fails() -> None:

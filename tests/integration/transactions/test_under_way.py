@@ -95,7 +95,7 @@ def test_a_session_that_closes_loses_no_work_that_commits_late(
     assert fleet.sql("SELECT 1 FROM sessions") == []
 
 
-def test_one_who_gives_up_waiting_for_an_answer_waits_for_the_commit(fleet: Fleet, way: BreakingConnection) -> None:
+def test_a_client_that_stops_waiting_for_an_answer_waits_for_the_commit(fleet: Fleet, way: BreakingConnection) -> None:
     """The connection is open but silent; the server limits the time of a statement, not of its commit."""
     machine_id = fleet.provided_machine()
     seconds = {"bmdb_statement_timeout_seconds": 2 * SHORT, "bmdb_connect_timeout_seconds": SHORT}
@@ -114,7 +114,7 @@ def test_a_step_that_is_recorded_late_is_recorded_once(fleet: Fleet, session: Se
 
 
 @pytest.mark.parametrize("begin", ["claim", "by name"])
-def test_what_does_not_end_is_neither_begun_nor_given_up(
+def test_a_statement_that_does_not_end_blocks_its_session(
     fleet: Fleet, hasty: Session, way: BreakingConnection, begin: str
 ) -> None:
     """Its session is left to expire: closing it would abandon what is committed a moment later."""
@@ -171,7 +171,7 @@ class OldClaim:
         self._connection.script("COMMIT")
 
 
-def test_a_dead_session_is_not_swept_away_while_a_claim_of_it_commits(fleet: Fleet) -> None:
+def test_an_expired_session_is_not_deleted_while_its_claim_commits(fleet: Fleet) -> None:
     """Its work is not visible yet; and no other statement waits for it."""
     late = OldClaim(fleet)
     fleet.open_session().close()
@@ -180,7 +180,7 @@ def test_a_dead_session_is_not_swept_away_while_a_claim_of_it_commits(fleet: Fle
     assert fleet.events(late.machine_id) == ["Started", "Expired"]
 
 
-def test_work_that_commits_while_its_session_is_swept_away_keeps_it(
+def test_work_that_commits_while_its_session_is_deleted_keeps_it(
     fleet: Fleet, session: Session, way: BreakingConnection
 ) -> None:
     """The reaper's snapshot lacks what was committed while it waited: the foreign key makes it run again."""
