@@ -39,7 +39,7 @@ MACHINES = 2
 SESSIONS = 2
 HERE = "rack 1"
 
-# Everything lasts whole minutes, so that nothing is just about to happen when a step takes its milliseconds.
+# Everything lasts whole minutes, so that nothing is just about to happen while a step runs.
 SESSION_SECONDS = 1200
 SETTLE_SECONDS = 120
 GRACE_SECONDS = 900
@@ -242,7 +242,7 @@ class History:
         asked = self.machines[self.compared % MACHINES]
 
         def unit() -> tuple[Found, list[Process], Found, int]:
-            # A claim puts off what a dead session holds by five seconds, until it was swept up.
+            # A claim postpones a machine of an expired session by five seconds, until the session is reaped.
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
@@ -251,7 +251,7 @@ class History:
             look, handed_out = self._look(session), {}
             if look.idle:
                 assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES, timeouts=look.timeouts).examined
-            for loop in LOOPS:  # a machine may be due for both, and is given back for the other
+            for loop in LOOPS:  # a machine may be due for both, and is returned for the other
                 found = claimed(session, loop, timeouts=look.timeouts)
                 handed_out[loop] = sorted(ids(found))
                 if found:
@@ -261,7 +261,7 @@ class History:
         plain, told, handed_out, due = connection.dry_run(unit)
         assert handed_out == plain
         assert told == [loop for loop in LOOPS if asked in plain[loop]], "what people are told must be what claims do"
-        # The Recoverer claims no more than it has counted. What is on hold as a whole is counted all the same.
+        # The Recoverer claims no more than it has counted. Machines under a pause of everything are counted, too.
         assert due >= len(plain[Process.RECOVERY])
         if not self.pauses and not suspension.suspensions(connection):
             assert due == len(plain[Process.RECOVERY])

@@ -190,7 +190,7 @@ def test_work_by_any_shepherd_process_keeps_the_others_away(
     held = work.start_work(first, other, machine_id)
 
     assert plainly_eligible(fleet.sql, process) == set()
-    fleet.change(machine_id)  # somebody touches the tags; the machine is looked at again
+    fleet.change(machine_id)  # a changed fact makes a claim examine the machine again
     assert claimed(second, process) == []
 
     work.finish(first, [held])

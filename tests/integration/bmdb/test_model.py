@@ -249,7 +249,7 @@ class Bmdb(RuleBasedStateMachine):
         happening = partial(self._happen, function, event)
         lost = moment if moment in ("request lost", "answer lost") else None
         if moment is not None:
-            self._connect(function)  # nobody promises anything if two connections break, one after another
+            self._connect(function)  # nothing is promised if two connections break in a row
         function.driver = function.session.connection._driver
         if moment == "old transaction":
             connection = function.session.connection
@@ -262,7 +262,7 @@ class Bmdb(RuleBasedStateMachine):
             return _outcome(lambda: connection.transact(unit)), _outcome(modelled)
         if moment is None:
             return _outcome(real), _outcome(modelled)
-        if moment == "late commit":  # when the function waits for it, and at the latest when it went on without
+        if moment == "late commit":  # when the function waits for it, at the latest when it continues
             self.way.lose("late")
             seen = _outcome(real)
             self.way.let_go()
@@ -301,7 +301,7 @@ class Bmdb(RuleBasedStateMachine):
                     self.heartbeat(machine)
             case "failover":
                 self.fail_over()
-            case "clock":  # time is the database's, so nothing may come of it
+            case "clock":  # the database has its own time, so this must have no effect
                 function.clock.now += 3600 * (-1) ** len(self.handed_out)
 
     @rule(at=st.integers(0, FUNCTIONS - 1), moment=moments, event=events)
@@ -335,7 +335,7 @@ class Bmdb(RuleBasedStateMachine):
             numbers = {self.machines.index(held.machine_id) for held in found}
             assert len(numbers) == len(found) <= limit, "nobody_works_twice_on_a_machine"
             if function.broke() and not found:
-                return  # then it was not claimed, but looked for
+                return  # then the claim was not repeated; its work was looked up
             if found and not self.model.alive(function.number):
                 raise AssertionError("a_dead_session_commits_nothing")
             for held in found:
@@ -387,7 +387,7 @@ class Bmdb(RuleBasedStateMachine):
                 lambda: found.append(work.start_work(function.session, Process.ACCESS, self.machines[machine]))
             )
         except CommitUnknown:
-            return  # the connection was dead, and this statement does not ask what became of it
+            return  # the connection was broken, and this statement is not repeated
         wanted = _outcome(lambda: self.model.start(function.number, Process.ACCESS, machine))
         assert seen == wanted, "nobody_works_twice_on_a_machine"
         self.handed_out += [(function, held) for held in found]
@@ -510,7 +510,7 @@ class Bmdb(RuleBasedStateMachine):
         )
         return tuple(Gap(*row) for row in rows)
 
-    # What happens besides.
+    # Other events.
 
     @precondition(lambda self: len(self.machines) < MACHINES)
     @rule(location=st.sampled_from([None, HERE]))
@@ -564,7 +564,7 @@ class Bmdb(RuleBasedStateMachine):
     def beside(self, machine: int, first: Deed, second: Deed, before: int) -> None:
         """Let two writers change one machine concurrently; the second begins before that statement of the first."""
         machine %= len(self.machines)
-        self.functions[0] = self._function()  # which ends the work of the dead, as the operator's own session would
+        self.functions[0] = self._function()  # which reaps, as the operator's own session would
         connections = [self.fleet.connect(), self.fleet.connect()]
         for connection in connections:
             connection.run("now")
@@ -588,7 +588,7 @@ class Bmdb(RuleBasedStateMachine):
                 happening()
             seen.append(other[0].result(WAIT_SECONDS))
         lock.close()
-        # Who had to wait came after the first; who had not, before it began to change anything.
+        # A writer that had to wait came after the first; one that had not came before the first changed anything.
         for which in (1, 0) if guard.happened and guard.outcome else (0, 1):
             wanted = self._modelled((first, second)[which], machine)
             assert seen[which] == wanted, "whoever is second judges by what the first left"
@@ -631,7 +631,7 @@ class Bmdb(RuleBasedStateMachine):
             if installation.request(connection, machine_id, wanted, seen) is not None:
                 return True
             if installation.load(connection, machine_id) == seen:
-                return False  # nobody else wanted one meanwhile
+                return False  # there was no other request meanwhile
 
     def _modelled(self, deed: Deed, machine: int) -> bool:
         found = self.model.machines[machine]
@@ -662,7 +662,7 @@ class Bmdb(RuleBasedStateMachine):
         """Break every connection, as a failover of the database does."""
         self.fleet.sql(f"SELECT pg_terminate_backend(pid) {_CONNECTIONS}")
         self.fleet.wait_until(f"NOT EXISTS (SELECT 1 {_CONNECTIONS})")
-        self.fleet.connection.close()  # agents and operators come with connections of their own
+        self.fleet.connection.close()  # agents and operators have their own connections
 
     # What must hold.
 
@@ -679,7 +679,7 @@ class Bmdb(RuleBasedStateMachine):
 
         Started work that has not ended must be held by its session.
         """
-        # What operators do is of no session, nor is that a machine is in quarantine.
+        # Events by operators, and Quarantined, have no session.
         rows = self.fleet.sql(
             "SELECT machine_id, process, event, session_id FROM work_history "
             "WHERE session_id IS NOT NULL ORDER BY timestamp"
@@ -713,7 +713,7 @@ class Bmdb(RuleBasedStateMachine):
                 self.fleet.pass_time(6, connection.script)
             silence = replace(SILENCE, gaps=suspension.gaps(connection, PROVIDER))
             handed_out = {}
-            for loop in LOOPS:  # a machine may be due for both, and is given back for the other
+            for loop in LOOPS:  # a machine may be due for both, and is returned for the other
                 found = claimed(session, loop, timeouts=silence)
                 handed_out[loop] = {self.machines.index(each) for each in ids(found)}
                 if found:
@@ -886,7 +886,7 @@ class KnownHistory:
             self.recover(0, 2, "do it")
             self.wait(0, 7)
             self.step("look", at=0)
-            self.recover(0, 3, "do it")  # silent for long enough, but nobody looked
+            self.recover(0, 3, "do it")  # unhealthy for long enough, but there was a gap
             self.recover(0, 8, "cancel")  # by now they would have reported
 
     def deaths(self) -> None:

@@ -89,9 +89,7 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
 
 @pytest.mark.parametrize("seconds", [None, 300, -1], ids=["for ever", "for a while", "over"])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_queries_show_a_pause_at_the_machines_that_claims_skip(
-    fleet: Fleet, scope: str, seconds: float | None
-) -> None:
+def test_queries_show_a_pause_at_the_machines_that_claims_skip(fleet: Fleet, scope: str, seconds: float | None) -> None:
     """The counts, the list, and the details of a machine must not contradict each other."""
     machines = {
         "start": fleet.provided_machine(),

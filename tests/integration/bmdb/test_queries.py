@@ -116,9 +116,7 @@ def test_history_is_shown_newest_first(fleet: Fleet, connection: Connection) -> 
     assert queries.history(connection, machine_id, limit=1) == events[:1]
 
 
-def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(
-    fleet: Fleet, connection: Connection
-) -> None:
+def test_a_machine_is_found_by_the_start_of_its_id_or_its_provider_id(fleet: Fleet, connection: Connection) -> None:
     """Either may be on the operator's screen."""
     machine_id = fleet.provided_machine()
     fleet.provided_machine()

@@ -238,7 +238,7 @@ def _settles(fleet: Fleet) -> None:
     fleet.unhealthy_machine()
     session = fleet.open_session()
     work.finish_recovery(session, claimed(session, RECOVER), 3 * DAY, grace_seconds=6 * DAY, rebooted=False)
-    assert claimed(session, RECOVER) == []  # which finds no agent start that failed, and so waits for ever
+    assert claimed(session, RECOVER) == []  # without a failed agent start it is never overdue
 
 
 def _reports(fleet: Fleet) -> None:

@@ -316,8 +316,8 @@ def tokens(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
                     client.recv(8, socket.MSG_WAITALL)
                     client.sendall(b"S")
                     with authority.context().wrap_socket(client, server_side=True) as encrypted:
-                        encrypted.read()  # who wants to come in
-                        encrypted.sendall(b"R" + struct.pack("!ii", 8, 3))  # what is the password?
+                        encrypted.read()  # the startup message
+                        encrypted.sendall(b"R" + struct.pack("!ii", 8, 3))  # AuthenticationCleartextPassword
                         shown.append(encrypted.read()[5:-1])
                         refusal = b"SFATAL\0VFATAL\0C28000\0MPAM authentication failed\0\0"
                         encrypted.sendall(b"E" + struct.pack("!i", 4 + len(refusal)) + refusal)

@@ -67,7 +67,7 @@ EXISTS (
 )
 """
 
-# What must not be: no claim of the process that the machine waits for would ever find it, or not for a day.
+# Must be empty: due rows by which no claim would find a machine, or not within a day.
 STUCK = """
 SELECT format('needs %s, is due for %s at %s', n.process, d.process, d.not_before)
 FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
@@ -146,7 +146,7 @@ class Case:
         )
         self.fleet.request_installation(self.machine_id, 1)
         self.seen = installation.load(connection, self.machine_id)
-        # As claims leave it: passed over for ten minutes.
+        # As claims leave it: postponed by ten minutes.
         for process in (Process.AGENT_START, Process.RECOVERY):
             assert claimed(self._session, process) == []
 

@@ -71,7 +71,7 @@ def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], ob
     return moment
 
 
-# Time is what it is when a statement has its locks.
+# The time of a statement is the time at which it has its locks.
 
 
 def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
@@ -166,7 +166,7 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
     assert [age >= 0 for age in row[5:9]] == [True] * 4
 
 
-# An end is for its machines.
+# An end of work applies to its machines only.
 
 
 @each_end

@@ -199,7 +199,7 @@ def test_work_that_commits_while_its_session_is_deleted_keeps_it(
     assert fleet.events(late.machine_id) == ["Started", "Expired"]
 
 
-# A server whose commits wait for a standby that says nothing.
+# A server whose commits wait for a standby that does not answer.
 
 
 class Standby:
@@ -207,11 +207,11 @@ class Standby:
 
     def __init__(self, postgres: Postgres, fleet: Fleet) -> None:
         self._postgres, self._fleet = postgres, fleet
-        fleet.sql("SET synchronous_commit = local")  # the test itself waits for nobody
+        fleet.sql("SET synchronous_commit = local")  # the test itself does not wait for the standby
         self._pool = ThreadPoolExecutor(1)
         postgres._run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         postgres._run("SELECT pg_reload_conf()")
-        # The server hears of it in its own time: until a commit waits.
+        # The server applies the setting with a delay: repeat until a commit waits.
         self._over = threading.Event()
         self._pool.submit(self._commit)
         self.wait_for_waiting(1)

@@ -66,14 +66,14 @@ class Fleet:
         self.disconnect()
         self.empty()
         if self._keeps_admin:
-            self._admin.run("DISCARD ALL")  # which fails in a transaction that somebody left open
+            self._admin.run("DISCARD ALL")  # which fails if a test left a transaction open
         else:
             self._admin.close()
 
     def empty(self) -> None:
         """Delete everything but the schema."""
         tables = [row[0] for row in self.sql(_TABLES)]
-        # What others refer to goes last.
+        # Referenced tables go last.
         tables.sort(key=lambda table: table in {"machines", "sessions"})
         self.sql("; ".join(f"DELETE FROM {table}" for table in tables if not table.startswith("schema_")))
 
@@ -184,7 +184,7 @@ class Fleet:
             columns.setdefault(table, []).append(f"{column} = {column} - interval '{seconds} seconds'")
         (script or self.sql)("; ".join(f"UPDATE {table} SET {', '.join(moved)}" for table, moved in columns.items()))
 
-    # What can be seen.
+    # What tests can read.
 
     def events(self, machine_id: UUID) -> list[str]:
         """Return the history of a machine, oldest first."""
@@ -258,7 +258,7 @@ class Fleet:
         found = [f"{what}: {row[0]}" for what, query in checks.items() for row in self.sql(names + query)]
         for (provider,) in self.sql("SELECT DISTINCT provider FROM machine_provided"):
             wrong = due.inconsistencies(self.connect(), provider)
-            # Tests move the deadlines of sessions by hand, and with them what is too late.
+            # Tests change the deadlines of sessions with SQL, and with them which due rows are too late.
             found += [f"{machine}: {what}" for machine, what in wrong.items() if not what.endswith("too late")]
         return found
 

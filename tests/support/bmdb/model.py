@@ -135,7 +135,7 @@ class Model:
             process is Process.RECOVERY
             and machine.needs is Process.AGENT_START
             and machine.awaited_since is not None
-            and Process.AGENT_START in machine.backoffs  # somebody has looked whether it is back
+            and Process.AGENT_START in machine.backoffs  # an agent start has failed since
         )
         if machine.needs is not process and not not_back:
             return "a_due_row_leads_to_what_is_needed"
@@ -255,7 +255,7 @@ class Model:
             self.pauses = [pause for pause in self.pauses if pause.machine != machine]
         return found.departed
 
-    # What happens besides.
+    # Other events.
 
     def appear(self, location: str | None) -> None:
         """Add a machine."""

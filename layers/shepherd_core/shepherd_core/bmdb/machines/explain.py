@@ -80,10 +80,10 @@ def why(connection: Connection, machine_id: UUID, timeouts: HealthTimeouts) -> t
         raise MachineUnknown(message)
     if provider := records[0]["provider"]:
         timeouts = replace(timeouts, gaps=suspension.gaps(connection, provider))
-    return [judge(record, timeouts) for record in records], records[0]["now"]
+    return [evaluate(record, timeouts) for record in records], records[0]["now"]
 
 
-def judge(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
+def evaluate(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
     """Return the verdict on a record of the statement ``why``."""
     process, now = Process(known["process"]), known["now"]
     if reason := _outside(known, process):
@@ -102,7 +102,7 @@ def judge(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
         kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
     if due_at is None or due_at > now:
-        blocks.append((Block.NOT_DUE, _patience(known, process, timeouts), due_at))
+        blocks.append((Block.NOT_DUE, _why_not_due(known, process, timeouts), due_at))
     if not blocks:
         return Verdict(process, None, "due", None, now)
     ends = [end for _, _, end in blocks]
@@ -137,7 +137,7 @@ def _due_at(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts
     return since + timedelta(seconds=timeouts.effective_startup_timeout_seconds)
 
 
-def _patience(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> str:
+def _why_not_due(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> str:
     if known["since"] is None:
         return _not_overdue(known)
     without_gaps = _due_at(known, process, replace(timeouts, gaps=()))

@@ -104,8 +104,8 @@ def no_longer_due(session: Session, works: Sequence[Work], timeouts: HealthTimeo
         raise SessionExpired
     found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}
     lost = ("another session works on the machine", False)
-    judged = {work: found.get(work.machine_id, lost) for work in works}
-    return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in judged.items() if reason}
+    reasons = {work: found.get(work.machine_id, lost) for work in works}
+    return {work: NoLongerDue(reason, recovered=recovered) for work, (reason, recovered) in reasons.items() if reason}
 
 
 @dataclass(frozen=True, slots=True)
