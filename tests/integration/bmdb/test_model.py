@@ -42,10 +42,10 @@ from tests.conftest import ManualClock
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
 from tests.support.bmdb.model import (
-    FIRST_HEARTBEAT_SECONDS,
     GRACE_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
     LOOPS,
+    STARTUP_TIMEOUT_SECONDS,
     UNIT,
     Model,
     Pause,
@@ -64,7 +64,7 @@ FUNCTIONS = 2
 HERE = "rack 1"
 
 SILENCE = HealthTimeouts(
-    startup_timeout_seconds=FIRST_HEARTBEAT_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS
+    startup_timeout_seconds=STARTUP_TIMEOUT_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS
 )
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
@@ -85,7 +85,7 @@ WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
         n.since + CASE
             WHEN n.overdue OR n.process <> 'ShepherdRecovery' THEN interval '0'
             WHEN n.reported THEN interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds'
-            ELSE interval '{FIRST_HEARTBEAT_SECONDS} seconds'
+            ELSE interval '{STARTUP_TIMEOUT_SECONDS} seconds'
         END
     )
     -- A hold that begins anew takes back the end of the last, from which silence was counted. Nobody waits for that:
@@ -102,7 +102,7 @@ WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
     AND NOT (
         n.process = 'ShepherdRecovery'
         AND EXISTS (SELECT 1 FROM recovery_snapshots)
-        AND d.not_before <= clock_timestamp() + interval '{FIRST_HEARTBEAT_SECONDS} seconds'
+        AND d.not_before <= clock_timestamp() + interval '{STARTUP_TIMEOUT_SECONDS} seconds'
     )
 """
 
@@ -293,7 +293,7 @@ class Bmdb(RuleBasedStateMachine):
                         "UPDATE sessions SET deadline = clock_timestamp() WHERE session_id = :id",
                         id=function.session.session_id,
                     )
-                    self.model.die(function.number)
+                    self.model.expire(function.number)
             case "pause":
                 self.pause(None, None, 5)
             case "heartbeats":
@@ -452,7 +452,7 @@ class Bmdb(RuleBasedStateMachine):
         if how == "do it" and process is Process.RECOVERY:
             return self.model.recovered(session, machine, SETTLE_SECONDS)
         if how == "give up" and process is Process.RECOVERY:
-            return self.model.given_up(session, machine)
+            return self.model.quarantine(session, machine)
         return self.model.end(session, process, machine, WorkEvent.FINISHED)
 
     @precondition(lambda self: any(held.process is Process.RECOVERY for _, held in self.handed_out))
@@ -465,7 +465,7 @@ class Bmdb(RuleBasedStateMachine):
         seen, wanted = self._both(
             function,
             lambda: not remediation.no_longer_due(function.session, [held], SILENCE),
-            lambda: self.model.may_strike(function.number, machine),
+            lambda: self.model.may_interrupt(function.number, machine),
             moment,
             event,
         )
@@ -484,7 +484,7 @@ class Bmdb(RuleBasedStateMachine):
         def real() -> None:
             suspension.set_suspensions(function.session, PROVIDER, dict.fromkeys(where, "many are silent"))
 
-        seen, wanted = self._both(function, real, lambda: self.model.hold(function.number, where), moment, event)
+        seen, wanted = self._both(function, real, lambda: self.model.suspend(function.number, where), moment, event)
         assert seen == wanted, "a_dead_session_commits_nothing"
 
     @rule(
@@ -499,7 +499,7 @@ class Bmdb(RuleBasedStateMachine):
         def real() -> None:
             suspension.take_health_snapshot(function.session, PROVIDER, SILENCE)
 
-        seen, wanted = self._both(function, real, lambda: self.model.look(function.number), moment, event)
+        seen, wanted = self._both(function, real, lambda: self.model.take_snapshot(function.number), moment, event)
         assert seen == wanted, "a_dead_session_commits_nothing"
 
     def _gaps(self) -> tuple[Gap, ...]:
@@ -720,13 +720,13 @@ class Bmdb(RuleBasedStateMachine):
                     work.cancel(session, found)
             return handed_out
 
-        swept = self.model.swept()
-        self.put_off |= swept.work != self.model.work
+        reaped = self.model.reaped()
+        self.put_off |= reaped.work != self.model.work
         for loop, seen in connection.dry_run(unit).items():
             for number in seen:
-                broken = swept.obstacle(number, loop)
+                broken = reaped.obstacle(number, loop)
                 assert broken is None, broken
-            assert seen == swept.claimable(loop), "nobody_waits_for_ever"
+            assert seen == reaped.claimable(loop), "nobody_waits_for_ever"
 
     def teardown(self) -> None:
         """Let every session expire and check once more: then all started work must have ended."""

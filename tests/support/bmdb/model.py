@@ -20,7 +20,7 @@ SHEPHERD = (*LOOPS, Process.ACCESS)
 
 UNIT = 600
 """Seconds. Everything lasts whole units, so that nothing is just about to happen while a step runs."""
-FIRST_HEARTBEAT_SECONDS = 30 * UNIT
+STARTUP_TIMEOUT_SECONDS = 30 * UNIT
 HEARTBEAT_TIMEOUT_SECONDS = 10 * UNIT
 GRACE_SECONDS = 5 * UNIT
 
@@ -35,7 +35,7 @@ class Machine:
     heartbeat_at: int | None = None
     boot_wait_until: int = 0
     """When it should have booted after its last reboot."""
-    awaited_since: int | None = None
+    expected_back_since: int | None = None
     """Since when it is expected back, after a recovery or by an operator; None: it is not."""
     quarantined: bool = False
     departed: bool = False
@@ -84,7 +84,7 @@ class Model:
     work: dict[tuple[int, Process], int] = field(default_factory=dict)
     """The session that works on a machine for a process."""
     pauses: list[Pause] = field(default_factory=list)
-    holds: dict[str, int | None] = field(default_factory=dict)
+    suspensions: dict[str, int | None] = field(default_factory=dict)
     """Where recovery was suspended, and when that ended; '' is everywhere."""
     taken_at: int | None = None
     """When the Recoverer took its last health snapshot."""
@@ -115,9 +115,9 @@ class Model:
         for (machine, process), holder in list(self.work.items()):
             if holder == session:
                 self._end(machine, process, WorkEvent.CANCELED)
-        self.die(session)
+        self.expire(session)
 
-    def die(self, session: int) -> None:
+    def expire(self, session: int) -> None:
         """Move the deadline to this moment, unless it has passed."""
         self.sessions[session].deadline = min(self.sessions[session].deadline, self.now)
 
@@ -134,7 +134,7 @@ class Model:
         not_back = (
             process is Process.RECOVERY
             and machine.needs is Process.AGENT_START
-            and machine.awaited_since is not None
+            and machine.expected_back_since is not None
             and Process.AGENT_START in machine.backoffs  # an agent start has failed since
         )
         if machine.needs is not process and not not_back:
@@ -143,9 +143,9 @@ class Model:
             return "nobody_works_twice_on_a_machine"
         if any(self._in_force(pause, number, process) for pause in self.pauses):
             return "a_paused_machine_is_not_touched"
-        if backoff_until > self.now or (self._given_time(machine) if not_back else machine.boot_wait_until > self.now):
+        if backoff_until > self.now or (self._in_grace(machine) if not_back else machine.boot_wait_until > self.now):
             return "a_machine_is_left_alone_as_long_as_was_said"
-        if process is machine.needs is Process.RECOVERY and self._heard(machine):
+        if process is machine.needs is Process.RECOVERY and self._not_unhealthy(machine):
             return "no_healthy_machine_is_rebooted"
         return None
 
@@ -171,13 +171,13 @@ class Model:
             self.machines[machine].backoffs.pop(process, None)
         return True
 
-    def may_strike(self, session: int, machine: int) -> bool:
+    def may_interrupt(self, session: int, machine: int) -> bool:
         """Return whether a machine that was claimed for recovery may be interrupted at this moment."""
         self._require(session)
         return (
             self.work.get((machine, Process.RECOVERY)) == session
             and self.machines[machine].needs is Process.RECOVERY
-            and not self._heard(self.machines[machine])
+            and not self._not_unhealthy(self.machines[machine])
             and not any(self._in_force(pause, machine, Process.RECOVERY) for pause in self.pauses)
         )
 
@@ -198,7 +198,7 @@ class Model:
         ended = self.end(session, Process.AGENT_START, machine, WorkEvent.FINISHED)
         if ended:
             found = self.machines[machine]
-            found.started_at, found.heartbeat_at, found.awaited_since = self.now, None, None
+            found.started_at, found.heartbeat_at, found.expected_back_since = self.now, None, None
         return ended
 
     def recovered(self, session: int, machine: int, boot_wait_seconds: int) -> bool:
@@ -206,10 +206,10 @@ class Model:
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
             self.machines[machine].boot_wait_until = self.now + boot_wait_seconds
-            self._called_back(self.machines[machine])
+            self._expect_back(self.machines[machine])
         return ended
 
-    def given_up(self, session: int, machine: int) -> bool:
+    def quarantine(self, session: int, machine: int) -> bool:
         """End a recovery by quarantine."""
         ended = self.end(session, Process.RECOVERY, machine, WorkEvent.FINISHED)
         if ended:
@@ -224,7 +224,7 @@ class Model:
         found = self.machines[machine]
         was, found.quarantined = found.quarantined, False
         if was:
-            self._called_back(found)
+            self._expect_back(found)
         return was
 
     def retry(self, machine: int) -> bool:
@@ -249,7 +249,7 @@ class Model:
         fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
         if not found.departed and not worked and not fresh:
             found.departed = True
-            found.started_at = found.heartbeat_at = found.awaited_since = None
+            found.started_at = found.heartbeat_at = found.expected_back_since = None
             found.quarantined = False
             found.backoffs.clear()
             self.pauses = [pause for pause in self.pauses if pause.machine != machine]
@@ -266,22 +266,22 @@ class Model:
         if self.machines[machine].started_at is not None:
             self.machines[machine].heartbeat_at = self.now
 
-    def hold(self, session: int, where: set[str]) -> None:
+    def suspend(self, session: int, where: set[str]) -> None:
         """Suspend recovery there, and nowhere else."""
         self._require(session)
-        for location, ended_at in self.holds.items():
+        for location, ended_at in self.suspensions.items():
             if ended_at is None and location not in where:
-                self.holds[location] = self.now
-        self.holds |= dict.fromkeys(where)
+                self.suspensions[location] = self.now
+        self.suspensions |= dict.fromkeys(where)
 
-    def look(self, session: int) -> None:
+    def take_snapshot(self, session: int) -> None:
         """Take a health snapshot, which ends a gap."""
         self._require(session)
         if self.taken_at is not None:
             self.gaps.append((self.taken_at, self.now))
         self.taken_at = self.now
 
-    def swept(self) -> Model:
+    def reaped(self) -> Model:
         """Return the state after a session is opened now."""
         other = copy.deepcopy(self)
         other.open(1)
@@ -314,32 +314,32 @@ class Model:
             and (pause.until is None or pause.until > self.now)
         )
 
-    def _called_back(self, machine: Machine) -> None:
-        machine.started_at, machine.heartbeat_at, machine.awaited_since = None, None, self.now
+    def _expect_back(self, machine: Machine) -> None:
+        machine.started_at, machine.heartbeat_at, machine.expected_back_since = None, None, self.now
         machine.backoffs.clear()
 
-    def _given_time(self, machine: Machine) -> bool:
+    def _in_grace(self, machine: Machine) -> bool:
         """Return whether a machine is still in its grace: during a suspension, and as long again afterwards."""
-        since = machine.awaited_since or 0
-        for location in {"", machine.location or ""} & self.holds.keys():
-            ended_at = self.holds[location]
+        since = machine.expected_back_since or 0
+        for location in {"", machine.location or ""} & self.suspensions.keys():
+            ended_at = self.suspensions[location]
             since = max(since, self.now if ended_at is None else ended_at)
         return since + GRACE_SECONDS > self.now
 
-    def _heard(self, machine: Machine) -> bool:
+    def _not_unhealthy(self, machine: Machine) -> bool:
         """Return whether the agent reported recently, could not report, or is still in its startup timeout."""
-        patience = HEARTBEAT_TIMEOUT_SECONDS if machine.reported else FIRST_HEARTBEAT_SECONDS
+        timeout = HEARTBEAT_TIMEOUT_SECONDS if machine.reported else STARTUP_TIMEOUT_SECONDS
         last = max(machine.started_at or 0, machine.heartbeat_at or 0)
-        for location in {"", machine.location or ""} & self.holds.keys():
-            ended_at = self.holds[location]
+        for location in {"", machine.location or ""} & self.suspensions.keys():
+            ended_at = self.suspensions[location]
             last = max(last, self.now if ended_at is None else ended_at)
-        return last + patience > self.now or self._unseen(last, patience)
+        return last + timeout > self.now or self._in_gap(last, timeout)
 
-    def _unseen(self, last: int, patience: int) -> bool:
+    def _in_gap(self, last: int, timeout: int) -> bool:
         """Return whether missing heartbeats since *last* mean little, because of a gap about that time."""
         gaps = self.gaps if self.taken_at is None else [*self.gaps, (self.taken_at, self.now)]
         for began, ended in gaps:
-            doubt = min(patience, 0.6 * (ended - began) + 0.15 * patience)
-            if ended - began + doubt > patience and ended + doubt > self.now and last > began - doubt:
+            doubt = min(timeout, 0.6 * (ended - began) + 0.15 * timeout)
+            if ended - began + doubt > timeout and ended + doubt > self.now and last > began - doubt:
                 return True
         return False

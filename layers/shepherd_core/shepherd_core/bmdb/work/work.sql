@@ -169,8 +169,8 @@ claimed AS (
 ),
 -- The timeout of a machine can become shorter without a change of its due row, so the row is not moved too far ahead:
 -- - The first heartbeat of a new agent ends the startup timeout; so the row moves by the heartbeat timeout at most.
--- - A gap between two snapshots lengthens the timeouts for a while; so the row moves by :recheck_seconds at most (null: there
---   is no gap).
+-- - A gap between two snapshots lengthens the timeouts for a while; so the row moves by :recheck_seconds at most (null:
+--   there is no gap).
 not_due AS (
     SELECT
         machine_id,
