@@ -283,7 +283,9 @@ def test_a_minute_with_nothing_to_do_reads_a_handful_of_blocks(large: pg8000.nat
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_machines_that_are_not_ready_are_found_without_reading_the_others(large: pg8000.native.Connection, mode: str) -> None:
+def test_machines_that_are_not_ready_are_found_without_reading_the_others(
+    large: pg8000.native.Connection, mode: str
+) -> None:
     """A few blocks for each of them."""
     large.run("BEGIN")
     try:

@@ -1,11 +1,10 @@
 """
-Writers of facts beside each other: whoever comes second waits for the first, and judges by what that one left.
+Concurrent writers of facts: the second one waits for the first, and evaluates the facts that it left.
 
-The first of two has done everything but its commit, which hangs; the second runs
-into its locks. Afterwards the due row must lead to what the machine needs, in
-both orders of any two that an operator, an agent, the Provisioner or a loop may
-do to the same machine. Here one is drawn to come second after each; in ``make
-chaos`` all do.
+The first of two has done everything but its commit, which hangs; the second
+waits for its locks. Afterwards the due row must lead to what the machine needs,
+in both orders of any two writes that an operator, an agent, the Provisioner or a
+loop may make to the same machine.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class Case:
         )
 
     def _hold_up(self) -> None:
-        """Let everything hold it up that anybody may take away."""
+        """Let everything delay it that a writer may end."""
         connection = self.fleet.connection
         self.pause = queries.pause(connection, owner="me", reason="?", machine_id=self.machine_id)
         provisioning.set_aside(self._lock, self.machine_id, "not listed")
@@ -151,34 +150,34 @@ class Case:
             assert claimed(self._session, process) == []
 
     def given_up(self) -> None:
-        """Let it be in quarantine."""
+        """Put it into quarantine."""
         self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         self._agent()
         remediation.quarantine(self._session, dict.fromkeys(claimed(self._session, Process.RECOVERY), "?"))
         self._hold_up()
 
     def unheard(self) -> None:
-        """Let its agent have said nothing yet."""
+        """Let its agent have sent no heartbeat yet."""
         self.machine_id = self.fleet.started_machine(started_ago=2 * HOUR)
         self._agent()
         self._hold_up()
 
     def given_up_unheard(self) -> None:
-        """Let it be in quarantine, and its agent have said nothing yet."""
+        """Put it into quarantine, and let its agent have sent no heartbeat yet."""
         self.unheard()
         self.fleet.change(
             self.machine_id, f"INSERT INTO machine_quarantine VALUES ('{self.machine_id}', now(), '?', '')"
         )
 
     def recovering(self) -> None:
-        """Let it be taken for recovery."""
+        """Let it be claimed for recovery."""
         self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         self._agent()
         (self.held,) = claimed(self._session, Process.RECOVERY)
         self._hold_up()
 
     def awaited(self) -> None:
-        """Let it be taken for an agent start, after a recovery from which it did not come back."""
+        """Let it be claimed for an agent start, after a recovery from which it did not come back."""
         self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         work.finish_recovery(
             self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, rebooted=False
@@ -198,7 +197,7 @@ class Case:
         return Session(connection, self._clock, session.session_id, DAY, self._clock.monotonic())
 
     def heard(self, signed_at: int, generation: int | None = None) -> reports.Heartbeat:
-        """Return a heartbeat, with the success of an installation if there is one to tell of."""
+        """Return a heartbeat, with a report of success if an installation is requested."""
         success = None if generation is None else reports.Installation(raw=b"", generation=generation, result="Success")
         return reports.Heartbeat(machine_id=self.machine_id, signed_at=signed_at, installation=success)
 
@@ -250,7 +249,7 @@ WRITERS = {
 
 def beside(case: Case, first: str, second: str) -> tuple[object, object]:
     """
-    Let *first* hang in its commit until *second* waits for it or has ended, and both go on to their end.
+    Let *first* hang in its commit until *second* waits for it or has ended, then let both finish.
 
     Return what they returned, or the refusal.
     """
@@ -291,10 +290,9 @@ def test_the_second_writer_sees_the_change_of_the_first(
     hanging: Fleet, clock: ManualClock, state: str, first: str
 ) -> None:
     """
-    A machine must never be due for nothing although it needs something, and not too late.
+    A machine that needs something must never be due for nothing, or too late.
 
-    A statement that waits for a row judges all others by how they were before it waited. What ends work is of one
-    session, which has one connection.
+    A statement that waits for a row still sees all other rows as they were before it waited.
     """
     for second in drawn((each for each in WRITERS[state] if each != first and not {first, each} <= _ENDS), first):
         case = Case(hanging, clock)
@@ -311,7 +309,7 @@ def test_the_second_writer_sees_the_change_of_the_first(
 def test_either_a_machine_is_forgotten_or_it_has_reported(
     hanging: Fleet, clock: ManualClock, state: str, order: tuple[str, str]
 ) -> None:
-    """Whoever is first wins wholly: a machine that reports stays, and one that is gone has no heartbeat left behind."""
+    """The first one wins completely: a machine that reports stays, and a forgotten one has no heartbeat left."""
     case = Case(hanging, clock)
     getattr(case, state)()
     outcomes = dict(zip(order, beside(case, *order), strict=True))
