@@ -130,7 +130,10 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
 
 
 def healthy_until(
-    attempts: Sequence[PastAttempt], started_at: datetime | None, last_heartbeat_at: datetime | None, reset_after_seconds: float
+    attempts: Sequence[PastAttempt],
+    started_at: datetime | None,
+    last_heartbeat_at: datetime | None,
+    reset_after_seconds: float,
 ) -> datetime | None:
     """
     Return until when the machine was healthy, if that was long enough for its policy to start over; else None.

@@ -95,7 +95,8 @@ class HealthTimeouts:
     def recheck_seconds(self) -> float | None:
         """Return in how many seconds to evaluate machines again that only a gap protects; None: no gap does."""
         left = (
-            gaps.recheck_after(each, self.gaps) for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
+            gaps.recheck_after(each, self.gaps)
+            for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
         )
         soonest = min((each for each in left if each is not None), default=None)
         return soonest and max(_SHORTEST_WAIT_SECONDS, soonest)
