@@ -49,7 +49,7 @@ demo-picture: .venv/.ready ## draw docs/demo.svg from a run of the demo
 
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
 # because they share its database; those that take longest come first.
-WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
+WORKERS = $$($(BIN)/python -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 .PHONY: test
 test: .venv/.ready .venv-sam/.ready ## run all tests
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)

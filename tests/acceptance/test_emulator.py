@@ -21,7 +21,7 @@ from shepherd_core.bmdb.schema.migrate import migrations
 
 MACHINES = 3
 SPEED = 240
-LONG = 30
+LONG = 120
 """Seconds after which a test gives up waiting."""
 
 
