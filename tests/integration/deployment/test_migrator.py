@@ -154,7 +154,7 @@ def test_code_and_template_of_different_versions_fail_the_deployment(
     invoke(asked(cloudformation, "Create", version=LATEST + 1))
     assert "this code needs" not in answered(cloudformation)["Reason"]
     assert (
-        f"wants schema version {LATEST + 1}, the code deployed with it has version {LATEST}"
+        f"the template has schema version {LATEST + 1}, but the code deployed with it has version {LATEST}"
         in (answered(cloudformation)["Reason"])
     )
     assert schema_version(bmdb) == 0
@@ -178,7 +178,7 @@ def test_a_rollback_is_let_pass(
     answer = answered(cloudformation)
     assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
     warnings = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if line["level"] == "WARNING"]
-    assert ["the loops stand still until code for it is deployed" in line["message"] for line in warnings] == [True]
+    assert ["the loops stop until code for this schema is deployed" in line["message"] for line in warnings] == [True]
 
 
 @pytest.mark.parametrize("version", [LATEST, "nonsense"])
