@@ -203,7 +203,7 @@ def test_what_is_too_large_is_refused_everywhere(tmp_path: Path, s3: Any) -> Non
     with scripted_server(lambda _: Answer(200, body)) as server:
         for url in (str(path), "s3://agents/list", "ssm:list", server.url):
             assert read(url, limit_bytes=1000) == body
-            with pytest.raises(SourceError, match="too large: at most 999 bytes"):
+            with pytest.raises(SourceError, match="too large: it may have at most 999 bytes"):
                 read(url, limit_bytes=999)
 
 

@@ -231,7 +231,7 @@ def test_full_disk_is_named_wherever_it_happens(
     ("error", "words"),
     [
         (asyncssh.SFTPPermissionDenied("Permission denied"), "Permission denied"),
-        (asyncssh.SFTPFailure("Failure"), "Failure (OpenSSH reports a full disk this way)"),
+        (asyncssh.SFTPFailure("Failure"), r"Failure \(OpenSSH reports a full disk this way\)"),
         (asyncssh.SFTPEOFError(), "EOFError"),
     ],
 )
