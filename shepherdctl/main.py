@@ -13,20 +13,9 @@ import typer
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from shepherdctl import database
-from shepherdctl.commands import (
-    demo,
-    inventory,
-    machine,
-    machine_drift,
-    machine_install,
-    machine_why,
-    pause,
-    reconcile,
-    recovery,
-    run,
-    status,
-)
+from shepherdctl.commands import db, demo, history, inventory, pause, reconcile, recovery, run, status
+from shepherdctl.commands.machine import forget_host_key, install, repair, retry, show, unquarantine, why
+from shepherdctl.commands.machine import list as listing
 from shepherdctl.interrupts import ended_in_order
 from shepherdctl.output import complain
 
@@ -97,21 +86,21 @@ def _everywhere(
 
 
 db_group = _group("The schema of the BMDB.")
-_add(db_group, "migrate", database.migrate)
-_add(db_group, "status", database.status)
+_add(db_group, "migrate", db.migrate)
+_add(db_group, "status", db.status)
 app.add_typer(db_group, name="db")
 
 machine_group = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
-_add(machine_group, "list", machine.list_machines)
-_add(machine_group, "show", machine.show)
-_add(machine_group, "why", machine_why.why)
-_add(machine_group, "retry", machine_why.retry)
-_add(machine_group, "unquarantine", machine_why.unquarantine)
-_add(machine_group, "install", machine_install.install)
-_add(machine_group, "forget-host-key", machine.forget_host_key)
-_add(machine_group, "adopt", machine_drift.adopt)
-_add(machine_group, "forget", machine_drift.forget)
-_add(machine_group, "release", machine_drift.release)
+_add(machine_group, "list", listing.list_machines)
+_add(machine_group, "show", show.show)
+_add(machine_group, "why", why.why)
+_add(machine_group, "retry", retry.retry)
+_add(machine_group, "unquarantine", unquarantine.unquarantine)
+_add(machine_group, "install", install.install)
+_add(machine_group, "forget-host-key", forget_host_key.forget_host_key)
+_add(machine_group, "adopt", repair.adopt)
+_add(machine_group, "forget", repair.forget)
+_add(machine_group, "release", repair.release)
 app.add_typer(machine_group, name="machine")
 
 recovery_group = _group("Let the Recoverer go on where it suspends recovery.")
@@ -122,7 +111,7 @@ app.add_typer(recovery_group, name="recovery")
 _add(app, "status", status.status)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "inventory", inventory.inventory)
-_add(app, "history", machine.history)
+_add(app, "history", history.history)
 _add(app, "pause", pause.pause)
 _add(app, "pauses", pause.pauses)
 _add(app, "resume", pause.resume)

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shepherdctl.times import iso
+from shepherdctl.formats import iso
 
 _UNLIMITED = 100_000
 """Columns of what is not a terminal: every record stays on one line, for grep and its like."""

@@ -6,10 +6,12 @@ from datetime import datetime
 from typing import Any
 
 from rich.text import Text
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.states import MachineFacts, State, state_of
 from shepherd_core.settings.functions import BmdbSettings, GraceSettings, HealthSettings
 
-from shepherdctl.times import relative, span
+from shepherdctl.formats import relative, span
 
 
 class Settings(BmdbSettings, HealthSettings, GraceSettings):
@@ -77,6 +79,27 @@ class Observer:
                 return state.value
             case State.QUARANTINED:
                 return f"quarantined for {span((self.now - machine['quarantined_at']).total_seconds())}"
+
+
+def observed(connection: Connection, name: str, settings: Settings) -> tuple[dict[str, Any], Observer]:
+    """
+    Return what is known about the machine that people call *name*, and what its state is judged by.
+
+    Raises:
+        MachineUnknown: no machine is called so, or more than one.
+    """
+    found = queries.show_machine(connection, queries.find_machine(connection, name))
+    observer = Observer(queries.now(connection), settings, queries.pauses(connection))
+    found["being_worked_on"] = bool(found["work"])
+    found["backing_off"] = found["backoff_until"] is not None and found["backoff_until"] > observer.now
+    return found, observer
+
+
+def with_state(machine: Mapping[str, Any], observer: Observer) -> dict[str, Any]:
+    """Return *machine* as JSON shows it: with its state and the pauses that cover it."""
+    pauses = observer.pauses_of(machine)
+    told = {name: value for name, value in machine.items() if name != "pause_ids"}
+    return {**told, "state": observer.state(machine), "paused": bool(pauses), "pauses": pauses}
 
 
 def _facts(machine: Mapping[str, Any]) -> MachineFacts:

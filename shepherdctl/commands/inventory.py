@@ -7,9 +7,9 @@ import typer
 from rich.text import Text
 from shepherd_core.bmdb.machines import queries
 
-from shepherdctl.amounts import size
-from shepherdctl.commands.machine import ProviderOption
 from shepherdctl.database import bmdb
+from shepherdctl.formats import size
+from shepherdctl.options import ProviderOption
 from shepherdctl.output import Column, Form, Output, counted, document, note, spreadsheet, table
 
 _COUNTS = ("machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes")

@@ -1,6 +1,5 @@
 """The commands that put machines on hold, and end that."""
 
-import getpass
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -9,51 +8,10 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 
-from shepherdctl.commands.machine import PROVIDERS
 from shepherdctl.database import bmdb
+from shepherdctl.formats import duration, relative, span
+from shepherdctl.options import OUR_OWNERS, PROVIDERS, OwnerOption, ProcessOption, ReasonOption, user
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
-from shepherdctl.times import duration, relative, span
-
-_OURS = ("provisioner", "release")
-"""The owners of pauses that end by themselves: of machines that were set aside, or are being released."""
-
-PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
-"""Those that loops work in."""
-
-
-def _owner(text: str) -> str:
-    if not text.strip() or text in _OURS:
-        message = f"{text!r} cannot own a pause: a name was wanted, and not that of pauses that end by themselves."
-        raise typer.BadParameter(message)
-    return text
-
-
-def reason_given(text: str) -> str:
-    """
-    Return a reason that says something.
-
-    Raises:
-        BadParameter: it is blank.
-    """
-    if not text.strip():
-        message = "a reason was wanted, for whoever wonders."
-        raise typer.BadParameter(message)
-    return text
-
-
-ReasonOption = Annotated[
-    str, typer.Option("--reason", parser=reason_given, metavar="TEXT", help="Why; others will read it.")
-]
-OwnerOption = Annotated[
-    str | None,
-    typer.Option("--owner", parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
-]
-ProcessOption = Annotated[
-    str | None,
-    typer.Option(
-        "--process", parser=one_of(*PROCESSES), metavar="NAME", help=f"One process: {' or '.join(PROCESSES)}."
-    ),
-]
 
 
 def pause(
@@ -207,7 +165,7 @@ def resume(
                 message = f"{'more than one pause has' if chosen else 'no pause in force has'} an id that begins with "
                 raise ShepherdError(message + repr(pause))
         else:
-            chosen = [one for one in found if one["owner"] not in _OURS]
+            chosen = [one for one in found if one["owner"] not in OUR_OWNERS]
         ended = [one for one in chosen if queries.resume(connection, one["pause_id"])]
     if output is Form.JSON:
         document(ended)
@@ -221,20 +179,6 @@ def resume(
     if everything and len(chosen) < len(found):
         left = counted(len(found) - len(chosen), "machine")
         note(f"{left} set aside by the Provisioner or being released: see shepherdctl pauses")
-
-
-def user() -> str:
-    """
-    Return who runs this.
-
-    Raises:
-        BadParameter: nobody knows.
-    """
-    try:
-        return _owner(getpass.getuser())
-    except (OSError, KeyError, ImportError) as error:  # which one depends on the version of Python
-        message = "the operating system does not say who you are: say it with --owner."
-        raise typer.BadParameter(message) from error
 
 
 def _named(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:

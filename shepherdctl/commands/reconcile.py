@@ -10,8 +10,8 @@ from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
 from shepherd_core.wiring import services
 
 from shepherdctl.database import schema_named
+from shepherdctl.formats import span
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
-from shepherdctl.times import span
 
 SECONDS = 600.0
 """What two looks, or what is done after them, may take."""

@@ -8,11 +8,10 @@ from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, where
 
-from shepherdctl.commands.machine import PROVIDERS
-from shepherdctl.commands.pause import OwnerOption, ReasonOption, user
 from shepherdctl.database import bmdb
+from shepherdctl.formats import duration, span
+from shepherdctl.options import PROVIDERS, OwnerOption, ReasonOption, user
 from shepherdctl.output import Form, Output, counted, document, facts, note, one_of
-from shepherdctl.times import duration, span
 
 _LONGEST_DAYS = 7
 _MOST_MACHINES = 1000

@@ -14,9 +14,9 @@ from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.functions import load
 
 from shepherdctl.database import bmdb
+from shepherdctl.formats import relative, span
 from shepherdctl.output import Column, Form, Output, counted, document, note, table
 from shepherdctl.state import Settings
-from shepherdctl.times import relative, span
 
 
 def status(output: Output = Form.TABLE) -> None:

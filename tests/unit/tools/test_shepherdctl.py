@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from shepherd_core.domain.machine import Process
 
-from shepherdctl import amounts, output, times
+from shepherdctl import formats, output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def no_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
     """As people write them everywhere."""
-    assert times.duration(text) == seconds
+    assert formats.duration(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     """A pause that ends at another time than was meant is worse than an error; one of 0 seconds is none."""
     with pytest.raises(typer.BadParameter, match="90s, 15m, 2h or 1d was wanted") as caught:
-        times.duration(text)
+        formats.duration(text)
     assert repr(text) in str(caught.value)
 
 
@@ -87,7 +87,7 @@ def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
 )
 def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, words: str) -> None:
     """People ask how long ago, not when; never too long ago, since they act on it."""
-    assert times.relative(NOON - timedelta(seconds=seconds), NOON) == words
+    assert formats.relative(NOON - timedelta(seconds=seconds), NOON) == words
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, wor
 )
 def test_sizes_are_told_in_the_unit_that_suits_them(octets: int, words: str) -> None:
     """With three or four digits, and never 1024 of a unit for which there is a larger one."""
-    assert amounts.size(octets) == words
+    assert formats.size(octets) == words
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_sizes_are_told_in_the_unit_that_suits_them(octets: int, words: str) -> 
 )
 def test_speeds_are_told_in_bits_as_networks_are_sold(octets: int, words: str) -> None:
     """The agent reports bytes; nobody knows a port by them."""
-    assert amounts.speed(octets) == words
+    assert formats.speed(octets) == words
 
 
 def test_programs_get_times_in_utc_that_sort_as_text() -> None:
     """Also when the database answers in another zone, or on the full second."""
     moment = NOON.astimezone(timezone(timedelta(hours=5)))
-    assert times.iso(moment) == "2026-03-01T12:00:00.000000Z"
-    assert len(times.iso(moment + timedelta(microseconds=1))) == len(times.iso(moment))
+    assert formats.iso(moment) == "2026-03-01T12:00:00.000000Z"
+    assert len(formats.iso(moment + timedelta(microseconds=1))) == len(formats.iso(moment))
 
 
 def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,10 @@ from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.wiring import services
 
-from shepherdctl.commands.pause import reason_given, user
 from shepherdctl.commands.reconcile import SECONDS, Interval
 from shepherdctl.confirm import Yes, ask, askable
 from shepherdctl.database import schema_named
+from shepherdctl.options import reason_given, user
 from shepherdctl.output import Column, Form, Output, document, ids, note, one_of, table
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Look twice and tell what would be done; change nothing.")]

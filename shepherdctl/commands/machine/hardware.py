@@ -8,9 +8,8 @@ from typing import Any
 from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, EFISupport, NetworkInterface
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport
 
-from shepherdctl.amounts import size, speed
+from shepherdctl.formats import relative, size, speed
 from shepherdctl.output import counted
-from shepherdctl.times import relative
 
 _PROTOCOLS = {
     BlockDevice.PROTOCOL_SCSI: "SCSI",

@@ -1,5 +1,7 @@
-"""Moments and durations, as people write and read them."""
+"""Times, durations, sizes and speeds in human-readable form, and the parser of durations."""
 
+import base64
+import hashlib
 import re
 from datetime import UTC, datetime
 
@@ -8,6 +10,8 @@ import typer
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPANS = ((100, 1, "s"), (6_000, 60, "min"), (172_800, 3_600, "h"))
 _LONGEST_DAYS = 366
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
 
 
 def duration(text: str) -> float:
@@ -42,3 +46,28 @@ def relative(moment: datetime, now: datetime) -> str:
 def iso(moment: datetime) -> str:
     """Return *moment* as ISO 8601 in UTC, always of the same length."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def size(octets: int) -> str:
+    """Return a number of bytes in the binary unit that suits it: ``512 B``, ``1.5 TiB``."""
+    return _scaled(octets, 1024, _BINARY)
+
+
+def speed(octets: int) -> str:
+    """Return a number of bytes per second as networks are sold, in bits: ``25 Gbit/s``."""
+    return _scaled(8 * octets, 1000, _DECIMAL)
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+    """Return *value* with one digit after the point at most, and below *step* wherever there is a unit for it."""
+    unit = 0
+    while round(value, 1) >= step and unit < len(units) - 1:
+        value, unit = value / step, unit + 1
+    return f"{value:.1f}".removesuffix(".0") + f" {units[unit]}"
+
+
+def fingerprint(host_key: str) -> str:
+    """Return the kind of an SSH host key and its fingerprint, as ``ssh-keygen -l`` prints it."""
+    kind, encoded = host_key.split()[:2]
+    digest = hashlib.sha256(base64.b64decode(encoded)).digest()
+    return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

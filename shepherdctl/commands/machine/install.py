@@ -14,13 +14,13 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import load
 
-from shepherdctl.commands.machine import MachineArgument, observed
+from shepherdctl.commands.machine.installations import image_told, public
 from shepherdctl.confirm import Yes, ask, askable
 from shepherdctl.database import bmdb
-from shepherdctl.installations import image_told, public
+from shepherdctl.formats import relative
+from shepherdctl.options import MachineArgument
 from shepherdctl.output import Form, Output, document, facts, note
-from shepherdctl.state import Observer, Settings
-from shepherdctl.times import relative
+from shepherdctl.state import Observer, Settings, observed
 
 _LONGEST_PARAMETERS = 1 << 20
 """Bytes. The request stands in the answer to a heartbeat, of which agents take 4 MiB, and Lambda gives 6."""

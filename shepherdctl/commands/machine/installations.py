@@ -7,8 +7,8 @@ from typing import Any
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.domain.pb.callback_pb2 import OSInstallationReport, OSInstallationRequest
 
+from shepherdctl.formats import relative
 from shepherdctl.output import counted
-from shepherdctl.times import relative
 
 
 def described(installation: Installation) -> dict[str, Any] | None:
