@@ -1,11 +1,11 @@
-"""Where the command line begins: its modules take a second to import, in which it may be interrupted too."""
+"""The entry point. Signals are handled first, because importing the commands takes a second."""
 
-from shepherdctl.interrupts import ended_in_order
+from shepherdctl.interrupts import graceful_exit
 
 
 def main() -> None:
     """Run the command line that this process was given."""
-    with ended_in_order():
+    with graceful_exit():
         from shepherdctl.main import main as run  # noqa: PLC0415 - see the module's docstring
 
         run()

@@ -1,4 +1,4 @@
-"""The question before a command destroys something."""
+"""The confirmation before a command destroys something."""
 
 import sys
 from typing import Annotated
@@ -8,29 +8,29 @@ from shepherd_core.domain.errors import ShepherdError
 
 from shepherdctl.output import note
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; required without a terminal.")]
 
 
-def askable(*, yes: bool) -> None:
+def require_terminal(*, yes: bool) -> None:
     """
-    See, before anything else is done, that the question can be answered.
+    Check, before anything else is done, that the operator can be asked.
 
     Raises:
-        BadParameter: it cannot be asked here, and was not answered beforehand.
+        BadParameter: there is no terminal, and --yes was not given.
     """
     if not yes and not sys.stdin.isatty():
-        message = "there is no terminal to ask on: look with --dry-run, then confirm with --yes."
+        message = "there is no terminal to ask on: check with --dry-run, then confirm with --yes."
         raise typer.BadParameter(message)
 
 
-def ask(name: str) -> None:
+def confirm(name: str) -> None:
     """
-    Wait for *name*, which says what is to be destroyed, to be typed.
+    Wait until the operator types *name*, which says what is to be destroyed.
 
     Raises:
         ShepherdError: something else was typed.
     """
-    note(f"Type {name} to go on, anything else to stop:")
+    note(f"Type {name} to continue, anything else to stop:")
     if sys.stdin.readline().strip() != name:
         message = "stopped; nothing was changed"
         raise ShepherdError(message)

@@ -9,16 +9,16 @@ from shepherd_core.domain.errors import StatementFailed
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring import adapters
 
-_NO_SUCH_THING = {"42P01", "42703"}  # table, column
+_UNDEFINED = {"42P01", "42703"}  # table, column
 
 
 @contextmanager
-def schema_named() -> Iterator[None]:
+def explain_schema_mismatch() -> Iterator[None]:
     """
-    Let a statement that fails for want of a table or column fail for what is the reason: the schema's version.
+    Replace the failure of a statement that lacks a table or column by its cause: the schema's version.
 
-    Nothing is asked of the schema as long as all goes well, so that operators can still look at machines, and pause
-    them, while a deployment is half done.
+    The version is not checked beforehand, so that operators can still look at machines, and pause them, during a
+    deployment.
 
     Raises:
         SchemaMismatch: the BMDB is older or newer than this code.
@@ -26,7 +26,7 @@ def schema_named() -> Iterator[None]:
     try:
         yield
     except StatementFailed as error:
-        if error.sqlstate not in _NO_SUCH_THING:
+        if error.sqlstate not in _UNDEFINED:
             raise
         with closing(adapters.bmdb()) as connection:
             if migrations.schema_version(connection) == migrations.migrations()[-1].version:
@@ -41,8 +41,8 @@ def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
 
     Raises:
         ConfigError: the settings are wrong.
-        SchemaMismatch: as ``schema_named``.
-        BmdbError: what a Connection raises.
+        SchemaMismatch: as ``explain_schema_mismatch``.
+        BmdbError: as ``Connection``.
     """
-    with closing(adapters.bmdb(settings)) as connection, schema_named():
+    with closing(adapters.bmdb(settings)) as connection, explain_schema_mismatch():
         yield connection

@@ -1,4 +1,4 @@
-"""Times, durations, sizes and speeds in human-readable form, and the parser of durations."""
+"""Times, durations, sizes and names in human-readable form, and the parser of durations."""
 
 import base64
 import hashlib
@@ -6,12 +6,14 @@ import re
 from datetime import UTC, datetime
 
 import typer
+from shepherd_core.domain.machine import Process
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SPANS = ((100, 1, "s"), (6_000, 60, "min"), (172_800, 3_600, "h"))
+_SPANS = ((120, 1, "s"), (120, 60, "min"), (48, 3_600, "h"))
 _LONGEST_DAYS = 366
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
+_LOOPS = {Process.AGENT_START: "Initializer", Process.RECOVERY: "Recoverer"}
 
 
 def duration(text: str) -> float:
@@ -19,7 +21,7 @@ def duration(text: str) -> float:
     Return the seconds in *text*: a whole number and a unit, as 90s, 15m, 2h or 1d.
 
     Raises:
-        BadParameter: *text* is something else, nothing, or longer than a year.
+        BadParameter: *text* is no such duration, is zero, or is longer than a year.
     """
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
@@ -30,15 +32,15 @@ def duration(text: str) -> float:
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in the unit that suits it: ``12 s``, ``14 min``, ``30 h``, ``3 days``."""
+    """Return a length of time, rounded, in the unit that suits it: ``12 s``, ``14 min``, ``30 h``, ``3 days``."""
     for below, unit, name in _SPANS:
-        if seconds < below:
-            return f"{int(seconds // unit)} {name}"
-    return f"{int(seconds // _UNITS['d'])} days"
+        if (count := round(seconds / unit)) < below:
+            return f"{count} {name}"
+    return f"{round(seconds / _UNITS['d'])} days"
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """Return when *moment* was, or will be, seen from *now*: ``12 s ago``, ``in 4 min``."""
+    """Return how far *moment* is from *now*: ``12 s ago``, ``in 4 min``."""
     seconds = (now - moment).total_seconds()
     return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
 
@@ -54,16 +56,13 @@ def size(octets: int) -> str:
 
 
 def speed(octets: int) -> str:
-    """Return a number of bytes per second as networks are sold, in bits: ``25 Gbit/s``."""
+    """Return a number of bytes per second in bits, as networks are sold: ``25 Gbit/s``."""
     return _scaled(8 * octets, 1000, _DECIMAL)
 
 
-def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
-    """Return *value* with one digit after the point at most, and below *step* wherever there is a unit for it."""
-    unit = 0
-    while round(value, 1) >= step and unit < len(units) - 1:
-        value, unit = value / step, unit + 1
-    return f"{value:.1f}".removesuffix(".0") + f" {units[unit]}"
+def loop_name(process: str) -> str:
+    """Return the loop that carries out *process*, or *process* itself if that is no loop's."""
+    return _LOOPS.get(Process(process), process) if process in set(Process) else process
 
 
 def fingerprint(host_key: str) -> str:
@@ -71,3 +70,11 @@ def fingerprint(host_key: str) -> str:
     kind, encoded = host_key.split()[:2]
     digest = hashlib.sha256(base64.b64decode(encoded)).digest()
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+    """Return *value* with at most one decimal, below *step* wherever there is a unit for it."""
+    unit = 0
+    while round(value, 1) >= step and unit < len(units) - 1:
+        value, unit = value / step, unit + 1
+    return f"{value:.1f}".removesuffix(".0") + f" {units[unit]}"

@@ -1,9 +1,9 @@
 """
-What becomes of a command that somebody interrupts: it cleans up, says so in one line, and ends.
+Interrupted commands clean up, print one line and end.
 
-A signal becomes an exception in the main thread, so that every ``with`` is left
-in order. The first signal counts; those that follow find a command that ends
-already, and are ignored. A section that must not be left half done defers it.
+A signal raises an exception in the main thread, so that every ``with`` block
+cleans up. Only the first signal counts; later ones are ignored while the
+command ends. A section that must be completed defers it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.S
 
 
 class Interrupted(BaseException):
-    """Somebody wants the command to end. Not an Exception: nobody may take it for a failure and go on."""
+    """A signal asks the command to end. Not an Exception, so that no handler takes it for a failure and continues."""
 
     def __init__(self, number: int) -> None:
-        """Remember the *number* of the signal."""
+        """Store the *number* of the signal."""
         super().__init__(number)
         self.number = number
 
 
 class _Deferred:
-    """How many sections are open that must not be left half done, and the signal that came meanwhile."""
+    """The number of open sections that must be completed, and the signal that arrived meanwhile."""
 
     sections = 0
     number: int | None = None
 
 
 @contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP end the block: with one line, and 128 and the signal's number as exit status."""
+def graceful_exit() -> Iterator[None]:
+    """End the block at SIGINT, SIGTERM and SIGHUP, with one line and the exit status 128 plus the signal's number."""
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
-    heard = [number for number, handler in previous.items() if handler != signal.SIG_IGN]  # as nohup wants it
+    handled = [number for number, handler in previous.items() if handler != signal.SIG_IGN]  # nohup ignores SIGHUP
     turns = itertools.count()
 
     def end(number: int, _frame: object) -> None:
-        # What came at the same time calls this too. Were it ignored from here on, Python would complain of it.
+        # Signals that arrive at the same time call this too; ignoring them here would make Python print a warning.
         if next(turns):
             return
         if _Deferred.sections:
@@ -52,26 +52,26 @@ def ended_in_order() -> Iterator[None]:
         else:
             raise Interrupted(number)
 
-    for number in heard:
+    for number in handled:
         signal.signal(number, end)
     try:
         yield
     except Interrupted as interrupted:
-        for each in heard:
-            signal.signal(each, signal.SIG_IGN)  # also while the interpreter ends, which takes its handlers back
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)  # also while the interpreter exits, which resets its handlers
         sys.stderr.write(f"{_SIGNALS[signal.Signals(interrupted.number)]}\n")
         raise SystemExit(128 + interrupted.number) from None
-    for number in heard:
+    for number in handled:
         signal.signal(number, previous[number])
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
     """
-    Let no signal break into the block: what came meanwhile ends the command behind it. For the main thread.
+    Defer signals until the end of the block; one that arrived meanwhile then ends the command. For the main thread.
 
     Raises:
-        Interrupted: in place of what the block raised, which the signal may have caused in a child process.
+        Interrupted: a signal arrived. Replaces an error of the block, which the signal may have caused in a child.
     """
     _Deferred.sections += 1
     try:

@@ -1,41 +1,43 @@
 """
 The operators' command line: ``shepherdctl``.
 
-Commands are functions of the modules beside this one; here they get their
-names. Exit status: 0 fine, 1 failed, 2 misused.
+The modules in ``commands`` hold the commands; this one names them. Exit
+status: 0 success, 1 failure, 2 wrong usage.
 """
 
 from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl.commands import db, demo, history, inventory, pause, reconcile, recovery, run, status
 from shepherdctl.commands.machine import forget_host_key, install, repair, retry, show, unquarantine, why
 from shepherdctl.commands.machine import list as listing
-from shepherdctl.interrupts import ended_in_order
-from shepherdctl.output import complain
+from shepherdctl.interrupts import graceful_exit
+from shepherdctl.output import print_error
 
 
 class _Commands(TyperGroup):
-    """Commands whose failures are told in words."""
+    """Commands whose failures are printed as messages."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what it raises on purpose becomes a message on standard error and exit status 1."""
+        """Run the command; a ShepherdError becomes a message on standard error and exit status 1."""
         try:
             return super().invoke(ctx)
         except ShepherdError as error:
             if ctx.params["debug"]:
                 raise
-            complain(f"{error}\nThis may pass: try again." if error.retryable else str(error))
+            print_error(f"{error}\nThe failure may be temporary: try again." if error.retryable else str(error))
             raise typer.Exit(1) from error
 
 
 class _Command(TyperCommand):
-    """A command in which an option that takes one value may be given once: of two, the first would be dropped."""
+    """A command that refuses an option given twice if it takes one value: the first would be dropped silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse *args*, and refuse those that name an option twice."""
@@ -55,6 +57,12 @@ def _group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True)
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"shepherdctl {version('shepherd')}, BMDB schema version {migrations()[-1].version}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
@@ -66,16 +74,20 @@ app = typer.Typer(
 
 
 @app.callback()
-def _everywhere(
+def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
     """
     Operate a fleet of bare-metal machines.
 
-    The settings are those of the functions, SHEPHERD_BMDB_HOST and so on; see
-    docs/operations.md. Data goes to standard output, as tables or (-o json)
-    for programs, everything else to standard error. Exit status: 0 fine, 1
-    failed, 2 misused.
+    The commands read the BMDB, the bare-metal database, in which Shepherd keeps
+    all that it knows. They have the settings of the functions, as environment
+    variables (SHEPHERD_BMDB_HOST and so on); see docs/operations.md. Data goes to
+    standard output, as tables or (-o json) as JSON; messages go to standard
+    error. Exit status: 0 success, 1 failure, 2 wrong usage.
 
     Examples:
       shepherdctl db migrate
@@ -85,12 +97,12 @@ def _everywhere(
     """
 
 
-db_group = _group("The schema of the BMDB.")
+db_group = _group("Migrate the schema of the BMDB, and show its version.")
 _add(db_group, "migrate", db.migrate)
 _add(db_group, "status", db.status)
 app.add_typer(db_group, name="db")
 
-machine_group = _group("Look at machines, take them in and let them go, and tell the loops what to do with them.")
+machine_group = _group("Show machines, and act on single ones.")
 _add(machine_group, "list", listing.list_machines)
 _add(machine_group, "show", show.show)
 _add(machine_group, "why", why.why)
@@ -103,7 +115,7 @@ _add(machine_group, "forget", repair.forget)
 _add(machine_group, "release", repair.release)
 app.add_typer(machine_group, name="machine")
 
-recovery_group = _group("Let the Recoverer go on where it suspends recovery.")
+recovery_group = _group("Recover some machines although recovery is suspended.")
 _add(recovery_group, "override", recovery.override)
 _add(recovery_group, "withdraw", recovery.withdraw)
 app.add_typer(recovery_group, name="recovery")
@@ -121,6 +133,6 @@ _add(app, "simulate", demo.simulate)
 
 
 def main() -> None:
-    """Run the command line that this process was given."""
-    with ended_in_order():
+    """Run the command line of this process."""
+    with graceful_exit():
         app()

@@ -10,68 +10,81 @@ from shepherd_core.settings.functions import ProviderChoice
 from shepherdctl.output import one_of
 
 PROVIDERS: tuple[str, ...] = get_args(ProviderChoice.model_fields["provider"].annotation)
-
-ProviderOption = Annotated[
-    str | None,
-    typer.Option(
-        "--provider", parser=one_of(*PROVIDERS), metavar=f"<{'|'.join(PROVIDERS)}>", help="Only this provider's."
-    ),
-]
-MachineArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The beginning of a machine id, or a whole provider id.")
-]
-
-OUR_OWNERS = ("provisioner", "release")
-"""The owners of pauses that end by themselves: of machines that were set aside, or are being released."""
-
-PROCESSES = (Process.AGENT_START.value, Process.RECOVERY.value)
-"""Those that loops work in."""
+SYSTEM_OWNERS = ("provisioner", "release")
+"""Owners of pauses that end by themselves: of machines that were set aside or are being released."""
+PROCESS_OF_LOOP = {"initializer": Process.AGENT_START, "recoverer": Process.RECOVERY}
 
 
-def _owner(text: str) -> str:
-    if not text.strip() or text in OUR_OWNERS:
-        message = f"{text!r} cannot own a pause: a name was wanted, and not that of pauses that end by themselves."
+def owner_name(text: str) -> str:
+    """
+    Return the owner of a pause or of an action.
+
+    Raises:
+        BadParameter: it is blank or reserved.
+    """
+    if not text.strip() or text in SYSTEM_OWNERS:
+        message = f"{text!r} cannot be an owner: give a name other than {' and '.join(SYSTEM_OWNERS)}."
         raise typer.BadParameter(message)
     return text
 
 
-def reason_given(text: str) -> str:
+def reason_text(text: str) -> str:
     """
-    Return a reason that says something.
+    Return a reason.
 
     Raises:
         BadParameter: it is blank.
     """
     if not text.strip():
-        message = "a reason was wanted, for whoever wonders."
+        message = "the reason is blank: others will want to know why."
         raise typer.BadParameter(message)
     return text
 
 
+def process_of_loop(text: str) -> Process:
+    """
+    Return the process that a loop carries out.
+
+    Raises:
+        BadParameter: no loop of that name works on machines one by one.
+    """
+    return PROCESS_OF_LOOP[one_of(*PROCESS_OF_LOOP)(text)]
+
+
+def current_user() -> str:
+    """
+    Return the user that runs this command.
+
+    Raises:
+        BadParameter: the operating system does not know.
+    """
+    try:
+        return owner_name(getpass.getuser())
+    except (OSError, KeyError, ImportError) as error:  # which one depends on the version of Python
+        message = "the operating system does not say who you are: use --owner."
+        raise typer.BadParameter(message) from error
+
+
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--provider", parser=one_of(*PROVIDERS), metavar=f"<{'|'.join(PROVIDERS)}>", help="Only this provider."
+    ),
+]
+LocationOption = Annotated[
+    str | None, typer.Option("--location", metavar="NAME", help="Only this location, as the provider names it.")
+]
+MachineArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The beginning of a machine id, or a whole provider id.")
+]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", parser=reason_given, metavar="TEXT", help="Why; others will read it.")
+    str, typer.Option("--reason", parser=reason_text, metavar="TEXT", help="Why; it is stored for others to read.")
 ]
 OwnerOption = Annotated[
     str | None,
-    typer.Option("--owner", parser=_owner, metavar="NAME", help="Whom to ask about it.", show_default="you"),
+    typer.Option("--owner", parser=owner_name, metavar="NAME", help="Who to ask about it.", show_default="you"),
 ]
-ProcessOption = Annotated[
-    str | None,
-    typer.Option(
-        "--process", parser=one_of(*PROCESSES), metavar="NAME", help=f"One process: {' or '.join(PROCESSES)}."
-    ),
+LoopOption = Annotated[
+    Process | None,
+    typer.Option("--loop", parser=process_of_loop, metavar=f"<{'|'.join(PROCESS_OF_LOOP)}>", help="Only this loop."),
 ]
-
-
-def user() -> str:
-    """
-    Return who runs this.
-
-    Raises:
-        BadParameter: nobody knows.
-    """
-    try:
-        return _owner(getpass.getuser())
-    except (OSError, KeyError, ImportError) as error:  # which one depends on the version of Python
-        message = "the operating system does not say who you are: say it with --owner."
-        raise typer.BadParameter(message) from error

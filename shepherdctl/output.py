@@ -1,11 +1,12 @@
 """
-What is printed: data on standard output, as tables for people, JSON or CSV; messages on standard error.
+Printing: data goes to standard output, as tables, JSON or CSV; messages go to standard error.
 
-Nothing that comes from machines or providers may act on the terminal: it is
-printed as text, without markup and without control characters.
+Text from machines and providers cannot control the terminal: it is printed
+without markup and without control characters.
 """
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,28 +23,28 @@ from rich.text import Text
 from shepherdctl.formats import iso
 
 _UNLIMITED = 100_000
-"""Columns of what is not a terminal: every record stays on one line, for grep and its like."""
+"""The width of what is not a terminal: every record stays on one line, for grep and similar tools."""
 
 _FORMULA = ("=", "+", "-", "@")
 _SHORTEST_ID = 8
 _GAP = 2
 _PROSE = 24
-"""The narrowest that prose is wrapped to as long as something else can be left out."""
+"""The narrowest width that prose is wrapped to while other columns can still be left out."""
 
 
 class Form(StrEnum):
-    """How data is printed."""
+    """The format in which data is printed."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Return a parser of an option that is one of *names*."""
+    """Return a parser for an option whose value is one of *names*."""
 
     def parse(text: str) -> str:
         if text not in names:
-            message = f"{text!r} is none of {', '.join(names)}."
+            message = f"{text!r} is not one of {', '.join(names)}."
             raise typer.BadParameter(message)
         return text
 
@@ -57,7 +58,7 @@ Output = Annotated[
         "-o",
         parser=lambda text: Form(one_of(*Form)(text)),
         metavar="<table|json>",
-        help="A table for people, or one JSON document for programs.",
+        help="A human-readable table, or one JSON document.",
     ),
 ]
 
@@ -68,16 +69,16 @@ class Column:
 
     title: str
     spare: int = 0
-    """Columns with the highest number go first where the terminal is too narrow for all; 0: stays."""
+    """On a narrow terminal, columns with the highest number are left out first; 0: never."""
     prose: bool = False
-    """May be wrapped where that saves other columns."""
+    """May be wrapped if that makes room for other columns."""
     number: bool = False
-    """Stands on the right, where numbers can be compared."""
+    """Is aligned to the right."""
 
 
-def ids(whole: Iterable[object]) -> list[str]:
-    """Return ids as they are printed: on a terminal as short as can be without two being alike, else whole."""
-    names = ["" if identity is None else str(identity) for identity in whole]
+def ids(full: Iterable[object]) -> list[str]:
+    """Return ids as they are printed: shortened on a terminal, as far as they stay distinct; otherwise whole."""
+    names = ["" if identity is None else str(identity) for identity in full]
     if not sys.stdout.isatty():
         return names
     length = _SHORTEST_ID
@@ -90,7 +91,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     """
     Print *rows*; a Text keeps its style, None is left blank.
 
-    Columns in which nothing stands are left out, and so everything is when there are no rows.
+    Empty columns are left out. Without rows nothing is printed.
     """
     shown = [index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)]
     if not shown:
@@ -104,7 +105,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
 
     while needed() > console.width and any(columns[index].spare for index in shown):
         shown.remove(max(shown, key=lambda index: columns[index].spare))
-    whole = needed() <= console.width  # else everything may be broken up: better in two lines than not at all
+    fits = needed() <= console.width  # if not, every column may be wrapped
     grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for index in shown:
         column = columns[index]
@@ -112,7 +113,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
             column.title,
             justify="right" if column.number else "left",
             overflow="fold",
-            no_wrap=whole and not column.prose,
+            no_wrap=fits and not column.prose,
         )
     for row in cells:
         grid.add_row(*(row[index] for index in shown))
@@ -120,7 +121,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> None:
-    """Print one thing, a fact on each line; those that are None are left out."""
+    """Print the facts about one thing, one on each line; those that are None are left out."""
     console = _stdout()
     grid = Table.grid(padding=(0, _GAP, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
@@ -145,7 +146,7 @@ def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]
     """
     Print *rows* as CSV (RFC 4180): a header, lines that end in CR LF, quotes where they are needed, one line a row.
 
-    A text that a spreadsheet would calculate gets an apostrophe in front, which makes it a text there too.
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     writer = csv.writer(sys.stdout)
     writer.writerow(titles)
@@ -153,18 +154,49 @@ def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]
         writer.writerow([_inert(value) if isinstance(value, str) else value for value in row])
 
 
+class ReadableLog(io.TextIOBase):
+    """A stream that prints the JSON log lines written to it as messages; metrics are left out."""
+
+    _TECHNICAL = frozenset({"level", "location", "message", "timestamp", "service", "exception", "exception_name"})
+
+    def __init__(self) -> None:
+        """Start with an empty line."""
+        super().__init__()
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Print the lines that *text* completes."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._print(line)
+        return len(text)
+
+    def _print(self, line: str) -> None:
+        try:
+            record = json.loads(line)
+            message = str(record["message"])
+        except (ValueError, TypeError, LookupError):
+            if '"_aws"' not in line:
+                note(line)
+            return
+        facts = ", ".join(f"{name} {value}" for name, value in record.items() if name not in self._TECHNICAL)
+        level = "" if record.get("level") == "INFO" else f"{str(record.get('level')).lower()}: "
+        error = str(record.get("exception") or "").strip().rpartition("\n")[2]
+        note(_line(f"{level}{message}" + (f" ({facts})" if facts else "") + (f": {error}" if error else "")))
+
+
 def note(message: str) -> None:
-    """Print a message for people."""
+    """Print a message on standard error."""
     Console(stderr=True, highlight=False).print(Text(_safe(message)), soft_wrap=True)
 
 
-def complain(message: str) -> None:
-    """Print why the command failed."""
+def print_error(message: str) -> None:
+    """Print the reason why the command failed."""
     Console(stderr=True, highlight=False).print(Text.assemble(("error: ", "bold red"), _safe(message)), soft_wrap=True)
 
 
 def plain(value: object) -> Any:
-    """Return *value* in terms that JSON has."""
+    """Return *value* in the types of JSON."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -180,13 +212,13 @@ def plain(value: object) -> Any:
 
 def _stdout() -> Console:
     console = Console(highlight=False)
-    if not sys.stdout.isatty():  # the console itself may have been told to pretend, for the sake of colours
+    if not sys.stdout.isatty():  # FORCE_COLOR makes the console claim to be one
         console.width = _UNLIMITED
     return console
 
 
 def _print(console: Console, grid: Table) -> None:
-    """Print *grid* without the blanks that fill its lines up."""
+    """Print *grid* without trailing blanks."""
     with console.capture() as captured:
         console.print(grid)
     for line in captured.get().splitlines():
@@ -199,7 +231,7 @@ def _cell(value: object) -> Text:
 
 
 def _line(text: str) -> str:
-    """Return *text* on one line, as it may be printed."""
+    """Return *text* on one line, safe to print."""
     return " ".join(_safe(text).split())
 
 
@@ -209,7 +241,7 @@ def _inert(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return *text* with its control characters made visible, but for the ends of lines."""
+    """Return *text* with its control characters, except line ends, as visible escapes."""
     return "".join(
         character if character.isprintable() or character == "\n" else ascii(character)[1:-1] for character in text
     )

@@ -2,10 +2,10 @@
 
 import sys
 
-from shepherdctl.interrupts import ended_in_order
+from shepherdctl.interrupts import graceful_exit
 
 if __name__ == "__main__":
-    with ended_in_order():
+    with graceful_exit():
         from simulator.lambda_.invoke import main
 
         sys.exit(main())

@@ -11,15 +11,15 @@ from shepherdctl.output import Column, Form, Output, document, facts, note, tabl
 
 def migrate(
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be applied.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be applied.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Bring the BMDB's schema up to date with this code.
 
-    Applies the migrations that are missing, each in one transaction. May be
-    run at any time, by several at once, and again after it was interrupted.
-    An edited migration, or a BMDB newer than this code, is refused.
+    Applies the missing migrations, each in one transaction. Safe to run at any
+    time, concurrently, and again after an interruption. Refuses if an applied
+    migration was edited, or if the BMDB is newer than this code.
 
     Examples:
       shepherdctl db migrate --dry-run
@@ -43,30 +43,27 @@ def migrate(
 
 def status(output: Output = Form.TABLE) -> None:
     """
-    Tell the version of the BMDB's schema, and the one that this code needs.
+    Show the version of the BMDB's schema, and the one that this code needs.
 
-    Fails if an applied migration was edited since.
+    Fails if an applied migration was edited.
 
     Examples:
       shepherdctl db status
       shepherdctl db status -o json | jq '.bmdb_version == .code_version'
     """
+    code_version = migrations.migrations()[-1].version
     with bmdb() as connection:
         version = migrations.schema_version(connection)
-        pending = migrations.migrate(connection, dry_run=True) if version <= _wanted() else []
+        pending = migrations.migrate(connection, dry_run=True) if version <= code_version else []
     if output is Form.JSON:
         listed = [{"version": migration.version, "name": migration.name} for migration in pending]
-        document({"bmdb_version": version, "code_version": _wanted(), "pending": listed})
+        document({"bmdb_version": version, "code_version": code_version, "pending": listed})
         return
-    if version > _wanted():
-        verdict = "the BMDB is newer than this code: deploy the code that belongs to it"
+    if version > code_version:
+        result = "the BMDB is newer than this code: deploy the code that matches it"
     elif pending:
         names = ", ".join(migration.name for migration in pending)
-        verdict = f"to apply: {names} (run shepherdctl db migrate)"
+        result = f"to apply: {names} (run shepherdctl db migrate)"
     else:
-        verdict = "up to date"
-    facts([("BMDB", f"version {version}"), ("this code", f"version {_wanted()}"), ("migrations", verdict)])
-
-
-def _wanted() -> int:
-    return migrations.migrations()[-1].version
+        result = "up to date"
+    facts([("BMDB", f"version {version}"), ("this code", f"version {code_version}"), ("migrations", result)])

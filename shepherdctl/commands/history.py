@@ -1,6 +1,9 @@
 """The command that shows the history of a machine."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -8,14 +11,15 @@ import typer
 from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain import errors
 from shepherd_core.domain.machine import WorkEvent
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import relative
+from shepherdctl.formats import loop_name, relative
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
 
-_EVENT_STYLES = {
+_STYLES = {
     WorkEvent.FINISHED: "green",
     WorkEvent.FAILED: "red",
     WorkEvent.EXPIRED: "red",
@@ -23,17 +27,38 @@ _EVENT_STYLES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """An event of a history, standing for all those that repeated it."""
+
+    event: Mapping[str, Any]
+    """The last one."""
+    times: int
+    since: datetime
+    """The time of the first one."""
+
+    @property
+    def cause(self) -> str | None:
+        """Return the cause, with how often it came; None: the event has none."""
+        cause: str | None = self.event["failed_cause"]
+        if cause is None or self.times == 1:
+            return cause
+        return f"{cause} ({self.times} times since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
 def history(
     machine: MachineArgument,
     limit: Annotated[
-        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Events to show at most: the newest.")
+        int, typer.Option(min=1, max=1_000_000, metavar="COUNT", help="Events to read at most: the newest.")
     ] = 100,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Show the audit trail of a machine: all work on it, newest last.
+    Show the history of a machine: all work on it, newest last.
 
-    It outlives the machine; one that is gone is named by its whole id.
+    Failures with the same cause, one after the other, are folded into the last
+    one; JSON has all of them. The history outlives the machine; use the whole
+    machine id for one that is gone.
 
     Examples:
       shepherdctl history 3f2a --limit 20
@@ -46,36 +71,74 @@ def history(
     if output is Form.JSON:
         document(shown)
     else:
-        columns = (
-            Column("WHEN"),
-            Column("TIME (UTC)", spare=1),
-            Column("PROCESS"),
-            Column("EVENT"),
-            Column("STEP"),
-            Column("SESSION", spare=2),
-            Column("CAUSE", prose=True),
-        )
-        rows = [
-            (
-                relative(event["timestamp"], now),
-                f"{event['timestamp']:%Y-%m-%d %H:%M:%S}",
-                event["process"],
-                Text(event["event"], style=_EVENT_STYLES.get(event["event"], "")),
-                event["step"],
-                session,
-                event["failed_cause"],
-            )
-            for session, event in zip(ids(event["session_id"] for event in shown), shown, strict=True)
-        ]
-        table(columns, rows)
-        if not shown:
-            note("nothing has been done with this machine yet")
+        _print(fold(shown), now)
     if len(events) > limit:
         note(f"only the last {counted(limit, 'event')} shown, there are more: see --limit")
 
 
+def fold(events: Iterable[Mapping[str, Any]]) -> list[Repeated]:
+    """Return *events*, oldest first; a run of work that fails with one cause becomes one event."""
+    folded: list[Repeated] = []
+    for event in events:
+        latest = Repeated(event, 1, event["timestamp"])
+        before = len(folded)
+        if folded and _started(folded[-1].event, event):
+            before -= 1
+        if before and _same(folded[before - 1].event, event):
+            first = folded[before - 1]
+            folded[before - 1 :] = [Repeated(event, first.times + 1, first.since)]
+        else:
+            folded.append(latest)
+    return folded
+
+
+def cures(causes: Iterable[str | None]) -> list[str]:
+    """Return where the documentation says what to do, a line for each kind of known failure among *causes*."""
+    kinds = dict.fromkeys((cause or "").partition(":")[0] for cause in causes)
+    known = [kind for kind in kinds if isinstance(getattr(errors, kind or "_", None), type)]
+    return [f"{kind}: see docs/operations.md#failures" for kind in known]
+
+
+def _started(started: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
+    return (started["event"], started["process"]) == (WorkEvent.STARTED, event["process"])
+
+
+def _same(before: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
+    compared = ("process", "event", "step", "failed_cause")
+    return event["failed_cause"] is not None and all(before[name] == event[name] for name in compared)
+
+
+def _print(shown: Sequence[Repeated], now: datetime) -> None:
+    columns = (
+        Column("WHEN"),
+        Column("TIME (UTC)", spare=1),
+        Column("LOOP"),
+        Column("EVENT"),
+        Column("STEP"),
+        Column("SESSION", spare=2),
+        Column("CAUSE", prose=True),
+    )
+    rows = [
+        (
+            relative(each.event["timestamp"], now),
+            f"{each.event['timestamp']:%Y-%m-%d %H:%M:%S}",
+            loop_name(each.event["process"]),
+            Text(each.event["event"], style=_STYLES.get(each.event["event"], "")),
+            each.event["step"],
+            session,
+            each.cause,
+        )
+        for session, each in zip(ids(each.event["session_id"] for each in shown), shown, strict=True)
+    ]
+    table(columns, rows)
+    for cure in cures(each.event["failed_cause"] for each in shown):
+        note(cure)
+    if not shown:
+        note("nothing has been done with this machine yet")
+
+
 def _events(connection: Connection, name: str, limit: int) -> list[dict[str, Any]]:
-    """Return the newest events first, also of a machine that is gone if *name* is its whole id."""
+    """Return the events, newest first; a machine that is gone is found by its whole id."""
     with suppress(ValueError):
         if events := queries.history(connection, UUID(name), limit):
             return events

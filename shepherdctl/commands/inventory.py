@@ -1,4 +1,4 @@
-"""The command that tells what the fleet consists of."""
+"""The command that sums up the hardware of the fleet."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from shepherd_core.bmdb.machines import queries
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import size
-from shepherdctl.options import ProviderOption
+from shepherdctl.options import LocationOption, ProviderOption
 from shepherdctl.output import Column, Form, Output, counted, document, note, spreadsheet, table
 
 _COUNTS = ("machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes")
@@ -17,19 +17,17 @@ _COUNTS = ("machines", "unreported", "hardware_threads", "memory_bytes", "disks"
 
 def inventory(
     provider: ProviderOption = None,
-    location: Annotated[
-        str | None, typer.Option("--location", metavar="NAME", help="Only what is there, as the provider names it.")
-    ] = None,
+    location: LocationOption = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Count machines, threads, memory and disks by provider and location.
 
-    By the machines' own hardware reports. A machine that never sent one is
-    counted under NO REPORT, and is among MACHINES. The table has rounded
-    figures and a total; CSV and JSON have exact ones, in bytes. In CSV a
-    location that begins as a formula does has an apostrophe in front.
+    The figures come from the agents' hardware reports. A machine without one is
+    counted in MACHINES and in NO REPORT. The table has rounded figures and a
+    total; CSV and JSON have exact ones, in bytes. In CSV, a location that a
+    spreadsheet would take for a formula gets an apostrophe in front.
 
     Examples:
       shepherdctl inventory
@@ -37,7 +35,7 @@ def inventory(
       shepherdctl inventory -o json | jq .total.memory_bytes
     """
     if as_csv and output is Form.JSON:
-        message = "say either --csv or -o json."
+        message = "--csv and -o json exclude each other."
         raise typer.BadParameter(message)
     with bmdb() as connection:
         found = queries.inventory(connection, provider=provider, location=location)
@@ -66,11 +64,11 @@ def inventory(
     if not found:
         note("there are no machines")
     elif total["unreported"]:
-        note(f"{counted(total['unreported'], 'machine')} sent no hardware report: what they consist of is not counted")
+        note(f"{counted(total['unreported'], 'machine')} sent no hardware report: their hardware is not counted")
 
 
 def _figures(record: Mapping[str, Any]) -> list[str]:
-    """Return the counts as people read them; blank where no machine reported."""
+    """Return the counts in human-readable form; blank if no machine reported."""
     known = record["machines"] > record["unreported"]
     hardware = (
         str(record["hardware_threads"]),

@@ -1,4 +1,4 @@
-"""The commands that put machines on hold, and end that."""
+"""The commands that pause loops and resume them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -6,11 +6,10 @@ from typing import Annotated, Any
 import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.machine import Process
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import duration, relative, span
-from shepherdctl.options import OUR_OWNERS, PROVIDERS, OwnerOption, ProcessOption, ReasonOption, user
+from shepherdctl.formats import duration, loop_name, relative, span
+from shepherdctl.options import PROVIDERS, SYSTEM_OWNERS, LoopOption, OwnerOption, ReasonOption, current_user
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
 
 
@@ -22,10 +21,10 @@ def pause(
         typer.Option(
             "--machine",
             metavar="ID",
-            help="One machine: the beginning of its id, or its whole provider id. May be given more than once.",
+            help="One machine: the beginning of its id, or its whole provider id. May be given several times.",
         ),
     ] = None,
-    process: ProcessOption = None,
+    process: LoopOption = None,
     provider: Annotated[
         str | None,
         typer.Option(
@@ -47,24 +46,25 @@ def pause(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Put machines, a process, a provider, any combination of them, or everything on hold.
+    Pause machines, a loop, a provider, any combination of them, or everything.
 
-    No loop takes on new work that a pause covers. Work that is under way goes
-    on. Creating machines stops with --all and with --provider alone. Each
-    machine that is named gets a pause of its own, or none does.
+    The loops claim no new work that a pause covers; work that has begun
+    continues. Only --all, and --provider alone, also stop the creation of
+    machines. Each machine named gets its own pause; if one cannot be paused, none
+    is.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
       shepherdctl pause --machine 3f2a --machine 81fe --reason "rack 7 moves"
       shepherdctl pause --provider equinix --for 2h --reason "maintenance"
-      shepherdctl pause --process ShepherdRecovery --reason "no reboots today"
+      shepherdctl pause --loop recoverer --reason "no reboots today"
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
     if everything == any((machines, process, provider)):
-        message = "say what to pause: --machine, --process, --provider or a combination of them, or else --all."
+        message = "what is to be paused? Give --machine, --loop, --provider or a combination of them, or else --all."
         raise typer.BadParameter(message)
-    scope: dict[str, Any] = {"process": Process(process) if process else None, "provider": provider}
-    owner = owner or user()
+    scope: dict[str, Any] = {"process": process, "provider": provider}
+    owner = owner or current_user()
     with bmdb() as connection:
         named = dict.fromkeys(queries.find_machine(connection, name) for name in machines or ())
 
@@ -83,23 +83,23 @@ def pause(
                 for machine_id in named or (None,)
             ]
 
-        made = connection.transact(unit)
+        created = connection.transact(unit)
     if output is Form.JSON:
-        document(made)
+        document(created)
         return
-    ends = "until it is resumed" if seconds is None else f"for {span(seconds)}"
+    lasts = "until resumed" if seconds is None else f"for {span(seconds)}"
     table(
-        [Column("PAUSE"), Column("COVERS", prose=True), Column("HOLDS")],
-        [(name, covered, ends) for name, covered, _ in _named(made)],
+        [Column("PAUSE"), Column("SCOPE", prose=True), Column("LASTS")],
+        [(name, scope_text, lasts) for name, scope_text, _ in _described(created)],
     )
-    note("work that is under way goes on")
+    note("work that has begun continues")
 
 
 def pauses(output: Output = Form.TABLE) -> None:
     """
     List the pauses in force, oldest first.
 
-    What each covers, who made it, when it ends, and why.
+    Shows the scope, owner, end and reason of each.
 
     Examples:
       shepherdctl pauses
@@ -114,9 +114,9 @@ def pauses(output: Output = Form.TABLE) -> None:
     table(
         [
             Column("PAUSE"),
-            Column("COVERS", prose=True),
+            Column("SCOPE", prose=True),
             Column("OWNER"),
-            Column("BEGUN", spare=1),
+            Column("CREATED", spare=1),
             Column("ENDS"),
             Column("REASON", prose=True),
         ],
@@ -129,7 +129,7 @@ def pauses(output: Output = Form.TABLE) -> None:
                 "when resumed" if one["expires_at"] is None else relative(one["expires_at"], now),
                 one["reason"],
             )
-            for name, scope, one in _named(found)
+            for name, scope, one in _described(found)
         ],
     )
     if not found:
@@ -140,22 +140,22 @@ def resume(
     pause: Annotated[
         str | None, typer.Argument(metavar="PAUSE_ID", help="The beginning of the pause's id.", show_default=False)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All pauses but those that end by themselves.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All pauses except those that end by themselves.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     End a pause, or all of them.
 
-    Machines that the Provisioner set aside, because the provider does not list
-    them, stay so with --all, and so do those that are being released. That ends
-    by itself; name the pause to end it sooner.
+    --all leaves out the pauses that end by themselves: of machines that the
+    Provisioner set aside because the provider does not list them, and of machines
+    that are being released. Name such a pause to end it sooner.
 
     Examples:
       shepherdctl resume 81fe
       shepherdctl resume --all
     """
     if everything == bool(pause):
-        message = "say what to resume: one PAUSE_ID, as shepherdctl pauses lists them, or else --all."
+        message = "what is to be resumed? Give one PAUSE_ID, as shepherdctl pauses lists them, or else --all."
         raise typer.BadParameter(message)
     with bmdb() as connection:
         found = queries.pauses(connection)
@@ -165,14 +165,14 @@ def resume(
                 message = f"{'more than one pause has' if chosen else 'no pause in force has'} an id that begins with "
                 raise ShepherdError(message + repr(pause))
         else:
-            chosen = [one for one in found if one["owner"] not in OUR_OWNERS]
+            chosen = [one for one in found if one["owner"] not in SYSTEM_OWNERS]
         ended = [one for one in chosen if queries.resume(connection, one["pause_id"])]
     if output is Form.JSON:
         document(ended)
     else:
         table(
-            [Column("RESUMED"), Column("COVERED", prose=True), Column("OWNER"), Column("REASON", prose=True)],
-            [(name, scope, one["owner"], one["reason"]) for name, scope, one in _named(ended)],
+            [Column("RESUMED"), Column("SCOPE", prose=True), Column("OWNER"), Column("REASON", prose=True)],
+            [(name, scope, one["owner"], one["reason"]) for name, scope, one in _described(ended)],
         )
         if not ended:
             note("nothing was paused")
@@ -181,8 +181,8 @@ def resume(
         note(f"{left} set aside by the Provisioner or being released: see shepherdctl pauses")
 
 
-def _named(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return for each pause its id and what it covers, as people are shown them, and the pause."""
+def _described(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return each pause with its id and its scope in human-readable form."""
     names, machines = ids(one["pause_id"] for one in pauses), ids(one["machine_id"] for one in pauses)
     return [
         (name, _scope({**one, "machine_id": machine or None}), one)
@@ -191,9 +191,10 @@ def _named(pauses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[
 
 
 def _scope(pause: Mapping[str, Any]) -> str:
-    """Return what a pause covers, in words."""
-    parts = [f"{scope} {pause[key]}" for scope, key in _SCOPES if pause[key] is not None]
-    return ", ".join(parts) or "everything"
-
-
-_SCOPES = (("machine", "machine_id"), ("process", "process"), ("provider", "provider"))
+    """Return the machines and loops that a pause covers, in words."""
+    parts = (
+        pause["machine_id"] and f"machine {pause['machine_id']}",
+        pause["process"] and f"loop {loop_name(pause['process'])}",
+        pause["provider"] and f"provider {pause['provider']}",
+    )
+    return ", ".join(filter(None, parts)) or "everything"

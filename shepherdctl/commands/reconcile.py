@@ -1,4 +1,4 @@
-"""The command that shows where provider, BMDB and heartbeats disagree."""
+"""The command that shows the drift between provider, BMDB and heartbeats."""
 
 from contextlib import closing
 from typing import Annotated
@@ -9,65 +9,65 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.rules.drift import Comparison, Drift, DriftKind, agreed
 from shepherd_core.wiring import services
 
-from shepherdctl.database import schema_named
+from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.formats import span
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, table
 
 SECONDS = 600.0
-"""What two looks, or what is done after them, may take."""
+"""The time for two listings, and for the actions after them."""
 
-DIFFERENT = 3
-"""The exit status when there are differences."""
+DRIFT_FOUND = 3
+"""The exit status if there is drift."""
 
 Interval = Annotated[
-    float, typer.Option(min=1, max=3_600, metavar="SECONDS", help="Time between the two listings at least.")
+    float, typer.Option(min=1, max=3_600, metavar="SECONDS", help="Minimum time between the two listings.")
 ]
 
 
 def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
     """
-    Show each difference between provider, BMDB and heartbeats, with its class and the way out. Changes nothing.
+    Show the drift between provider, BMDB and heartbeats, with the operator action that repairs it.
 
-    Both sides are read completely, twice, with the settings of the Provisioner.
-    A difference is confirmed if both readings show it alike; nothing can be
-    done about any other.
+    Reads the provider's listing and the BMDB twice, with the settings of the
+    Provisioner, and changes nothing. Drift is confirmed if both readings show it;
+    only confirmed drift can be repaired.
 
-    Exit status: 0 no difference, 3 differences, 1 failed, 2 misused.
+    Exit status: 0 no drift, 3 drift, 1 failure, 2 wrong usage.
 
     Examples:
       shepherdctl reconcile
-      shepherdctl reconcile --interval 120 -o json | jq '.differences[].class'
+      shepherdctl reconcile --interval 120 -o json | jq '.drift[].class'
     """
-    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         deadline = Deadline(repair.clock, SECONDS + interval)
         first = repair.compare(deadline)
         if output is Form.TABLE:
-            note(f"the second listing comes in {span(interval)}")
+            note(f"the second listing follows in {span(interval)}")
         second = repair.compare_again(first, deadline)
     found = agreed(first, second)
-    told = [
+    rows = [
         {
-            "class": difference.kind,
-            "provider_id": difference.provider_id,
-            "machine_id": difference.machine_id,
+            "class": drift.kind,
+            "provider_id": drift.provider_id,
+            "machine_id": drift.machine_id,
             "confirmed": confirmed,
-            "difference": difference.text,
-            "way_out": way_out(difference, second) if confirmed else None,
+            "description": drift.text,
+            "operator_action": operator_action(drift, second) if confirmed else None,
         }
-        for difference, confirmed in found
+        for drift, confirmed in found
     ]
     if output is Form.JSON:
-        document({"provider": repair.provider.name, "interval_seconds": interval, "differences": told})
+        document({"provider": repair.provider.name, "interval_seconds": interval, "drift": rows})
     else:
-        names = ids(difference.machine_id for difference, _ in found)
+        names = ids(drift.machine_id for drift, _ in found)
         table(
             [
                 Column("CLASS"),
                 Column("PROVIDER ID"),
                 Column("MACHINE", spare=1),
                 Column("CONFIRMED"),
-                Column("DIFFERENCE", prose=True),
-                Column("WAY OUT", prose=True),
+                Column("DRIFT", prose=True),
+                Column("OPERATOR ACTION", prose=True),
             ],
             [
                 (
@@ -75,30 +75,30 @@ def reconcile(*, interval: Interval = 30, output: Output = Form.TABLE) -> None:
                     row["provider_id"],
                     name,
                     Text("yes", style="yellow") if row["confirmed"] else "no",
-                    row["difference"],
-                    row["way_out"],
+                    row["description"],
+                    row["operator_action"],
                 )
-                for name, row in zip(names, told, strict=True)
+                for name, row in zip(names, rows, strict=True)
             ],
         )
-        note(f"{counted(len(found), 'difference')}, {sum(both for _, both in found)} of them confirmed")
+        note(f"{counted(len(found), 'machine')} with drift, {sum(both for _, both in found)} of them confirmed")
     if found:
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(DRIFT_FOUND)
 
 
-def way_out(difference: Drift, look: Comparison) -> str:
-    """Return what can be done about a difference, in words that can be typed."""
-    name, machine_id = difference.provider_id, difference.machine_id
-    if machine_id is None or difference.kind is DriftKind.ADOPTABLE:
-        return _ADOPT[difference.kind].format(name)
-    if difference.kind is DriftKind.DISPUTED:
+def operator_action(drift: Drift, comparison: Comparison) -> str:
+    """Return the command that repairs *drift*, or what to find out first."""
+    name, machine_id = drift.provider_id, drift.machine_id
+    if machine_id is None or drift.kind is DriftKind.ADOPTABLE:
+        return _ADOPT[drift.kind].format(name)
+    if drift.kind is DriftKind.DISPUTED:
         return "find out why the provider does not list it"
-    return f"machine {'release' if look.has(name) else 'forget'} {machine_id}"
+    return f"machine {'release' if comparison.has(name) else 'forget'} {machine_id}"
 
 
 _ADOPT = {
     DriftKind.ADOPTABLE: "machine adopt {}",
-    DriftKind.FOREIGN: "find out whose it is; machine adopt --class foreign {}",
+    DriftKind.FOREIGN: "find out who owns it; machine adopt --class foreign {}",
     DriftKind.DUPLICATED: "find out which is the copy; machine adopt --class duplicated {}, then machine release",
     DriftKind.DISPUTED: "machine adopt --class disputed {}, then machine release",
 }

@@ -1,4 +1,4 @@
-"""The commands that let the Recoverer go on where it holds back, for some machines and a time."""
+"""The commands on overrides, by which some machines are recovered although recovery is suspended."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, where
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import duration, span
-from shepherdctl.options import PROVIDERS, OwnerOption, ReasonOption, user
+from shepherdctl.options import PROVIDERS, OwnerOption, ReasonOption, current_user
 from shepherdctl.output import Form, Output, counted, document, facts, note, one_of
 
 _LONGEST_DAYS = 7
@@ -24,12 +24,12 @@ _ProviderOption = Annotated[
 ]
 _LocationOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="One of its locations.", show_default="wherever the machines are"),
+    typer.Option(metavar="NAME", help="One of its locations.", show_default="the whole provider"),
 ]
 
 
 def _seconds(text: str) -> float:
-    """Return a duration that an override may have."""
+    """Return the duration of an override in seconds."""
     seconds = duration(text)
     if seconds > _LONGEST_DAYS * 86_400:
         message = f"{text!r} is too long: at most {_LONGEST_DAYS}d was wanted."
@@ -54,7 +54,7 @@ def override(
     machines: Annotated[
         int,
         typer.Option(
-            min=1, max=_MOST_MACHINES, metavar="COUNT", help="Machines that may be taken at most.", show_default=False
+            min=1, max=_MOST_MACHINES, metavar="COUNT", help="Machines to recover at most.", show_default=False
         ),
     ],
     location: _LocationOption = None,
@@ -62,13 +62,13 @@ def override(
     output: Output = Form.TABLE,
 ) -> None:
     r"""
-    Let the Recoverer take some machines although it suspends recovery there.
+    Recover some machines although recovery is suspended.
 
-    For machines that are really down, when too many are silent at once for the
-    Recoverer to believe it. Look at them with run recoverer --dry-run first. It
-    takes those that are silent longest, at most so many in all, whoever dies or
-    runs twice; each of them until the override ends, step by step as ever. Then
-    recovery is suspended again. Who did it and why is kept in their history.
+    For machines that are really down, when so many are unhealthy at once that
+    recovery is suspended. Check them first with run recoverer --dry-run. The
+    Recoverer chooses at most --machines machines, those unhealthy for longest,
+    and takes its steps on them until the override ends; then recovery is
+    suspended for them too. Owner and reason are stored in their history.
 
     Examples:
       shepherdctl run recoverer --dry-run
@@ -77,10 +77,10 @@ def override(
       shepherdctl recovery override --provider redfish --location rack3 \
         --for 1h --machines 20 --reason "switch replaced"
     """
-    owner = owner or user()
+    owner = owner or current_user()
     with bmdb() as connection:
-        _known(queries.inventory(connection, provider=provider), provider, location)
-        made = overrides.override(
+        _check_location(queries.inventory(connection, provider=provider), provider, location)
+        created = overrides.override(
             connection,
             provider=provider,
             location=location or WHOLE_PROVIDER,
@@ -89,62 +89,72 @@ def override(
             reason=reason,
             seconds=seconds,
         )
-        held = [
-            hold
-            for hold in suspension.suspensions(connection)
-            if hold["provider"] == provider and hold["ended_at"] is None
+        suspended = [
+            one["location"]
+            for one in suspension.suspensions(connection)
+            if one["provider"] == provider and one["ended_at"] is None
         ]
-    if made is None:
+    if created is None:
         message = (
-            f"there is an override already for {_place(provider, location)}: see shepherdctl status, and end it with "
+            f"there is already an override for {_scope(provider, location)}: see shepherdctl status, and end it with "
         )
         raise ShepherdError(message + "shepherdctl recovery withdraw")
     if output is Form.JSON:
         document(
-            {"provider": provider, "location": location, "machines": machines, "owner": owner, "reason": reason, **made}
+            {
+                "provider": provider,
+                "location": location,
+                "machines": machines,
+                "owner": owner,
+                "reason": reason,
+                **created,
+            }
         )
         return
-    facts([("covers", _place(provider, location)), ("machines", machines), ("holds", f"for {span(seconds)}")])
-    if not any(location is None or hold["location"] in (WHOLE_PROVIDER, location) for hold in held):
-        note("recovery is not suspended there now: the override is used when it is")
+    facts([("scope", _scope(provider, location)), ("machines", machines), ("lasts", f"for {span(seconds)}")])
+    if not any(location is None or place in (WHOLE_PROVIDER, location) for place in suspended):
+        note("recovery is not suspended there now: the override takes effect when it is")
 
 
 def withdraw(*, provider: _ProviderOption, location: _LocationOption = None, output: Output = Form.TABLE) -> None:
     """
-    End an override: recovery is suspended again where the Recoverer says so.
+    End an override; recovery is suspended again for the machines that it covered.
 
-    Work that is under way goes on.
+    Work that has begun continues.
 
     Examples:
       shepherdctl recovery withdraw --provider redfish
       shepherdctl recovery withdraw --provider ec2 --location eu-central-1a
     """
     with bmdb() as connection:
-        was = overrides.withdraw(connection, provider, location or WHOLE_PROVIDER)
-    if was is None:
-        message = f"no override is in force for {_place(provider, location)}: see shepherdctl status"
+        ended = overrides.withdraw(connection, provider, location or WHOLE_PROVIDER)
+    if ended is None:
+        message = f"no override is in force for {_scope(provider, location)}: see shepherdctl status"
         raise ShepherdError(message)
     if output is Form.JSON:
-        document({"provider": provider, "location": location, **was})
+        document({"provider": provider, "location": location, **ended})
         return
     facts(
-        [("covered", _place(provider, location)), ("taken", f"{was['used']} of {counted(was['machines'], 'machine')}")]
+        [
+            ("scope", _scope(provider, location)),
+            ("used", f"{ended['used']} of {counted(ended['machines'], 'machine')}"),
+        ]
     )
 
 
-def _place(provider: str, location: str | None) -> str:
+def _scope(provider: str, location: str | None) -> str:
     return f"{provider}, {where(location or WHOLE_PROVIDER)}"
 
 
-def _known(inventory: list[dict[str, object]], provider: str, location: str | None) -> None:
+def _check_location(inventory: list[dict[str, object]], provider: str, location: str | None) -> None:
     """
-    See that a location is one where machines are.
+    Check that the provider has machines at *location*.
 
     Raises:
-        ShepherdError: it is none; a mistyped one would let nothing through while its operator waits.
+        ShepherdError: it has none there; an override for a mistyped location would have no effect.
     """
     known = sorted(str(record["location"]) for record in inventory if record["location"])
     if location is not None and location not in known:
-        places = ", ".join(known) or "no location that has a name"
-        message = f"no machine of {provider} is at {location!r}; its machines are at: {places}"
+        locations = ", ".join(known) or "no named location"
+        message = f"{provider} has no machine at {location!r}; its machines are at: {locations}"
         raise ShepherdError(message)

@@ -1,4 +1,4 @@
-"""The command that runs a loop once, here."""
+"""The command that runs a loop once, in this process."""
 
 import socket
 import sys
@@ -12,8 +12,9 @@ from shepherd_core import handlers, telemetry
 from shepherd_core.domain.machine import INVALID
 from shepherd_core.wiring.loops import LOOPS
 
-from shepherdctl.database import schema_named
-from shepherdctl.output import Column, Form, Output, counted, document, facts, ids, note, one_of, table
+from shepherdctl.database import explain_schema_mismatch
+from shepherdctl.formats import loop_name
+from shepherdctl.output import Column, Form, Output, ReadableLog, counted, document, facts, ids, note, one_of, table
 
 _HEAD = ("loop", "provider", "dry_run")
 
@@ -30,12 +31,12 @@ def run(
     ],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what a run would begin with now, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what the loop would do first, and change nothing.")
     ] = False,
     seconds: Annotated[
         float,
         typer.Option(
-            min=1, max=86_400, metavar="COUNT", help="Time for all; what may take longer than is left is not begun."
+            min=1, max=86_400, metavar="COUNT", help="Time for the run; work that may take longer is not begun."
         ),
     ] = 300,
     output: Output = Form.TABLE,
@@ -43,8 +44,9 @@ def run(
     """
     Run a loop once, in this process, with the settings of the environment.
 
-    Does what one invocation of its function does, and may be done beside them.
-    Log lines and metrics go to standard error.
+    Does the same as one invocation of its function, and may run concurrently with
+    it. The log goes to standard error, in plain text; with -o json it is JSON,
+    one object a line, and has the metrics.
 
     Examples:
       shepherdctl run provisioner --dry-run
@@ -53,7 +55,8 @@ def run(
     """
     telemetry.bind(loop=loop)
     try:
-        with schema_named(), redirect_stdout(sys.stderr):
+        log = sys.stderr if output is Form.JSON else ReadableLog()
+        with explain_schema_mismatch(), redirect_stdout(log):
             result = handlers.run(loop, seconds, f"shepherdctl on {socket.gethostname()}", dry_run=dry_run)
     finally:
         telemetry.unbind()
@@ -61,28 +64,28 @@ def run(
     if output is Form.JSON:
         document({name: _with_times(part) for name, part in result.items()} if dry_run else result)
     elif dry_run:
-        _tell_plan(plan, result)
+        _print_plan(plan, result)
     else:
         counts = [(name.replace("_", " "), count) for name, count in result.items() if name not in _HEAD]
         facts(counts)
         if not counts:
-            note("nothing was done: the log line above says why")
+            note("nothing was done: see the log above")
 
 
-def _tell_plan(plan: object, result: Mapping[str, Any]) -> None:
-    """Show a plan in the way of the loop that made it."""
+def _print_plan(plan: object, result: Mapping[str, Any]) -> None:
+    """Print a plan; its form depends on the loop that made it."""
     if isinstance(plan, list):
-        _tell_work(plan, result["plan_without_suspension"])
+        _print_work(plan, result["plan_without_suspension"])
         for reason in result["recovery_suspended"]:
             note(f"recovery is suspended: {reason}")
     elif "changes" in (named := cast("Mapping[str, Any]", plan)):
-        _tell_changes(named["changes"])
+        _print_changes(named["changes"])
     else:
-        _tell_steps(named)
+        _print_steps(named)
 
 
 def _with_times(plan: object) -> object:
-    """Return the plan of a loop that works on machines with times instead of texts, which is how plans tell them."""
+    """Return the plan of a loop that works on machines with its times, which are text, as datetimes."""
     if not isinstance(plan, list):
         return plan
     return [
@@ -90,14 +93,14 @@ def _with_times(plan: object) -> object:
     ]
 
 
-def _tell_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> None:
-    """Show what a loop that works on machines would claim, and what it would if recovery were not suspended."""
+def _print_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> None:
+    """Print the machines that a loop would claim, and those that it would claim if recovery were not suspended."""
     rows = [*((work, None) for work in plan), *((work, "yes") for work in suspended)]
     table(
         [
             Column("MACHINE"),
             Column("PROVIDER ID"),
-            Column("PROCESS"),
+            Column("LOOP"),
             Column("SUSPENDED"),
             Column("DECISION", prose=True),
             Column("DUE SINCE (UTC)"),
@@ -107,42 +110,42 @@ def _tell_work(plan: list[dict[str, Any]], suspended: list[dict[str, Any]]) -> N
             (
                 name,
                 work["provider_id"],
-                work["process"],
-                held,
+                loop_name(work["process"]),
+                suspended_mark,
                 work["decision"],
                 f"{datetime.fromisoformat(work['due_at']):%Y-%m-%d %H:%M:%S}",
                 None if work["last_interval_seconds"] is None else f"{work['last_interval_seconds']} s",
             )
-            for name, (work, held) in zip(ids(work["machine_id"] for work, _ in rows), rows, strict=True)
+            for name, (work, suspended_mark) in zip(ids(work["machine_id"] for work, _ in rows), rows, strict=True)
         ],
     )
     if not plan:
-        note("no machine would be taken" if suspended else "no machine is due")
+        note("no machine would be claimed" if suspended else "no machine is due")
 
 
-def _tell_changes(changes: list[dict[str, Any]]) -> None:
-    """Show what the Updater would put on record: a row for each fact."""
+def _print_changes(changes: list[dict[str, Any]]) -> None:
+    """Print the facts that the Updater would change."""
     names = ids(change["machine_id"] for change in changes)
     table(
         [
             Column("MACHINE"),
             Column("PROVIDER ID"),
             Column("FACT"),
-            Column("ON RECORD", spare=1),
+            Column("IN THE BMDB", spare=1),
             Column("LISTED", spare=1),
         ],
         [
-            (name, change["provider_id"], fact.replace("_", " "), was, now)
+            (name, change["provider_id"], fact.replace("_", " "), before, after)
             for name, change in zip(names, changes, strict=True)
-            for fact, (was, now) in change["changed"].items()
+            for fact, (before, after) in change["changed"].items()
         ],
     )
     if not changes:
         note("there is nothing to do")
 
 
-def _tell_steps(plan: Mapping[str, Any]) -> None:
-    """Show what the Provisioner would do, step by step, and what it disputes."""
+def _print_steps(plan: Mapping[str, Any]) -> None:
+    """Print the steps that the Provisioner would take, and the drift that it found."""
     steps = [
         *(("remove", provided) for provided in plan["decommissioned"]),
         *(("take back", provided) for provided in plan["take_back"]),
@@ -180,8 +183,8 @@ def _tell_steps(plan: Mapping[str, Any]) -> None:
             for name, (what, step) in zip(names, steps, strict=True)
         ],
     )
-    for difference in plan["drift"]:
-        note(f"disputed: {difference}")
+    for drift in plan["drift"]:
+        note(f"drift: {drift}")
     if not steps:
         note("there is nothing to do")
     note(f"{counted(plan['managed'], 'machine')} managed now")

@@ -1,4 +1,4 @@
-"""The command that tells how the fleet is, and what is held up."""
+"""The command that sums up the state of the fleet."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,27 +21,27 @@ from shepherdctl.state import Settings
 
 def status(output: Output = Form.TABLE) -> None:
     """
-    Tell how many machines are in which state, where the Recoverer holds back, and what waits for the limit of machines.
+    Count the machines by state, and show where recovery is suspended.
 
-    It holds back where so many machines are silent at once that the fault is
-    more likely ours than theirs, and reboots none there: the figures that decided
-    it are told. Holds that ended within a day are told too, since silence is
-    counted from their end; and overrides, by which an operator lets some machines
-    be recovered all the same (shepherdctl recovery). What waits for
-    SHEPHERD_MAX_MACHINES is told as the Provisioner saw it last.
+    Recovery is suspended for a location or a whole provider while so many
+    machines are unhealthy at once that an outage on Shepherd's side is more
+    likely; the figures behind the decision are the REASON. Suspensions that ended in the last
+    day are shown too, because the heartbeat timeout starts over at their end, and
+    so are overrides (shepherdctl recovery). WAITING counts the places at the
+    provider that stay unused because SHEPHERD_MAX_MACHINES is reached.
 
     Examples:
       shepherdctl status
-      shepherdctl status -o json | jq '[.holds[] | select(.ended_at == null)]'
+      shepherdctl status -o json | jq '[.suspensions[] | select(.ended_at == null)]'
     """
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
-        silence = HealthTimeouts(
+        timeouts = HealthTimeouts(
             startup_timeout_seconds=settings.startup_timeout_seconds,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
         )
-        counts = queries.count_machines(connection, silence)
-        held = suspension.suspensions(connection)
+        counts = queries.count_machines(connection, timeouts)
+        suspensions = suspension.suspensions(connection)
         overridden = overrides.overrides(connection)
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
@@ -50,28 +50,28 @@ def status(output: Output = Form.TABLE) -> None:
         document(
             {
                 "machines": counts,
-                "holds": held,
+                "suspensions": suspensions,
                 "overrides": overridden,
                 "waiting": waiting,
                 "pauses": len(paused),
             }
         )
         return
-    _count(counts)
-    _tell(held, now)
-    _tell_overrides(overridden, now)
-    _tell_waiting(waiting, now)
+    _print_counts(counts)
+    _print_suspensions(suspensions, now)
+    _print_overrides(overridden, now)
+    _print_waiting(waiting, now)
     if paused:
         note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
 
 
-def _count(counts: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each provider, with those states that occur."""
-    held_up = ("being_worked_on", "backing_off", "paused")
+def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each provider, with a column for each state that occurs."""
+    delays = ("being_worked_on", "backing_off", "paused")
     columns = [
         Column("PROVIDER"),
         Column("MACHINES", number=True),
-        *(Column(name.replace("_", " ").upper(), number=True) for name in (*State, *held_up)),
+        *(Column(name.replace("_", " ").upper(), number=True) for name in (*State, *delays)),
     ]
     rows = []
     for provider in sorted({count["provider"] for count in counts}):
@@ -81,35 +81,35 @@ def _count(counts: Sequence[Mapping[str, Any]]) -> None:
             Text(str(number), "red") if state is State.UNHEALTHY and number else number
             for state, number in zip(State, machines, strict=True)
         ]
-        totals = [sum(count[name] for count in of_it.values()) or None for name in held_up]
+        totals = [sum(count[name] for count in of_it.values()) or None for name in delays]
         rows.append((provider, sum(number or 0 for number in machines), *styled, *totals))
     table(columns, rows)
     if not rows:
         note("there are no machines")
 
 
-def _tell(held: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Print where recovery is held back, or was."""
+def _print_suspensions(suspensions: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print where recovery is suspended, or was in the last day."""
     table(
-        [Column("RECOVERY"), Column("PROVIDER"), Column("WHERE", prose=True), Column("BECAUSE", prose=True)],
+        [Column("SUSPENSION"), Column("PROVIDER"), Column("SCOPE", prose=True), Column("REASON", prose=True)],
         [
             (
-                Text(f"held back for {span((now - hold['suspended_at']).total_seconds())}", "red")
-                if hold["ended_at"] is None
-                else f"was held back until {relative(hold['ended_at'], now)}",
-                hold["provider"],
-                where(hold["location"]),
-                hold["reason"],
+                Text(f"recovery suspended for {span((now - one['suspended_at']).total_seconds())}", "red")
+                if one["ended_at"] is None
+                else f"ended {relative(one['ended_at'], now)}",
+                one["provider"],
+                where(one["location"]),
+                one["reason"],
             )
-            for hold in held
+            for one in suspensions
         ],
     )
 
 
-def _tell_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Print where the limit of machines keeps places at the provider unused."""
+def _print_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print how many places at the provider stay unused because of the limit of machines."""
     table(
-        [Column("WAITING", number=True), Column("PROVIDER"), Column("BECAUSE", prose=True), Column("SEEN")],
+        [Column("WAITING", number=True), Column("PROVIDER"), Column("REASON", prose=True), Column("SEEN")],
         [
             (
                 one["waiting"],
@@ -122,14 +122,14 @@ def _tell_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> None:
     )
 
 
-def _tell_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Print where an operator lets the Recoverer go on, and for how many machines more."""
+def _print_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print the overrides in force."""
     table(
         [
             Column("OVERRIDE"),
             Column("PROVIDER"),
-            Column("WHERE", prose=True),
-            Column("TAKEN"),
+            Column("SCOPE", prose=True),
+            Column("USED"),
             Column("OWNER"),
             Column("REASON", prose=True),
         ],
@@ -138,7 +138,7 @@ def _tell_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> N
                 f"ends {relative(one['expires_at'], now)}",
                 one["provider"],
                 where(one["location"]),
-                f"{one['used']} of {one['machines']}" + (", used up" if one["used"] >= one["machines"] else ""),
+                f"{one['used']} of {one['machines']}" + (", all" if one["used"] >= one["machines"] else ""),
                 one["owner"],
                 one["reason"],
             )

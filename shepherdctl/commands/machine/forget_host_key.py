@@ -10,12 +10,12 @@ from shepherdctl.output import Form, Output, document, facts, note
 
 def forget_host_key(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
-    Forget the SSH host key of a machine, so that the next contact pins a new one.
+    Forget the pinned SSH host key of a machine; the next SSH contact pins a new one.
 
     For a machine whose host key changed on purpose (reinstalled, mainboard
-    replaced). Find out first that this is so: whoever answers next at its
-    address will be given the agent. Work that failed is tried again when its
-    backoff has passed.
+    replaced). Check first that it did: the host that answers next at its address
+    is trusted and gets the agent. Work that failed is tried again when its
+    backoff ends.
 
     Examples:
       shepherdctl machine forget-host-key 3f2a
@@ -27,6 +27,6 @@ def forget_host_key(machine: MachineArgument, output: Output = Form.TABLE) -> No
     if output is Form.JSON:
         document({"machine_id": machine_id, "forgotten": forgotten, "host_key": host_key if forgotten else None})
     elif forgotten and host_key:
-        facts([("machine", machine_id), ("forgot", fingerprint(host_key))])
+        facts([("machine", machine_id), ("forgotten", fingerprint(host_key))])
     else:
         note(f"no host key was pinned for machine {machine_id}")

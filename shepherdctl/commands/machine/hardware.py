@@ -1,4 +1,4 @@
-"""What a machine consists of, as its agent reported it."""
+"""The hardware of a machine as reported by its agent, as JSON and as lines of text."""
 
 import math
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ _EFI = {
     EFISupport.EFI_SUPPORTED: "supported",
     EFISupport.EFI_ENABLED: "enabled",
 }
-_EFI_WORDS = {
+_EFI_TEXT = {
     "unsupported": "not supported",
     "supported": "supported, but not in use",
     "enabled": "in use",
 }
 
 
-def described(raw: bytes, reported_at: datetime) -> dict[str, Any]:
-    """Return an AgentHardwareReport in terms that JSON has; None stands for what the agent could not find out."""
+def plain(raw: bytes, reported_at: datetime) -> dict[str, Any]:
+    """Return an AgentHardwareReport in the types of JSON; None: the agent could not find out."""
     report = AgentHardwareReport.FromString(raw)
     node = report.report
     return {
@@ -48,18 +48,18 @@ def described(raw: bytes, reported_at: datetime) -> dict[str, Any]:
     }
 
 
-def told(hardware: Mapping[str, Any], now: datetime) -> list[tuple[str, object]]:
-    """Return what ``described`` returned in words, line by line."""
+def rows(hardware: Mapping[str, Any], now: datetime) -> list[tuple[str, object]]:
+    """Return the result of ``plain`` as lines of a name and a value."""
     return [
         ("hardware", f"reported {relative(hardware['reported_at'], now)}"),
         ("manufacturer", hardware["manufacturer"]),
         ("product", hardware["product"]),
         ("serial number", hardware["serial_number"]),
-        *(("processor", _cpu_words(cpu)) for cpu in hardware["cpus"]),
-        ("memory", _memory_words(hardware)),
-        *(("disk", _disk_words(disk)) for disk in hardware["disks"]),
-        *(("interface", _interface_words(interface)) for interface in hardware["interfaces"]),
-        ("EFI", _EFI_WORDS.get(hardware["efi"])),
+        *(("processor", _describe_cpu(cpu)) for cpu in hardware["cpus"]),
+        ("memory", _describe_memory(hardware)),
+        *(("disk", _describe_disk(disk)) for disk in hardware["disks"]),
+        *(("interface", _describe_interface(interface)) for interface in hardware["interfaces"]),
+        ("EFI", _EFI_TEXT.get(hardware["efi"])),
         *(("warning", warning) for warning in hardware["warnings"]),
     ]
 
@@ -105,11 +105,11 @@ def _interface(interface: NetworkInterface) -> dict[str, Any]:
 
 
 def _ratio(value: float) -> float | None:
-    """Return a number of 32 bits without the digits that it never had; None: it is not finite, as JSON has none."""
+    """Return a 32-bit number without spurious digits; None: it is not finite, which JSON lacks."""
     return round(value, 6) if math.isfinite(value) else None
 
 
-def _cpu_words(cpu: Mapping[str, Any]) -> str:
+def _describe_cpu(cpu: Mapping[str, Any]) -> str:
     return _listed(
         cpu["model"] or cpu["vendor"] or "unnamed",
         cpu["cores"] and counted(cpu["cores"], "core"),
@@ -117,26 +117,26 @@ def _cpu_words(cpu: Mapping[str, Any]) -> str:
     )
 
 
-def _memory_words(hardware: Mapping[str, Any]) -> str | None:
+def _describe_memory(hardware: Mapping[str, Any]) -> str | None:
     installed, usable = hardware["memory_installed_bytes"], hardware["memory_usable_ratio"]
     return installed and _listed(size(installed), usable and f"{usable:.0%} of it usable")
 
 
-def _disk_words(disk: Mapping[str, Any]) -> str:
+def _describe_disk(disk: Mapping[str, Any]) -> str:
     return _listed(
         size(disk["capacity_bytes"]) if disk["capacity_bytes"] else "unknown size",
         disk["protocol"],
         "rotating" if disk["rotational"] else None,
         " ".join(filter(None, (disk["vendor"], disk["model"]))),
         disk["serial_number"] and f"serial number {disk['serial_number']}",
-        disk["usage_ratio"] is not None and f"{disk['usage_ratio']:.0%} of its life used",
+        disk["usage_ratio"] is not None and f"{disk['usage_ratio']:.0%} of its lifetime used",
         disk["available_spare_ratio"] is not None and f"{disk['available_spare_ratio']:.0%} of its spare blocks left",
         disk["media_errors"] and counted(disk["media_errors"], "media error"),
-        disk["critical_warning"] and "says that it fails",
+        disk["critical_warning"] and "critical warning",
     )
 
 
-def _interface_words(interface: Mapping[str, Any]) -> str:
+def _describe_interface(interface: Mapping[str, Any]) -> str:
     rate = interface["current_speed_bytes"]
     link = f"link at {speed(rate)}" if rate else "link"
     return _listed(interface["mac"], interface["driver"], link if interface["link_up"] else "no link")

@@ -1,4 +1,4 @@
-"""The command that has an operating system installed."""
+"""The command that requests the installation of an operating system."""
 
 import re
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import load
 
-from shepherdctl.commands.machine.installations import image_told, public
-from shepherdctl.confirm import Yes, ask, askable
+from shepherdctl.commands.machine.installations import image_rows, public
+from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Form, Output, document, facts, note
-from shepherdctl.state import Observer, Settings, observed
+from shepherdctl.state import Observer, Settings, observe_machine
 
 _LONGEST_PARAMETERS = 1 << 20
-"""Bytes. The request stands in the answer to a heartbeat, of which agents take 4 MiB, and Lambda gives 6."""
+"""Bytes. The request is part of the response to a heartbeat, which agents accept up to 4 MiB and Lambda up to 6."""
 
 
 def _image(text: str) -> str:
@@ -49,7 +49,7 @@ def install(
     machine: MachineArgument,
     *,
     image: Annotated[
-        str, typer.Option(parser=_image, metavar="URL", help="Where the machine fetches the image, over HTTPS.")
+        str, typer.Option(parser=_image, metavar="URL", help="HTTPS URL from which the machine downloads the image.")
     ],
     sha256: Annotated[
         str, typer.Option(parser=_sha256, metavar="HEX", help="SHA-256 of the image, as sha256sum prints it.")
@@ -63,23 +63,21 @@ def install(
             help="First configuration of the new system (Metropolis' NodeParameters, serialized).",
         ),
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Also when one that was asked for before has no outcome yet.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be asked for.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Also if an earlier request has no outcome yet.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be requested.")] = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Have an operating system installed on a machine. Destroys what is on it.
+    Install an operating system on a machine. All data on it is lost.
 
-    The agent gets the request in the answer to its next heartbeat, runs the
-    installation command that is configured on the machine, and reports how it
-    went: shepherdctl machine show ID. If it fails, the loops go on caring for
-    the machine; if it succeeds, they leave it alone from then on.
+    The agent gets the request in the response to its next heartbeat, runs the
+    installation command that is configured on the machine, and reports the
+    outcome: see shepherdctl machine show. After a failure the loops keep working
+    on the machine; after a success they leave it alone.
 
-    Asks before it does anything, unless --yes is given. A request cannot be
-    taken back, since it may be running; pauses do not hold it.
+    Asks for confirmation, unless --yes is given. A request cannot be withdrawn,
+    because it may be running. Pauses do not delay it.
 
     Examples:
       sum=$(sha256sum < metropolis.img | cut -d ' ' -f 1)
@@ -87,24 +85,24 @@ def install(
       shepherdctl machine install 3f2a --image $url --sha256 $sum --dry-run
       shepherdctl machine install 3f2a --image $url --sha256 $sum
     """
-    askable(yes=yes or dry_run)
+    require_terminal(yes=yes or dry_run)
     wanted = MetropolisInstallation(
         image_url=image, image_sha256=bytes.fromhex(sha256), node_parameters=_content(node_parameters)
     )
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
-        found, observer = observed(connection, machine, settings)
+        found, observer = observe_machine(connection, machine, settings)
         machine_id = found["machine_id"]
         seen = installation.load(connection, machine_id)
         _refuse(found, seen, observer, replace=replace)
         for consequence in _consequences(found, seen, observer):
             note(consequence)
         if not (yes or dry_run):
-            ask(found["provider_id"])
+            confirm(found["provider_id"])
         if not dry_run and installation.request(connection, machine_id, wanted, seen) is None:
-            message = f"meanwhile somebody else asked for an installation on machine {machine_id}, or its agent "
+            message = f"meanwhile another installation was requested on machine {machine_id}, or its agent "
             raise ShepherdError(message + "reported on one: nothing was requested. See shepherdctl machine show.")
-    asked = {
+    requested = {
         "machine_id": machine_id,
         "provider": found["provider"],
         "provider_id": found["provider_id"],
@@ -116,10 +114,10 @@ def install(
         "dry_run": dry_run,
     }
     if output is Form.JSON:
-        document(asked)
+        document(requested)
     else:
         names = (("machine", "machine_id"), ("provider id", "provider_id"), ("generation", "generation"))
-        facts([*((name, asked[key]) for name, key in names), *image_told(asked)])
+        facts([*((name, requested[key]) for name, key in names), *image_rows(requested)])
     note("dry run: nothing was requested" if dry_run else _delivery(found, observer))
 
 
@@ -133,53 +131,51 @@ def _content(file: Path | None) -> bytes:
         message = f"{file} cannot be read: {error.strerror}."
         raise typer.BadParameter(message) from error
     if not 0 < len(content) <= _LONGEST_PARAMETERS:
-        message = (
-            f"{file} is empty, or longer than the {_LONGEST_PARAMETERS} bytes of node parameters that may be sent."
-        )
+        message = f"{file} is empty or too long: 1 to {_LONGEST_PARAMETERS} bytes of node parameters were wanted."
         raise typer.BadParameter(message)
     return content
 
 
 def _refuse(machine: Mapping[str, Any], seen: Installation, observer: Observer, *, replace: bool) -> None:
     """
-    See that an installation may be asked for.
+    Check that an installation may be requested.
 
     Raises:
-        ShepherdError: there is no machine yet, or an installation is pending.
+        ShepherdError: the machine is not provided yet, or an installation is pending.
     """
     if machine["provider"] is None:
-        message = f"machine {machine['machine_id']} is not provided yet: there is nothing to install on"
+        message = f"machine {machine['machine_id']} is not provided yet: it cannot be installed"
         raise ShepherdError(message)
     if seen.request and seen.pending and not replace:
         message = (
             f"generation {seen.request.generation} was requested {relative(seen.request.requested_at, observer.now)}, "
-            "and its outcome has not come: it may be running. --replace asks for another in its place."
+            "and has no outcome yet: it may be running. Use --replace to request another one."
         )
         raise ShepherdError(message)
 
 
 def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Observer) -> list[str]:
-    """Return what whoever consents should know."""
+    """Return the consequences that the operator should know before confirming."""
     lines = [
-        f"{machine['provider_id']} at {machine['provider']}, {machine['machine_id']}: {observer.words(machine)}.",
-        "An installation destroys what is on it.",
+        f"{machine['provider_id']} at {machine['provider']}, {machine['machine_id']}: {observer.describe(machine)}.",
+        "All data on it will be lost.",
     ]
     if seen.request and seen.pending:
         when = relative(seen.request.requested_at, observer.now)
         lines.append(
-            f"Generation {seen.request.generation}, requested {when}, has no outcome yet. If the agent has it, it is "
-            "not stopped, and this one follows."
+            f"Generation {seen.request.generation}, requested {when}, has no outcome yet. If the agent is running "
+            "it, it is not stopped, and this one follows."
         )
     if seen.report and seen.succeeded:
         when = relative(seen.report.reported_at, observer.now)
         lines.append(
-            f"Generation {seen.report.generation} was installed {when}, and no loop cares for the machine since. With "
-            "a new request they do again: if no agent reports from it, the Recoverer reboots it."
+            f"Generation {seen.report.generation} was installed {when}; since then no loop works on the machine. With "
+            "a new request they do again: if no agent reports, the Recoverer reboots it."
         )
     return lines
 
 
 def _delivery(machine: Mapping[str, Any], observer: Observer) -> str:
     if observer.state(machine) in {State.STARTING, State.RUNNING}:
-        return "the agent gets it in the answer to its next heartbeat"
-    return "no agent reports from the machine now: the next one that does gets it"
+        return "the agent gets the request in the response to its next heartbeat"
+    return "no agent reports from the machine now: the next agent that does gets the request"

@@ -1,4 +1,4 @@
-"""What is told of installations of an operating system."""
+"""Installations of an operating system, as JSON and as lines of text."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,8 +11,8 @@ from shepherdctl.formats import relative
 from shepherdctl.output import counted
 
 
-def described(installation: Installation) -> dict[str, Any] | None:
-    """Return what is on record about installations in terms that JSON has; None: nothing ever was."""
+def plain(installation: Installation) -> dict[str, Any] | None:
+    """Return the last request and report in the types of JSON; None: there is neither."""
     request, report = installation.request, installation.report
     if request is None and report is None:
         return None
@@ -34,28 +34,28 @@ def described(installation: Installation) -> dict[str, Any] | None:
     }
 
 
-def told(installation: Mapping[str, Any] | None, now: datetime) -> list[tuple[str, object]]:
-    """Return what ``described`` returned in words, line by line."""
-    rows: list[tuple[str, object]] = []
+def rows(installation: Mapping[str, Any] | None, now: datetime) -> list[tuple[str, object]]:
+    """Return the result of ``plain`` as lines of a name and a value."""
+    lines: list[tuple[str, object]] = []
     if installation and (request := installation["request"]):
         pending = ", pending" if installation["pending"] else ""
-        rows += [
+        lines += [
             (
                 "installation",
                 f"generation {request['generation']}, requested {relative(request['requested_at'], now)}{pending}",
             ),
-            *image_told(request),
+            *image_rows(request),
         ]
     if installation and (report := installation["report"]):
         outcome = "succeeded" if report["result"] == "Success" else "failed"
         error = f": {report['error']}" if report["error"] else ""
         when = relative(report["reported_at"], now)
-        rows.append(("outcome", f"generation {report['generation']} {outcome}, reported {when}{error}"))
-    return rows
+        lines.append(("outcome", f"generation {report['generation']} {outcome}, reported {when}{error}"))
+    return lines
 
 
-def image_told(wanted: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Return in words what is to be installed; *wanted* has what a request has."""
+def image_rows(wanted: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Return the image that *wanted*, a request, names, as lines of a name and a value."""
     parameters = wanted["node_parameters_bytes"]
     return [
         ("image", wanted["image_url"]),
@@ -65,13 +65,13 @@ def image_told(wanted: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def public(url: str) -> str:
-    """Return *url* without its query, which may be what entitles to fetch it."""
+    """Return *url* without its query, which may hold a credential."""
     address, query, _ = url.partition("?")
     return address + ("?..." if query else "")
 
 
 def _wanted(request: OSInstallationRequest) -> dict[str, Any]:
-    """Return what is to be installed; of the node parameters, which may hold secrets, the length alone."""
+    """Return the image of *request*; of the node parameters, which may hold secrets, only the length."""
     metropolis = request.metropolis
     return {
         "image_url": public(metropolis.image_url) or None,

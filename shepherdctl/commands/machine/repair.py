@@ -1,7 +1,6 @@
-"""The commands that end a disagreement: adopt, forget and release machines."""
+"""The commands that repair drift between provider and BMDB: adopt, forget and release machines."""
 
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import closing, redirect_stdout
 from typing import Annotated
@@ -19,19 +18,19 @@ from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.wiring import services
 
 from shepherdctl.commands.reconcile import SECONDS, Interval
-from shepherdctl.confirm import Yes, ask, askable
-from shepherdctl.database import schema_named
-from shepherdctl.options import reason_given, user
-from shepherdctl.output import Column, Form, Output, document, ids, note, one_of, table
+from shepherdctl.confirm import Yes, confirm, require_terminal
+from shepherdctl.database import explain_schema_mismatch
+from shepherdctl.options import current_user, reason_text
+from shepherdctl.output import Column, Form, Output, ReadableLog, document, ids, note, one_of, table
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Look twice and tell what would be done; change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Machines = Annotated[
     list[str],
     typer.Argument(metavar="ID", help="Beginnings of machine ids, or whole provider ids.", show_default=False),
 ]
-Reason = Annotated[str, typer.Option(parser=reason_given, metavar="TEXT", help="Why; it is kept with the machine.")]
+Reason = Annotated[str, typer.Option(parser=reason_text, metavar="TEXT", help="Why; it is stored with the machine.")]
 
-_ADOPTED = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
+_ADOPTABLE = (DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.DUPLICATED, DriftKind.DISPUTED)
 
 
 def adopt(
@@ -41,7 +40,7 @@ def adopt(
     *,
     kind: Annotated[
         str,
-        typer.Option("--class", parser=one_of(*_ADOPTED), metavar="CLASS", help=f"One of {', '.join(_ADOPTED)}."),
+        typer.Option("--class", parser=one_of(*_ADOPTABLE), metavar="CLASS", help=f"One of {', '.join(_ADOPTABLE)}."),
     ] = DriftKind.ADOPTABLE,
     interval: Interval = 30,
     dry_run: DryRun = False,
@@ -49,22 +48,22 @@ def adopt(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Take machines that the provider has in use into the BMDB; the loops care for them from then on.
+    Add machines that are in use at the provider to the BMDB; the loops then work on them.
 
-    Two listings must agree that the BMDB lacks them, and of which class they
-    are; one of another class than --class is refused. SHEPHERD_MAX_MACHINES
-    is kept to. Asks if there is more than one.
+    Two listings must show that the BMDB lacks them, with the same class of drift;
+    machines of another class than --class are refused. SHEPHERD_MAX_MACHINES
+    applies. Asks for confirmation if there is more than one.
 
     Examples:
       shepherdctl machine adopt 5f1c0c9a --dry-run
       shepherdctl machine adopt i-0abc --class foreign
     """
-    askable(yes=yes or dry_run or len(machines) == 1)
+    require_terminal(yes=yes or dry_run or len(machines) == 1)
     wanted = tuple(ProviderId(name) for name in dict.fromkeys(machines))
-    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
-        remedy = Adopt(wanted, DriftKind(kind), repair.max_machines)
-        verdicts = _resolve(repair, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
-    _tell(verdicts, output, dry_run=dry_run)
+    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
+        action = Adopt(wanted, DriftKind(kind), repair.max_machines)
+        outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
+    _print(outcomes, output, dry_run=dry_run)
 
 
 def forget(
@@ -77,23 +76,23 @@ def forget(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Take machines out of the BMDB's care that the provider has no more.
+    Remove machines from the BMDB that the provider no longer has.
 
-    Two listings must agree that they vanished. One whose agent reported within
-    the last hour, or that a loop works on, is refused. Its history stays, with
-    what it was. Asks if there is more than one.
+    Two listings must lack them. A machine is refused if its agent reported in the
+    last hour, or if a loop works on it. Its history and a tombstone stay. Asks
+    for confirmation if there is more than one.
 
     Examples:
       shepherdctl machine forget 3f2a --reason "disk failure, RMA 4711" --dry-run
       shepherdctl machine forget 3f2a 81fe --reason "rack 7 was sold"
     """
-    askable(yes=yes or dry_run or len(machines) == 1)
-    order = RemovalRequest(user(), reason, FRESH_SECONDS)
-    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+    require_terminal(yes=yes or dry_run or len(machines) == 1)
+    order = RemovalRequest(current_user(), reason, FRESH_SECONDS)
+    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         named = [queries.find_machine(repair.connection, name) for name in machines]
-        remedy = Forget(tuple(dict.fromkeys(named)), order)
-        verdicts = _resolve(repair, remedy, ask_for_one=False, dry_run=dry_run, yes=yes)
-    _tell(verdicts, output, dry_run=dry_run)
+        action = Forget(tuple(dict.fromkeys(named)), order)
+        outcomes = _carry_out(repair, action, ask_for_one=False, dry_run=dry_run, yes=yes)
+    _print(outcomes, output, dry_run=dry_run)
 
 
 def release(
@@ -101,72 +100,72 @@ def release(
     *,
     reason: Reason,
     despite_heartbeat: Annotated[
-        bool, typer.Option("--despite-heartbeat", help="Also if the agent reported within the last hour.")
+        bool, typer.Option("--despite-heartbeat", help="Also if the agent reported in the last hour.")
     ] = False,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Keep machines instead whose release was asked for and did not happen.")
-    ] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a requested release that has not happened.")] = False,
     interval: Interval = 30,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Give machines back to the provider. Destroys what is on them, for good.
+    Give machines back to the provider. All data on them is lost.
 
-    Always asks. A machine that a loop works on is refused, and so is one whose
-    agent reports, unless --despite-heartbeat says otherwise. What was
-    interrupted is asked for again. Until the provider lists a machine no more
-    it counts as one; then it is taken out of the BMDB, as forget does it.
+    Always asks for confirmation. A machine is refused if a loop works on it, or,
+    without --despite-heartbeat, if its agent reports. Run it again after an
+    interruption. A machine counts as managed until the provider no longer lists
+    it; then it is removed from the BMDB, as by forget.
 
     Examples:
       shepherdctl machine release i-0abc --reason "slow" --dry-run
       shepherdctl machine release 3f2a --reason "sold" --despite-heartbeat
     """
-    askable(yes=yes or dry_run)
-    order = RemovalRequest(user(), reason, FRESH_SECONDS, despite_heartbeat)
-    with schema_named(), closing((repair := services.drift_repair(interval)).connection):
+    require_terminal(yes=yes or dry_run)
+    order = RemovalRequest(current_user(), reason, FRESH_SECONDS, despite_heartbeat)
+    with explain_schema_mismatch(), closing((repair := services.drift_repair(interval)).connection):
         if not cancel and Capability.RELEASE not in repair.provider.capabilities:
-            message = f"the provider {repair.provider.name} cannot release machines: give them back by its own means"
+            message = f"the provider {repair.provider.name} cannot release machines: use the provider's own tools"
             raise NotSupported(message)
         named = tuple(dict.fromkeys(queries.find_machine(repair.connection, name) for name in machines))
-        remedy: OperatorAction = CancelRelease(named) if cancel else Release(named, order)
-        verdicts = _resolve(repair, remedy, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
-    _tell(verdicts, output, dry_run=dry_run)
+        action: OperatorAction = CancelRelease(named) if cancel else Release(named, order)
+        outcomes = _carry_out(repair, action, ask_for_one=not cancel, dry_run=dry_run, yes=yes)
+    _print(outcomes, output, dry_run=dry_run)
 
 
-def _resolve(repair: TwoPhase, remedy: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool) -> list[Outcome]:
-    """Look, tell, ask, and have it done."""
+def _carry_out(
+    repair: TwoPhase, action: OperatorAction, *, ask_for_one: bool, dry_run: bool, yes: bool
+) -> list[Outcome]:
+    """Compare listing and BMDB, ask for confirmation, and carry out *action*."""
     first = repair.compare(Deadline(repair.clock, SECONDS))
-    seen = remedy.evaluate(first, first)
-    ready = [verdict for verdict in seen if verdict.result is Result.READY]
-    if not ready and not any(verdict.result is Result.BEGUN for verdict in seen):
-        return seen
+    expected = action.evaluate(first, first)
+    ready = [outcome for outcome in expected if outcome.result is Result.READY]
+    if not ready and not any(outcome.result is Result.BEGUN for outcome in expected):
+        return expected
     if not dry_run:
-        for verdict in seen:
-            note(f"{verdict.provider_id or verdict.machine_id}: {verdict.text}")
+        for outcome in expected:
+            note(f"{outcome.provider_id or outcome.machine_id}: {outcome.text}")
         if not yes and (len(ready) > 1 or (ready and ask_for_one)):
-            ask(f"{len(ready)} machines" if len(ready) > 1 else str(ready[0].provider_id))
+            confirm(f"{len(ready)} machines" if len(ready) > 1 else str(ready[0].provider_id))
     deadline = Deadline(repair.clock, SECONDS + repair.interval_seconds)
     if dry_run:
-        return remedy.evaluate(first, repair.compare_again(first, deadline))
-    with redirect_stdout(sys.stderr):  # for the log
-        return repair.carry_out(remedy, first, deadline, f"shepherdctl on {socket.gethostname()}")
+        return action.evaluate(first, repair.compare_again(first, deadline))
+    with redirect_stdout(ReadableLog()):
+        return repair.carry_out(action, first, deadline, f"shepherdctl on {socket.gethostname()}")
 
 
-def _tell(verdicts: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
-    """Show what became of each machine; what was refused makes a failure of the command."""
+def _print(outcomes: Sequence[Outcome], output: Form, *, dry_run: bool) -> None:
+    """Print the outcome for each machine; the command fails if one was refused."""
     if output is Form.JSON:
-        document({"dry_run": dry_run, "machines": [verdict.record for verdict in verdicts]})
+        document({"dry_run": dry_run, "machines": [outcome.record for outcome in outcomes]})
     else:
         table(
-            [Column("RESULT"), Column("PROVIDER ID"), Column("MACHINE"), Column("WHY", prose=True)],
+            [Column("RESULT"), Column("PROVIDER ID"), Column("MACHINE"), Column("REASON", prose=True)],
             [
-                (verdict.result, verdict.provider_id, name, verdict.text)
-                for name, verdict in zip(ids(verdict.machine_id for verdict in verdicts), verdicts, strict=True)
+                (outcome.result, outcome.provider_id, name, outcome.text)
+                for name, outcome in zip(ids(outcome.machine_id for outcome in outcomes), outcomes, strict=True)
             ],
         )
     if dry_run:
         note("dry run: nothing was changed")
-    if any(verdict.result is Result.REFUSED for verdict in verdicts):
+    if any(outcome.result is Result.REFUSED for outcome in outcomes):
         raise typer.Exit(1)

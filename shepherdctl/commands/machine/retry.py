@@ -5,37 +5,34 @@ from typing import Annotated
 import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.domain.machine import Process
 
 from shepherdctl.database import bmdb
-from shepherdctl.formats import relative
-from shepherdctl.options import MachineArgument, OwnerOption, ProcessOption, ReasonOption, user
+from shepherdctl.formats import loop_name, relative
+from shepherdctl.options import LoopOption, MachineArgument, OwnerOption, ReasonOption, current_user
 from shepherdctl.output import Column, Form, Output, document, note, table
-
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be ended.")]
 
 
 def retry(
     machine: MachineArgument,
     *,
     reason: ReasonOption,
-    process: ProcessOption = None,
+    process: LoopOption = None,
     owner: OwnerOption = None,
-    dry_run: _DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would end.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Have a machine tried again now: end its backoffs in force, of one process or of all.
+    End the backoffs of a machine, so that the loops try again now.
 
-    For a machine whose fault was mended. Whatever else holds it up goes on:
-    pauses, quarantine, time that it was given. Who did it and why is kept in its
-    history.
+    For a machine whose fault was repaired. Pauses, quarantine and the grace after
+    a step of recovery are not affected. Owner and reason are stored in the
+    machine's history.
 
     Examples:
       shepherdctl machine retry 3f2a --reason "cable replaced"
-      shepherdctl machine retry 3f2a --process ShepherdRecovery --reason "mended"
+      shepherdctl machine retry 3f2a --loop recoverer --reason "BMC repaired"
     """
-    owner = owner or user()
+    owner = owner or current_user()
     with bmdb() as connection:
         machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
@@ -46,14 +43,13 @@ def retry(
                 if backoff["until"] > now and process in (None, backoff["process"])
             ]
         else:
-            chosen = Process(process) if process else None
-            ended = remediation.retry(connection, machine_id, reason=f"{owner}: {reason}", process=chosen)
+            ended = remediation.retry(connection, machine_id, reason=f"{owner}: {reason}", process=process)
     if output is Form.JSON:
         document({"machine_id": machine_id, "dry_run": dry_run, "ended": ended})
         return
     table(
         [Column("WOULD END" if dry_run else "ENDED"), Column("WAS TO END"), Column("CAUSE", prose=True)],
-        [(backoff["process"], relative(backoff["until"], now), backoff["cause"]) for backoff in ended],
+        [(loop_name(backoff["process"]), relative(backoff["until"], now), backoff["cause"]) for backoff in ended],
     )
     if not ended:
         note(f"no backoff is in force for machine {machine_id}: see shepherdctl machine why")

@@ -7,20 +7,21 @@ from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.settings.functions import load
 
+from shepherdctl.commands.history import cures
 from shepherdctl.commands.machine import hardware, installations
 from shepherdctl.database import bmdb
-from shepherdctl.formats import fingerprint, relative, span
+from shepherdctl.formats import fingerprint, loop_name, relative, span
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Form, Output, document, facts
-from shepherdctl.state import Observer, Settings, observed, with_state
+from shepherdctl.state import Observer, Settings, observe_machine, with_state
 
 
 def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
-    Show all that the BMDB knows about one machine.
+    Show everything that the BMDB knows about one machine.
 
-    State, provider, agent, the last installation that was asked for and how
-    it went, hardware as the agent reported it, work, backoffs and pauses.
+    State, provider, agent, the last installation request and its outcome,
+    hardware as reported by the agent, work, backoffs and pauses.
 
     Examples:
       shepherdctl machine show 3f2a
@@ -28,45 +29,30 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     """
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
-        found, observer = observed(connection, machine, settings)
-        reported = queries.hardware_report(connection, found["machine_id"])
+        found, observer = observe_machine(connection, machine, settings)
+        report = queries.hardware_report(connection, found["machine_id"])
         requested = installation.load(connection, found["machine_id"])
-    found["installation"] = installations.described(requested)
+    found["installation"] = installations.plain(requested)
     evidence = found.pop("quarantine_evidence")
     found["quarantine_evidence"] = None if evidence is None else evidence.splitlines()
-    found["hardware"] = None if reported is None else hardware.described(*reported)
+    found["hardware"] = None if report is None else hardware.plain(*report)
     if output is Form.JSON:
         document(with_state(found, observer))
     else:
-        facts(_told(found, observer))
+        facts(_rows(found, observer))
 
 
-def _asked(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
-    if machine["release_asked_at"] is None:
-        return None
-    accepted = "not known to be accepted" if machine["release_accepted_at"] is None else "accepted by the provider"
-    asked = f"asked for {when('release_asked_at')} by {machine['release_asked_by']}"
-    return f"{asked}, {accepted}: {machine['release_reason']}"
-
-
-def _departed(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
-    if machine["decommissioned_at"] is None:
-        return None
-    was = f"was {machine['decommissioned_provider_id']} at {machine['decommissioned_provider']}"
-    return f"{was}, {machine['decommissioned_how'].lower()} {when('decommissioned_at')} by {machine['decommissioned_by']}: " + str(
-        machine["decommissioned_reason"]
-    )
-
-
-def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
-    """Return what is worth telling of a machine, line by line."""
+def _rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, object]]:
+    """Return the facts about *machine* as lines of a name and a value."""
 
     def when(name: str) -> str | None:
         return None if machine[name] is None else relative(machine[name], observer.now)
 
+    evidence = _fold_lines(machine["quarantine_evidence"] or [])
+    causes = [machine["quarantine_cause"], *(backoff["cause"] for backoff in machine["backoffs"])]
     rows: list[tuple[str, object]] = [
         ("machine", machine["machine_id"]),
-        ("state", observer.words(machine)),
+        ("state", observer.describe(machine)),
         ("created", when("machine_created_at")),
         ("creation begun", when("intended_at")),
         ("provider", machine["provider"]),
@@ -80,28 +66,62 @@ def _told(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("heartbeat", when("agent_heartbeat_at")),
         ("host key", None if machine["host_key"] is None else fingerprint(machine["host_key"])),
         ("rebooted", when("rebooted_at")),
-        ("settled", when("boot_wait_until")),
-        ("expected back", when("grace_until") if machine["agent_started_at"] is None else None),
-        ("in quarantine", when("quarantined_at")),
-        ("because", machine["quarantine_cause"]),
-        *(("evidence", line) for line in machine["quarantine_evidence"] or ()),
-        ("next process", machine["needs"]),
-        ("to be released", _asked(machine, when)),
-        ("left", _departed(machine, when)),
-        *installations.told(machine["installation"], observer.now),
+        ("boot wait ends", when("boot_wait_until")),
+        ("grace ends", when("grace_until") if machine["agent_started_at"] is None else None),
+        ("quarantined", when("quarantined_at")),
+        ("cause", machine["quarantine_cause"]),
+        *(("evidence", line) for line in evidence),
+        ("watched by", None if machine["needs"] is None else loop_name(machine["needs"])),
+        ("release", _release(machine, when)),
+        ("decommissioned", _decommissioned(machine, when)),
+        *installations.rows(machine["installation"], observer.now),
     ]
     for work in machine["work"]:
         left = (work["deadline"] - observer.now).total_seconds()
-        session = f"dies in {span(left)} unless it gives a sign of life" if left > 0 else "is dead"
-        rows.append(
-            ("work", f"{work['process']} by {work['component_name']} ({work['runtime_info']}), whose session {session}")
-        )
+        session = f"expires in {span(left)} unless its lease is renewed" if left > 0 else "has expired"
+        who = f"{work['component_name']} ({work['runtime_info']})"
+        rows.append(("work", f"{loop_name(work['process'])}, by {who}, whose session {session}"))
     rows += [
-        ("backoff", f"{backoff['process']}, ends {relative(backoff['until'], observer.now)}: {backoff['cause']}")
+        (
+            "backoff",
+            f"{loop_name(backoff['process'])}, ends {relative(backoff['until'], observer.now)}: {backoff['cause']}",
+        )
         for backoff in machine["backoffs"]
     ]
+    rows += [("cure", line) for line in cures([*causes, *(line.partition(": ")[2] for line in evidence)])]
     rows += [
         ("pause", f"{pause['pause_id']} by {pause['owner']}: {pause['reason']}")
         for pause in observer.pauses_of(machine)
     ]
-    return rows + ([] if machine["hardware"] is None else hardware.told(machine["hardware"], observer.now))
+    return rows + ([] if machine["hardware"] is None else hardware.rows(machine["hardware"], observer.now))
+
+
+def _fold_lines(evidence: list[str]) -> list[str]:
+    """Return lines ``DATE TIME EVENT``, oldest first, with those that repeat one event folded into the last of them."""
+    folded: list[tuple[str, str, str, int]] = []
+    for line in evidence:
+        day, time, event = [*line.split(" ", 2), "", ""][:3]
+        at, since, times = f"{day} {time}", f"{day} {time}", 1
+        if folded and folded[-1][2] == event:
+            _, since, _, times = folded.pop()
+            times += 1
+        folded.append((at, since, event, times))
+    return [
+        f"{at} {event}" + (f" ({times} times since {since})" if times > 1 else "") for at, since, event, times in folded
+    ]
+
+
+def _release(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["release_asked_at"] is None:
+        return None
+    accepted = "not known to be accepted" if machine["release_accepted_at"] is None else "accepted by the provider"
+    requested = f"requested {when('release_asked_at')} by {machine['release_asked_by']}"
+    return f"{requested}, {accepted}: {machine['release_reason']}"
+
+
+def _decommissioned(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["decommissioned_at"] is None:
+        return None
+    was = f"was {machine['decommissioned_provider_id']} at {machine['decommissioned_provider']}"
+    how = f"{machine['decommissioned_how'].lower()} {when('decommissioned_at')} by {machine['decommissioned_by']}"
+    return f"{was}, {how}: {machine['decommissioned_reason']}"

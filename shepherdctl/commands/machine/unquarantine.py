@@ -1,4 +1,4 @@
-"""The command that gives a machine in quarantine back to the loops."""
+"""The command that ends the quarantine of a machine."""
 
 from typing import Annotated
 
@@ -10,11 +10,9 @@ from shepherd_core.settings.functions import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
-from shepherdctl.options import MachineArgument, OwnerOption, ReasonOption, user
+from shepherdctl.options import MachineArgument, OwnerOption, ReasonOption, current_user
 from shepherdctl.output import Form, Output, document, facts, note
 from shepherdctl.state import Settings
-
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be ended.")]
 
 
 def unquarantine(
@@ -22,39 +20,37 @@ def unquarantine(
     *,
     reason: ReasonOption,
     owner: OwnerOption = None,
-    dry_run: _DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show why it is in quarantine.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Give a machine in quarantine back to the loops.
+    Take a machine out of quarantine.
 
-    A new agent is started on it first. If that cannot be done within
-    SHEPHERD_GRACE_SECONDS, its recovery begins anew, with the first step. Who did
-    it and why is kept in its history.
+    The Initializer then starts a new agent on it. If it cannot do so within
+    SHEPHERD_GRACE_SECONDS, the remediation policy starts over with the first
+    step. Owner and reason are stored in the machine's history.
 
     Examples:
       shepherdctl machine unquarantine 3f2a --reason "mainboard replaced"
     """
-    owner = owner or user()
+    owner = owner or current_user()
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
         machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
         if dry_run:
-            found = queries.show_machine(connection, machine_id)
-            was = {"quarantined_at": found["quarantined_at"], "cause": found["quarantine_cause"]}
+            shown = queries.show_machine(connection, machine_id)
+            ended = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
         else:
-            was = remediation.unquarantine(
+            ended = remediation.unquarantine(
                 connection, machine_id, reason=f"{owner}: {reason}", grace_seconds=settings.grace_seconds
             )
-    if not was.get("quarantined_at"):
+    if not ended.get("quarantined_at"):
         message = f"machine {machine_id} is not in quarantine: nothing was changed"
         raise ShepherdError(message)
     if output is Form.JSON:
-        document({"machine_id": machine_id, "dry_run": dry_run, **was})
+        document({"machine_id": machine_id, "dry_run": dry_run, **ended})
         return
-    facts(
-        [("machine", machine_id), ("in quarantine", f"since {relative(was['quarantined_at'], now)}"),
-         ("because", was["cause"])]
-    )  # fmt: skip
-    note("dry run: nothing was changed" if dry_run else "a new agent will be started on it first")
+    since = relative(ended["quarantined_at"], now)
+    facts([("machine", machine_id), ("quarantined", since), ("cause", ended["cause"])])
+    note("dry run: nothing was changed" if dry_run else "the Initializer starts an agent on it next")

@@ -354,6 +354,18 @@ def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
     check(explain(large, name, mode), LIMITS.get(name, LIMIT), COUNTED.get(name, ()))
 
 
+@pytest.mark.parametrize(
+    "after", [None, UUID(int=2**127), UUID(int=int(2**128 * 0.99))], ids=["first", "middle", "late"]
+)
+@pytest.mark.parametrize("chosen", [{"location": "ams"}, {"provider": None}], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_each_page_of_the_list_costs_the_same(
+    large: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
+) -> None:
+    """Whoever filters by state reads page after page: the late ones must not read again what came before."""
+    check(explain(large, "list_machines", mode, after=after, **chosen), LIMITS["list_machines"])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native.Connection, mode: str) -> None:
     """Most machines have a due row for recovery: every one that sends heartbeats."""

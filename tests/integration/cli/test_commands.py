@@ -115,6 +115,11 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words:
     assert f"{option} was given twice" in " ".join(without_styles(result.stderr).replace("│", " ").split())
 
 
+def test_the_version_is_told_without_a_database() -> None:
+    """It is the first thing that whoever helps asks for."""
+    assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
+
+
 def test_a_failure_is_told_in_words_on_standard_error(fleet: Fleet) -> None:
     """Operators read sentences, programs the status, and standard output is for data."""
     result = CommandLine(fleet.settings)("machine", "show", "nobody")

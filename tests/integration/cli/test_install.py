@@ -180,7 +180,7 @@ def test_a_pending_request_is_replaced_only_when_that_is_asked_for(fleet: Fleet)
     for arguments in (["--yes"], ["--dry-run"]):
         refused = shepherdctl("machine", "install", "machine-1", *IMAGE, *arguments)
         assert (refused.exit_code, refused.stdout) == (1, "")
-        assert "generation 1 was requested 5 min ago, and its outcome has not come" in refused.stderr
+        assert "generation 1 was requested 5 min ago, and has no outcome yet" in refused.stderr
         assert "--replace" in refused.stderr
     result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--yes", "--replace", "-o", "json")
     document = json.loads(result.stdout)
@@ -242,7 +242,7 @@ def test_what_came_while_the_operator_thought_is_told(fleet: Fleet) -> None:
     thread.join()
     (result,) = ended
     assert (result.returncode, result.stdout) == (1, "")
-    assert f"meanwhile somebody else asked for an installation on machine {machine_id}" in result.stderr
+    assert f"meanwhile another installation was requested on machine {machine_id}" in result.stderr
     assert fleet.sql("SELECT os_installation_request_raw FROM machine_os_installation_request") == [[b""]]
 
 
@@ -301,7 +301,7 @@ def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> Non
     [
         ("provided_machine", "no agent reports from the machine now"),
         ("unhealthy_machine", "no agent reports from the machine now"),
-        ("started_machine", "in the answer to its next heartbeat"),
+        ("started_machine", "in the response to its next heartbeat"),
     ],
 )
 def test_it_is_told_when_the_machine_gets_to_know(fleet: Fleet, plant: str, words: str) -> None:
@@ -437,7 +437,7 @@ def test_an_empty_report_and_one_of_a_later_agent_are_shown(fleet: Fleet) -> Non
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["processor"] == ["unnamed"]
     assert facts["disk"] == [
-        "unknown size, 150% of its life used, 25% of its spare blocks left, 1 media error, says that it fails"
+        "unknown size, 150% of its lifetime used, 25% of its spare blocks left, 1 media error, critical warning"
     ]
     assert facts["interface"] == ["no link", "02:00:00:00:00:01, link"]
     assert "EFI" not in facts

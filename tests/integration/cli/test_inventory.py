@@ -73,7 +73,7 @@ def test_the_table_tells_rounded_sums_and_a_total(shepherdctl: CommandLine) -> N
         "static                      1          0        8   16 GiB      0       0 B",
         "total                       5          2      104  1.5 TiB      3   4.4 TiB",
     ]
-    assert result.stderr == "2 machines sent no hardware report: what they consist of is not counted\n"
+    assert result.stderr == "2 machines sent no hardware report: their hardware is not counted\n"
 
 
 def test_programs_get_exact_sums_and_the_total_apart(shepherdctl: CommandLine) -> None:

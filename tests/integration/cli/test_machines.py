@@ -60,10 +60,10 @@ def installed(fleet: Fleet) -> UUID:
 @pytest.mark.parametrize(
     ("plant", "state", "words"),
     [
-        (Fleet.bare_machine, "creating", "being created"),
+        (Fleet.bare_machine, "creating", "creating"),
         (Fleet.provided_machine, "needs_agent", "needs agent"),
         (Fleet.started_machine, "starting", r"starting, agent started \d s ago, no heartbeat yet"),
-        (lambda fleet: fleet.started_machine(1000), "starting", "starting, agent started 16 min ago, no heartbeat yet"),
+        (lambda fleet: fleet.started_machine(1000), "starting", "starting, agent started 17 min ago, no heartbeat yet"),
         (lambda fleet: fleet.unhealthy_machine(61), "running", r"running, heartbeat 6\d s ago"),
         (lambda fleet: fleet.unhealthy_machine(840), "unhealthy", "unhealthy, no heartbeat for 14 min"),
         (lambda fleet: fleet.started_machine(2000), "unhealthy", "unhealthy, no heartbeat for 33 min"),
@@ -73,7 +73,7 @@ def installed(fleet: Fleet) -> UUID:
             r"starting, agent started 1\d s ago, no heartbeat yet",
         ),
         (installed, "installed", "installed"),
-        (lambda fleet: failed(fleet, "no luck"), "needs_agent", "needs agent, backing off for 9 min"),
+        (lambda fleet: failed(fleet, "no luck"), "needs_agent", "needs agent, backing off for 10 min"),
         (worked_on, "needs_agent", "needs agent, being worked on"),
         (paused, "unhealthy", "unhealthy, no heartbeat for 2 h, paused by alice"),
     ],
@@ -174,6 +174,46 @@ def test_the_list_can_be_of_one_provider(fleet: Fleet) -> None:
     assert [machine["machine_id"] for machine in shown] == [str(wanted)]
 
 
+def test_the_list_can_be_of_one_location_and_of_some_states(fleet: Fleet) -> None:
+    """The alarm on quarantined machines sends its reader to this list."""
+    running, unhealthy = fleet.unhealthy_machine(60), fleet.unhealthy_machine()
+    elsewhere = fleet.locate(fleet.unhealthy_machine(), "fra")
+    needs_agent = fleet.provided_machine()
+    for machine_id in (running, unhealthy, needs_agent):
+        fleet.locate(machine_id, "ams")
+    shepherdctl = CommandLine(fleet.settings)
+
+    def listed(*arguments: str) -> list[str]:
+        return [machine["machine_id"] for machine in shepherdctl.load("machine", "list", *arguments)]
+
+    assert listed("--location", "fra") == [str(elsewhere)]
+    assert listed("--state", "unhealthy", "--location", "ams") == [str(unhealthy)]
+    assert listed("--state", "needs_agent", "--state", "unhealthy", "--location", "ams") == [
+        str(unhealthy),
+        str(needs_agent),
+    ]
+    assert listed("--state", "installed") == []
+    limited = shepherdctl("machine", "list", "--state", "unhealthy", "--limit", "1")
+    assert "only 1 machine shown" in limited.stderr
+    assert shepherdctl("machine", "list", "--state", "released").exit_code == 2
+
+
+def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
+    """Among a hundred healthy machines in the order of random ids nobody finds the one that is not."""
+    places = {"running": ("b", "a"), "unhealthy": ("b", "a")}
+    plant = {"running": lambda: fleet.unhealthy_machine(60), "unhealthy": fleet.unhealthy_machine}
+    for state, locations in places.items():
+        for location in locations:
+            fleet.locate(plant[state](), location)
+    listed = CommandLine(fleet.settings).load("machine", "list")
+    assert [(machine["state"], machine["provider_location"]) for machine in listed] == [
+        ("unhealthy", "a"),
+        ("unhealthy", "b"),
+        ("running", "a"),
+        ("running", "b"),
+    ]
+
+
 def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
     """No output at all would look like a mistake; programs get an empty list."""
     shepherdctl = CommandLine(fleet.settings)
@@ -211,14 +251,15 @@ def test_show_tells_what_went_wrong_who_works_and_what_holds(fleet: Fleet) -> No
     work.start_work(session, Process.ACCESS, machine_id)
     shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
     for words in (
-        "ShepherdAgentStart, ends in 9 min: AgentExited: status 1",
-        "ShepherdAccess by test (a test), whose session dies in 59 min",
+        "Initializer, ends in 10 min: AgentExited: status 1",
+        "AgentExited: see docs/operations.md#failures",
+        "ShepherdAccess, by test (a test), whose session expires in 60 min",
         "by alice: mainboard",
         f"ssh-ed25519 {FINGERPRINT}",
     ):
         assert words in shown
     fleet.expire(session)
-    assert "whose session is dead" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
+    assert "whose session has expired" in CommandLine(fleet.settings).read("machine", "show", str(machine_id))
 
 
 def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None:
@@ -250,6 +291,56 @@ def test_history_is_told_newest_last_with_causes(fleet: Fleet) -> None:
     assert "Failed" in newest.stdout
     assert "Started" not in newest.stdout
     assert "only the last 1 event shown" in newest.stderr
+
+
+def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> None:
+    """Sixteen times the same cause hides the line that differs; what to do about it stands in the documentation."""
+    machine_id = fleet.provided_machine()
+    causes = ["SshRefused: nothing listens"] * 3 + ["SshTimedOut: no answer"]
+    for at, cause in enumerate(causes):
+        for event, failed_cause in (("Started", None), ("Failed", cause)):
+            fleet.sql(
+                "INSERT INTO work_history (machine_id, process, event, timestamp, failed_cause) VALUES "
+                f"(:id, 'ShepherdAgentStart', :event, '2026-01-01T0{at}:0{event == 'Failed':d}:00Z', :cause)",
+                id=machine_id,
+                event=event,
+                cause=failed_cause,
+            )
+    shepherdctl = CommandLine(fleet.settings)
+    result = shepherdctl("history", str(machine_id))
+    assert [line.split()[4:6] for line in result.stdout.splitlines()[1:]] == [
+        ["Initializer", "Started"],
+        ["Initializer", "Failed"],
+        ["Initializer", "Started"],
+        ["Initializer", "Failed"],
+    ]
+    assert "2026-01-01 02:01:00  Initializer  Failed" in result.stdout
+    assert "SshRefused: nothing listens (3 times since 2026-01-01 00:01:00 UTC)" in result.stdout
+    assert result.stderr.splitlines() == [
+        "SshRefused: see docs/operations.md#failures",
+        "SshTimedOut: see docs/operations.md#failures",
+    ]
+    assert len(shepherdctl.load("history", str(machine_id))) == 2 * len(causes)
+
+
+def test_the_evidence_of_a_quarantine_is_folded(fleet: Fleet) -> None:
+    """The same for what `machine show` says of a machine in quarantine."""
+    machine_id = fleet.unhealthy_machine()
+    evidence = "\n".join(
+        f"2026-01-01 0{hour}:00:00Z ShepherdAgentStart Failed: SshRefused: nothing listens" for hour in range(3)
+    )
+    fleet.sql(
+        "INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence) "
+        "VALUES (:id, now(), '?', :evidence)",
+        id=machine_id,
+        evidence=evidence,
+    )
+    shepherdctl = CommandLine(fleet.settings)
+    shown = shepherdctl.read("machine", "show", str(machine_id))
+    (line,) = (line for line in shown.splitlines() if line.startswith("evidence"))
+    assert line.endswith("SshRefused: nothing listens (3 times since 2026-01-01 00:00:00Z)")
+    assert "SshRefused: see docs/operations.md#failures" in shown
+    assert len(shepherdctl.load("machine", "show", str(machine_id))["quarantine_evidence"]) == 3
 
 
 def test_the_history_of_a_machine_that_is_gone_can_be_read(fleet: Fleet) -> None:

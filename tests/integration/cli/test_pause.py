@@ -24,11 +24,11 @@ REASON = ("--reason", "network maintenance")
     [
         (["--all"], "everything"),
         (["--machine", "machine-1"], "machine {machine_id}"),
-        (["--process", "ShepherdAgentStart"], "process ShepherdAgentStart"),
+        (["--loop", "initializer"], "loop Initializer"),
         (["--provider", "static"], "provider static"),
         (
-            ["--machine", "machine-1", "--process", "ShepherdAgentStart", "--provider", "static"],
-            "machine {machine_id}, process ShepherdAgentStart, provider static",
+            ["--machine", "machine-1", "--loop", "initializer", "--provider", "static"],
+            "machine {machine_id}, loop Initializer, provider static",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -53,7 +53,7 @@ def test_every_machine_that_is_named_is_paused(fleet: Fleet) -> None:
     first, second, other = (fleet.provided_machine() for _ in range(3))
     shepherdctl = CommandLine(fleet.settings)
     named = ("--machine", "machine-1", "--machine", str(second), "--machine", str(first))
-    made = shepherdctl.load("pause", *named, "--process", "ShepherdAgentStart", *REASON)
+    made = shepherdctl.load("pause", *named, "--loop", "initializer", *REASON)
     assert [pause["machine_id"] for pause in made] == [str(first), str(second)]
     assert {pause["pause_id"] for pause in made} == {pause["pause_id"] for pause in shepherdctl.load("pauses")}
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [other]
@@ -87,8 +87,8 @@ def test_if_one_of_several_pauses_cannot_be_written_none_is(own_fleet: Fleet) ->
         ["--all", "--reason", " "],
         ["--all", "--provider", "static", "--reason", "x"],
         ["--provider", "statik", "--reason", "x"],
-        ["--process", "ShepherdRecover", "--reason", "x"],
-        ["--process", "UnitTest1", "--reason", "x"],
+        ["--loop", "recoverers", "--reason", "x"],
+        ["--loop", "provisioner", "--reason", "x"],
         ["--all", "--reason", "x", "--owner", ""],
         ["--all", "--reason", "x", "--owner", "provisioner"],
         ["--all", "--reason", "x", "--for", "2 weeks"],
@@ -111,7 +111,7 @@ def test_a_pause_can_end_by_itself(fleet: Fleet) -> None:
     (pause,) = shepherdctl.load("pauses")
     begun, ends = (datetime.fromisoformat(pause[name]) for name in ("created_at", "expires_at"))
     assert round((ends - begun).total_seconds()) == 7200
-    assert "in 1 h" in shepherdctl.read("pauses")
+    assert "in 2 h" in shepherdctl.read("pauses")
     fleet.pass_time(7201)
     assert shepherdctl.load("pauses") == []
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]

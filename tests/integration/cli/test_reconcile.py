@@ -99,10 +99,10 @@ def living(api: Ec2Api) -> set[str]:
 def test_two_sides_that_agree_are_a_success(shepherdctl: CommandLine, machines: dict[str, UUID]) -> None:
     """A script can wait for it."""
     del machines
-    assert shepherdctl.load("reconcile", *SOON) == {"provider": "ec2", "interval_seconds": 1.0, "differences": []}
+    assert shepherdctl.load("reconcile", *SOON) == {"provider": "ec2", "interval_seconds": 1.0, "drift": []}
     result = shepherdctl("reconcile", *SOON)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "0 differences, 0 of them confirmed" in result.stderr
+    assert "0 machines with drift, 0 of them confirmed" in result.stderr
 
 
 def test_each_difference_is_shown_with_its_class_and_its_way_out(
@@ -119,19 +119,19 @@ def test_each_difference_is_shown_with_its_class_and_its_way_out(
     ours, foreign = create(begun), create(uuid4())
     result = shepherdctl("reconcile", *SOON, "-o", "json")
     assert result.exit_code == 3
-    found = {row["provider_id"]: row for row in json.loads(result.stdout)["differences"]}
-    assert {name: (row["class"], row["machine_id"], row["way_out"]) for name, row in found.items()} == {
+    found = {row["provider_id"]: row for row in json.loads(result.stdout)["drift"]}
+    assert {name: (row["class"], row["machine_id"], row["operator_action"]) for name, row in found.items()} == {
         gone: ("vanished", str(machines[gone]), f"machine forget {machines[gone]}"),
         alive: ("disputed", str(machines[alive]), "find out why the provider does not list it"),
         ours: ("adoptable", str(begun), f"machine adopt {ours}"),
-        foreign: ("foreign", None, f"find out whose it is; machine adopt --class foreign {foreign}"),
+        foreign: ("foreign", None, f"find out who owns it; machine adopt --class foreign {foreign}"),
     }
     assert all(row["confirmed"] for row in found.values())
-    assert "but its agent reported 12" in found[alive]["difference"]
+    assert "but its agent reported 12" in found[alive]["description"]
     table = shepherdctl("reconcile", *SOON)
     assert table.exit_code == 3
     assert len(table.stdout.splitlines()) == 5
-    assert "4 differences, 4 of them confirmed" in table.stderr
+    assert "4 machines with drift, 4 of them confirmed" in table.stderr
     assert len(provided(fleet)) == 3
     assert fleet.sql("SELECT * FROM sessions") == []
 
@@ -145,8 +145,8 @@ def test_a_difference_that_only_one_look_shows_is_not_confirmed(
     api.faults.append(lambda action, _: api.set_state(name, "running") if api.calls[action] > before + 1 else None)
     before = api.calls["DescribeInstances"]
     result = shepherdctl("reconcile", *SOON, "-o", "json")
-    (row,) = json.loads(result.stdout)["differences"]
-    assert (result.exit_code, row["class"], row["confirmed"], row["way_out"]) == (3, "vanished", False, None)
+    (row,) = json.loads(result.stdout)["drift"]
+    assert (result.exit_code, row["class"], row["confirmed"], row["operator_action"]) == (3, "vanished", False, None)
 
 
 def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
@@ -263,9 +263,9 @@ def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
         id=machine_id,
     )
     facts = shepherdctl.read("machine", "show", name)
-    assert "asked for 60 min ago by alice, not known to be accepted: slow" in facts
-    (row,) = json.loads(shepherdctl("reconcile", *SOON, "-o", "json").stdout)["differences"]
-    assert (row["class"], row["way_out"]) == ("stranded", f"machine release {machine_id}")
+    assert "requested 60 min ago by alice, not known to be accepted: slow" in facts
+    (row,) = json.loads(shepherdctl("reconcile", *SOON, "-o", "json").stdout)["drift"]
+    assert (row["class"], row["operator_action"]) == ("stranded", f"machine release {machine_id}")
     assert shepherdctl("machine", "release", name, "--cancel", *WHY, *SOON, "--yes").exit_code == 0
     assert shepherdctl("reconcile", *SOON).exit_code == 0
     assert name in living(api)

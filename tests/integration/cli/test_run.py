@@ -93,6 +93,13 @@ def test_logs_and_metrics_do_not_mix_with_data(shepherdctl: Callable[[Listing], 
     assert any("_aws" in line for line in lines)
 
 
+def test_people_get_a_summary_and_a_log_in_plain_text(shepherdctl: Callable[[Listing], CommandLine]) -> None:
+    """JSON is for programs, which ask for it."""
+    ran = shepherdctl(RACK).process("run", "provisioner")
+    assert "{" not in ran.stdout + ran.stderr
+    assert "machine provided (loop provisioner, provider static, " in ran.stderr
+
+
 def test_a_plan_of_the_provisioner_as_json_names_steps_and_limits(
     shepherdctl: Callable[[Listing], CommandLine],
 ) -> None:
@@ -112,7 +119,7 @@ def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) 
     rehearsed = command_line.process("run", "recoverer", "--dry-run")
     assert rehearsed.returncode == 0
     assert str(machine_id) in rehearsed.stdout
-    assert "ShepherdRecovery" in rehearsed.stdout
+    assert "Recoverer" in rehearsed.stdout
     document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
     assert [work["machine_id"] for work in document["plan"]] == [str(machine_id)]
     assert document["plan"][0]["due_at"].endswith("Z")
@@ -134,7 +141,7 @@ def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_wer
     assert "SUSPENDED" in titles
     assert {row.split()[0] for row in rows} == {str(machine_id) for machine_id in machines}
     assert all("  yes  " in row and "reboot, attempt 1 of 3" in row for row in rows)
-    assert "no machine would be taken" in rehearsed.stderr
+    assert "no machine would be claimed" in rehearsed.stderr
     assert "recovery is suspended: the whole provider: no machine reports: 12 stopped reporting" in rehearsed.stderr
     document = json.loads(command_line.process("run", "recoverer", "--dry-run", "-o", "json").stdout)
     assert (document["plan"], len(document["plan_without_suspension"])) == ([], 12)
@@ -168,7 +175,7 @@ def test_what_the_provisioner_disputes_is_part_of_its_plan(
     command_line.environment["SHEPHERD_DRIFT_LIMIT"] = "3"
     rehearsed = command_line.process("run", "provisioner", "--dry-run")
     assert rehearsed.stdout.splitlines()[1].startswith("set aside  rack1-2")
-    assert "disputed: rack1-2" in rehearsed.stderr
+    assert "drift: rack1-2" in rehearsed.stderr
     ran = command_line.process("run", "provisioner")
     assert ran.returncode == 0
     shepherdctl(RACK)

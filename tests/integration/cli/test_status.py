@@ -46,10 +46,10 @@ def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fle
     [
         (["--all"], 11),
         (["--provider", "static"], 10),
-        (["--process", "ShepherdRecovery"], 6),
-        (["--process", "ShepherdAgentStart", "--provider", "static"], 2),
+        (["--loop", "recoverer"], 6),
+        (["--loop", "initializer", "--provider", "static"], 2),
         (["--machine", "machine-1"], 1),
-        (["--machine", "machine-1", "--process", "ShepherdRecovery"], 0),
+        (["--machine", "machine-1", "--loop", "recoverer"], 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -90,10 +90,10 @@ def test_where_recovery_is_held_back_the_figures_that_decided_it_are_told(
     )
     lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
     assert lines == [
-        f"held back for 4 min equinix the whole provider {REASON}",
-        "was held back until 2 h ago static location ams before",
+        f"recovery suspended for 4 min equinix the whole provider {REASON}",
+        "ended 2 h ago static location ams before",
     ]
-    assert [(hold["provider"], hold["reason"]) for hold in shepherdctl.load("status")["holds"]] == [
+    assert [(one["provider"], one["reason"]) for one in shepherdctl.load("status")["suspensions"]] == [
         ("equinix", REASON),
         ("static", "before"),
     ]
@@ -114,7 +114,7 @@ def test_what_waits_for_the_limit_of_machines_is_told_with_its_age(shepherdctl: 
     )
     lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
     assert lines == [
-        "WAITING PROVIDER BECAUSE SEEN",
+        "WAITING PROVIDER REASON SEEN",
         "20 equinix the limit of 50 machines is reached 3 min ago",
     ]
     (told,) = shepherdctl.load("status")["waiting"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -159,7 +160,7 @@ def test_the_first_thing_that_blocks_each_process_is_told(fleet: Fleet, case: st
     shepherdctl = CommandLine(fleet.settings)
     told = shepherdctl.load("machine", "why", str(machine_id))
     assert [process["process"] for process in told["processes"]] == [START, RECOVER]
-    assert [(process["blocked_by"], process["because"]) for process in told["processes"]] == expected
+    assert [(process["blocked_by"], process["reason"]) for process in told["processes"]] == expected
     assert [process["eligible"] for process in told["processes"]] == [block is None for block, _ in expected]
     shown = shepherdctl.read("machine", "why", str(machine_id))
     for _, because in expected:
@@ -201,6 +202,14 @@ def test_it_is_told_when_that_ends_and_when_it_will_be_tried(
     assert (ends(found, "until", now), ends(found, "next_at", now)) == (until, next_at)
 
 
+def test_a_healthy_machine_is_checked_again_and_nothing_about_it_ends(fleet: Fleet) -> None:
+    """A time beside it must not read like a coming reboot."""
+    machine_id = fleet.unhealthy_machine(60)
+    titles, _, recoverer = CommandLine(fleet.settings).read("machine", "why", str(machine_id)).splitlines()
+    assert re.split("  +", titles) == ["LOOP", "ELIGIBLE", "REASON", "CHECKED AGAIN"]
+    assert re.split("  +", recoverer) == ["Recoverer", "no", "its agent reports", "in 9 min"]
+
+
 def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> None:
     """The first thing is told; a later one may hold the machine for longer."""
     machine_id = failed(fleet, interval=2 * HOUR)
@@ -238,10 +247,10 @@ def test_retry_can_be_of_one_process(fleet: Fleet) -> None:
     """The other may have its reasons."""
     machine_id = failed(fleet, RECOVER)
     shepherdctl = CommandLine(fleet.settings)
-    arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--process")
-    assert shepherdctl.load(*arguments, "ShepherdAgentStart")["ended"] == []
+    arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
+    assert shepherdctl.load(*arguments, "initializer")["ended"] == []
     assert claimed(fleet.open_session(), RECOVER) == []
-    assert len(shepherdctl.load(*arguments, "ShepherdRecovery")["ended"]) == 1
+    assert len(shepherdctl.load(*arguments, "recoverer")["ended"]) == 1
     assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
 
 

@@ -75,18 +75,20 @@ def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     ("seconds", "words"),
     [
         (0, "0 s ago"),
-        (12.9, "12 s ago"),
-        (99, "99 s ago"),
-        (100, "1 min ago"),
-        (5_999, "99 min ago"),
-        (6_000, "1 h ago"),
-        (172_799, "47 h ago"),
+        (12.9, "13 s ago"),
+        (119.4, "119 s ago"),
+        (119.6, "2 min ago"),
+        (7_169, "119 min ago"),
+        (7_171, "2 h ago"),
+        (47.4 * 3600, "47 h ago"),
+        (47.6 * 3600, "2 days ago"),
         (172_800, "2 days ago"),
         (-240, "in 4 min"),
+        (-7_199.9, "in 2 h"),
     ],
 )
 def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, words: str) -> None:
-    """People ask how long ago, not when; never too long ago, since they act on it."""
+    """People ask how long ago, not when; a pause of two hours has two hours left, not one, a moment after it began."""
     assert formats.relative(NOON - timedelta(seconds=seconds), NOON) == words
 
 

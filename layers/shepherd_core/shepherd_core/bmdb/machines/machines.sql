@@ -35,6 +35,7 @@ WITH page AS (
     WHERE m.machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
         AND d.machine_id IS NULL
         AND (:provider::text IS NULL OR p.provider = :provider)
+        AND (:location::text IS NULL OR p.provider_location = :location)
     ORDER BY m.machine_id
     LIMIT :limit
 )

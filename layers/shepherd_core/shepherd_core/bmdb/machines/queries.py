@@ -39,14 +39,19 @@ def find_machine(connection: Connection, name: str) -> UUID:
 
 
 def list_machines(
-    connection: Connection, *, provider: str | None = None, after: UUID | None = None, limit: int = 100
+    connection: Connection,
+    *,
+    provider: str | None = None,
+    location: str | None = None,
+    after: UUID | None = None,
+    limit: int = 100,
 ) -> list[dict[str, Any]]:
     """
     Return a page of machines with their facts, by id; pass the last one's id as *after* for the next page.
 
     ``pause_ids`` are the pauses in force that apply to a machine, its own and wider ones.
     """
-    return connection.records("list_machines", provider=provider, after=after, limit=limit)
+    return connection.records("list_machines", provider=provider, location=location, after=after, limit=limit)
 
 
 def count_machines(connection: Connection, timeouts: HealthTimeouts) -> list[dict[str, Any]]:
