@@ -1,4 +1,4 @@
-"""What a person sees of a world while it runs."""
+"""The live view of a simulated environment: a line for each event, and a table of the machines below them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 from shepherd_core.domain.clock import SystemClock
 
+from shepherdctl.output import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -22,84 +24,164 @@ if TYPE_CHECKING:
     from simulator.environment.status import MachineStatus
     from simulator.lambda_.service import Invocation
 
-_LOOK_SECONDS = 0.25
-_ROWS = 20
-_LINES = 8
+_REFRESH_SECONDS = 0.25
+_EVENT_LINES = 12
+"""Lines of the terminal that are left to events, however many machines there are."""
+_FRAME_LINES = 6
+"""Lines of the table that are no machine: title, head, borders and the count of further machines."""
 _PICTURE_COLUMNS = 96
-_TOLD = ("created", "adopted", "forgotten", "finished", "failed", "canceled", "disputed")
-_NO_SSH = "(no SSH before a machine has booted: it backs off and is tried again)"
-_STYLES = {"agent running": "green", "agent unhealthy": "red", "backing off": "yellow", "being worked on": "cyan"}
+_PICTURE_MACHINES = 20
+_COUNTED = {
+    "provisioner": {
+        "created": "creates {}",
+        "adopted": "records {} of an interrupted creation",
+        "forgotten": "gives up the creation of {}",
+        "disputed": "finds drift at {}",
+    },
+    "initializer": {
+        "finished": "starts the agent on {}",
+        "failed": "cannot start the agent on {} yet",
+        "canceled": "runs out of time for {}",
+    },
+    "recoverer": {
+        "finished": "takes a recovery step at {}",
+        "failed": "fails to take a recovery step at {}",
+        "canceled": "takes no step at {} after all",
+    },
+}
+_NOT_BOOTED = "(a machine refuses SSH until it has booted; each is tried again after a backoff)"
+FAULTS = {
+    "stop_agents": "agent stops",
+    "hang": "machine hangs",
+    "fill_disk": "disk is full",
+    "change_host_key": "host key changes",
+}
+"""Faults in words, by the methods of ``MachinePool``."""
+_STYLES = {"running": "green", "no heartbeat": "red", "backing off": "yellow", "being worked on": "cyan"}
 
 
 @dataclass
-class Show:
-    """What a person sees while a world runs: a live table on a terminal, else a line for everything that happens."""
+class LiveView:
+    """
+    Shows the events of an environment in their order, and on a terminal a table of its machines below them.
+
+    Events are printed above the table, so that they stay in the terminal; the table shrinks to leave room for them.
+    """
 
     console: Console
     live: Live | None
     lines: list[str] = field(default_factory=list)
-    events: queue.SimpleQueue[Invocation] = field(default_factory=queue.SimpleQueue)
-    explained: set[str] = field(default_factory=set)
+    """Every event that was printed."""
     recovery_suspended: bool = False
-    """The Recoverer held back, when it was last invoked."""
+    """Whether the Recoverer suspended recovery in its last invocation."""
+    _pending: queue.SimpleQueue[Invocation | tuple[str, str]] = field(default_factory=queue.SimpleQueue)
+    _explained: set[str] = field(default_factory=set)
 
-    def say(self, world: Environment, text: str) -> None:
-        """Tell *text*, with the seconds that have passed."""
-        self.lines.append(f"{world.elapsed:5.1f} s  {text}")
-        if self.live is None:
-            self.console.print(self.lines[-1], highlight=False, soft_wrap=True)
+    def on_invocation(self, invocation: Invocation) -> None:
+        """Take note of the outcome of an invocation. For any thread."""
+        self._pending.put(invocation)
 
-    def explain(self, world: Environment, text: str) -> None:
-        """Say *text*, unless it was said before or is empty."""
-        if text and text not in self.explained:
-            self.explained.add(text)
-            self.say(world, f"{'':<11}  {text}")
+    def on_power_change(self, provider_id: str, change: str) -> None:
+        """Take note of a change of a machine's power. For any thread."""
+        self._pending.put((provider_id, change))
 
-    def refresh(self, world: Environment, statuses: list[MachineStatus]) -> None:
-        """Tell what the functions did since the last time, and show the machines."""
-        while not world.power.empty():
-            provider_id, what = world.power.get()
-            self.say(world, f"{'power':<11}  {provider_id[:8]}: {what}")
-            self.explain(world, world.machine_source.power_note)
-        while not self.events.empty():
-            event = self.events.get()
-            if event.function == "recoverer" and event.result is not None:
-                recovery_suspended = bool(event.result.get("recovery_suspended"))
-                if recovery_suspended != self.recovery_suspended:
-                    self.recovery_suspended = recovery_suspended
-                    told = "holds back: it is hardly all the machines" if recovery_suspended else "holds back no more"
-                    self.say(world, f"{event.function:<11}  {told}")
-            did = [f"{count} {what}" for what in _TOLD if (count := (event.result or {}).get(what))]
-            did += [event.error.splitlines()[0]] if event.error is not None else []
-            if did:
-                self.say(world, f"{event.function:<11}  {', '.join(did)}")
-            for function, what, meaning in (
-                ("provisioner", "created", world.machine_source.creation_note),
-                ("initializer", "failed", _NO_SSH),
-            ):
-                if event.function == function and (event.result or {}).get(what):
-                    self.explain(world, meaning)
+    def say(self, environment: Environment, text: str, source: str = "") -> None:
+        """Print an event of now, after those that came before it."""
+        self._print_pending(environment)
+        self._print(environment, text, source)
+
+    def refresh(self, environment: Environment, statuses: list[MachineStatus]) -> None:
+        """Print the events since the last time, and update the table."""
+        self._print_pending(environment)
         if self.live is not None:
-            self.live.update(Group(_table(world, statuses), *map(Text, self.lines[-_LINES:])))
+            room = max(1, self.console.height - _EVENT_LINES - _FRAME_LINES)
+            self.live.update(_table(environment, statuses, room, recovery_suspended=self.recovery_suspended))
 
-    def draw(self, world: Environment, statuses: list[MachineStatus], picture: Path) -> None:
-        """Write the table of machines and everything that was told to *picture*, as SVG."""
+    def draw(self, environment: Environment, statuses: list[MachineStatus], picture: Path) -> None:
+        """Write the table and all events to *picture*, as SVG."""
         console = Console(record=True, file=StringIO(), width=_PICTURE_COLUMNS, force_terminal=True)
-        console.print(Group(_table(world, statuses), *map(Text, self.lines)))
+        table = _table(environment, statuses, _PICTURE_MACHINES, recovery_suspended=self.recovery_suspended)
+        console.print(Group(table, *map(Text, self.lines)))
         picture.write_text(console.export_svg(title="make demo"), encoding="utf-8")
 
+    def _print_pending(self, environment: Environment) -> None:
+        while not self._pending.empty():
+            event = self._pending.get()
+            if isinstance(event, tuple):
+                provider_id, change = event
+                self._print(environment, f"{provider_id[:8]}: {change}", "power")
+                self._explain(environment, environment.machine_source.power_note)
+            else:
+                self._print_invocation(environment, event)
 
-def _table(world: Environment, statuses: list[MachineStatus]) -> Table:
+    def _print_invocation(self, environment: Environment, invocation: Invocation) -> None:
+        function, result = invocation.function, invocation.result or {}
+        if function == "recoverer" and invocation.result is not None:
+            suspended = bool(result.get("recovery_suspended"))
+            if suspended != self.recovery_suspended:
+                self.recovery_suspended = suspended
+                because = "suspends recovery: too many machines stopped reporting at once, probably an outage"
+                self._print(environment, because if suspended else "resumes recovery", function)
+        texts = _COUNTED.get(function, {})
+        did = [text.format(counted(int(result[name]), "machine")) for name, text in texts.items() if result.get(name)]
+        did += [invocation.error.splitlines()[0]] if invocation.error else []
+        if did:
+            self._print(environment, ", ".join(did), function)
+        if function == "provisioner" and result.get("created"):
+            self._explain(environment, environment.machine_source.creation_note)
+        if function == "initializer" and result.get("failed"):
+            self._explain(environment, _NOT_BOOTED)
+
+    def _explain(self, environment: Environment, text: str) -> None:
+        """Print a remark, the first time."""
+        if text and text not in self._explained:
+            self._explained.add(text)
+            self._print(environment, text)
+
+    def _print(self, environment: Environment, text: str, source: str = "") -> None:
+        line = f"{environment.elapsed:5.1f} s  {source:<11}  {text}"
+        self.lines.append(line)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def watch(
+    environment: Environment, view: LiveView, condition: Callable[[list[MachineStatus]], bool], seconds: float
+) -> bool:
+    """Show the environment until *condition* holds; False: it did not within *seconds*."""
+    from simulator.environment.status import machine_statuses  # noqa: PLC0415 - slow to import
+
+    end = environment.elapsed + seconds
+    while environment.elapsed < end:
+        for provider_id, fault in environment.inject_due_faults():
+            view.say(environment, f"{provider_id[:8]}: {FAULTS[fault]}", "fault")
+        statuses = machine_statuses(environment)
+        view.refresh(environment, statuses)
+        if condition(statuses):
+            return True
+        SystemClock().sleep(_REFRESH_SECONDS)
+    return False
+
+
+def _table(
+    environment: Environment, statuses: list[MachineStatus], room: int, *, recovery_suspended: bool = False
+) -> Table:
+    """Return a table of at most *room* machines: where they do not all fit, those that do not run come first."""
     running = sum(machine.running for machine in statuses)
-    counts = f"{world.settings.machines - len(statuses)} unused, {len(statuses)} machines, {running} running"
-    table = Table(title=f"minute {world.minutes:.0f} of the fleet: {counts}")
-    for column in ("machine", "provider id", "the machine is", "the BMDB says"):
-        table.add_column(column)
-    table.add_column("heartbeat", justify="right")
-    for machine in statuses[:_ROWS]:
-        fault = world.faulted.get(machine.provider_id)
-        if fault and world.pool.reboots(machine.provider_id):
-            fault += ", rebooted"
+    counts = f"{counted(len(statuses), 'machine')}, {running} running"
+    if unused := environment.settings.machines - len(statuses):
+        counts += f", {unused} yet to be created"
+    title = Text(f"minute {environment.minutes:.0f} of the fleet: {counts}")
+    if recovery_suspended:
+        title.append(", recovery suspended", "bold red")
+    table = Table(title=title)
+    for column in ("machine", "provider id", "power", "state in the BMDB"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("heartbeat", justify="right", no_wrap=True)
+    shown = statuses if len(statuses) <= room else sorted(statuses, key=lambda machine: machine.running)[:room]
+    for machine in shown:
+        fault = FAULTS.get(environment.faulted.get(machine.provider_id, ""), "")
+        if fault and environment.pool.reboots(machine.provider_id):
+            fault = "rebooted"
         style = _STYLES.get(machine.state)
         table.add_row(
             str(machine.machine_id)[:8],
@@ -108,22 +190,6 @@ def _table(world: Environment, statuses: list[MachineStatus]) -> Table:
             f"[{style}]{machine.state}[/]" if style else machine.state,
             "" if machine.heartbeat_age is None else f"{machine.heartbeat_age / 60:.0f} min ago",
         )
-    if len(statuses) > _ROWS:
-        table.add_row("…", "", "", f"{len(statuses) - _ROWS} more", "")
+    if len(shown) < len(statuses):
+        table.caption = f"and {counted(len(statuses) - len(shown), 'more machine')}"
     return table
-
-
-def until(world: Environment, show: Show, condition: Callable[[list[MachineStatus]], bool], seconds: float) -> bool:
-    """Watch the world until *condition* holds; False: it did not within *seconds*."""
-    from simulator.environment.status import machine_statuses  # noqa: PLC0415 - a world takes seconds to import
-
-    end = world.elapsed + seconds
-    while world.elapsed < end:
-        for provider_id, fault in world.inject_due_faults():
-            show.say(world, f"{'':<11}  fault: {fault} on {provider_id[:8]}")
-        statuses = machine_statuses(world)
-        show.refresh(world, statuses)
-        if condition(statuses):
-            return True
-        SystemClock().sleep(_LOOK_SECONDS)
-    return False

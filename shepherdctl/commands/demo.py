@@ -1,4 +1,4 @@
-"""`shepherdctl demo` and `shepherdctl simulate`: Shepherd in a world of its own, on this computer."""
+"""`shepherdctl demo` and `shepherdctl simulate`: Shepherd in a simulated environment, on this computer."""
 
 from __future__ import annotations
 
@@ -11,157 +11,192 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from shepherdctl.live_view import Show, until
+from shepherdctl.formats import loop_name
+from shepherdctl.live_view import FAULTS, LiveView, watch
+from shepherdctl.output import counted
 
 if TYPE_CHECKING:
     from simulator.environment.environment import Environment
     from simulator.environment.status import MachineStatus
 
 ProviderName = Literal["equinix", "redfish", "hetzner"]
-_PROVIDER = typer.Option(help="Where the machines come from; all of them are simulated.")
+_Provider = Annotated[ProviderName, typer.Option(help="The provider of the machines; all of them are simulated.")]
+_Speed = Annotated[float, typer.Option(min=1, max=120, help="Minutes of fleet time that pass in a minute.")]
+_Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which events are delivered twice.")]
+_OUTAGE_MINUTES = 15
+_NEXT = """
+Try next:
+  shepherdctl demo --provider redfish     servers of your own, power-cycled by their BMCs
+  shepherdctl simulate --machines 100     a larger fleet, with faults of your choice: docs/simulator.md
+  docs/deployment.md                      how to deploy it
+"""
 
 
 def demo(
-    machines: Annotated[
-        int, typer.Option(min=3, max=50, help="Machines to take from capacity to running agents.")
-    ] = 10,
-    provider: Annotated[ProviderName, _PROVIDER] = "equinix",
-    speed: Annotated[float, typer.Option(min=1, max=120, help="Minutes of the fleet that pass in a minute.")] = 60,
-    seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
+    machines: Annotated[int, typer.Option(min=3, max=50, help="Machines to create.")] = 10,
+    provider: _Provider = "equinix",
+    speed: _Speed = 60,
+    seed: _Seed = 0,
     picture: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Draw the run into this file, as SVG, if nothing went wrong.")
     ] = None,
 ) -> None:
     """
-    Watch machines go from capacity to running agents, and two of them be faulted and brought back.
+    Watch a fleet come up, two machines break and recover, and an outage that reboots none.
 
-    Then the endpoint that the agents report to is away for a while, and
-    nobody may be rebooted for that.
+    First the machines are created and their agents started. Then two of them
+    break, and the Recoverer brings them back. Then the agent API has an outage:
+    recovery is suspended, and no machine is rebooted.
 
-    The real functions run against a simulated provider, simulated machines
-    with real SSH, and a real PostgreSQL, all on this computer. Takes about a
-    minute. Exit status 1: something is not as it should be, and it says what.
+    The real functions run against a simulated provider, simulated machines with
+    real SSH, and a real PostgreSQL, all on this computer. Takes about a minute.
+    Exit status 1: something went wrong, and the end says what.
     """
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
     from simulator.environment.machine_source import MACHINE_SOURCES  # noqa: PLC0415
-    from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - slow to import
 
     console = Console()
     console.print(
-        f"{machines} {MACHINE_SOURCES[provider].kind}; a second here is {speed / 60:g} min of the fleet.",
+        f"{machines} {MACHINE_SOURCES[provider].kind}; a second here is {speed / 60:g} min of fleet time.",
         highlight=False,
         soft_wrap=True,
     )
-    live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-    show = Show(console, live)
-    found: list[str] = []
+    view = _view(console)
     settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed)
-    with Environment(settings, on_invocation=show.events.put) as world:
-        patience = world.scaled(3600) + 30
-        with live or nullcontext():
-            if not until(world, show, lambda s: len(s) == machines and all(each.running for each in s), patience):
-                found.append(f"not all machines ran their agents after {patience:.0f} s")
-            else:
-                show.say(world, f"{'':<11}  all {machines} machines run their agents")
-                for victim, fault in zip(world.pool.names(), ("stop_agents", "hang"), strict=False):
-                    world.inject_fault(victim, fault)
-                    show.say(world, f"{'':<11}  fault: {fault} on {victim[:8]}")
-                show.say(world, f"{'':<11}  (the Recoverer gives them 10 min to report)")
-                rebooted = {"stop_agents": False, "hang": False}
-
-                def recovered(statuses: list[MachineStatus]) -> bool:
-                    rebooted.update({fault: world.pool.reboots(name) > 0 for name, fault in world.faulted.items()})
-                    return all(rebooted.values()) and all(machine.running for machine in statuses)
-
-                if not until(world, show, recovered, patience):
-                    found.append(f"not all machines were back after {patience:.0f} s")
-                else:
-                    show.say(world, f"{'':<11}  both are back")
-                    found += _outage(world, show, patience)
-            world.schedules.close()
-            show.refresh(world, machine_statuses(world))
-        found += violated_invariants(world)
-        summary = report(world)
-        found += [
+    with Environment(settings, view.on_invocation, view.on_power_change) as environment:
+        shown: list[str] = []
+        with view.live or nullcontext():
+            problems = _scenes(environment, view, shown)
+            environment.schedules.close()
+            view.refresh(environment, machine_statuses(environment))
+        problems += violated_invariants(environment)
+        summary = report(environment)
+        problems += [
             f"{name} failed {counts['failed']} times"
             for name, counts in summary["functions"].items()
             if "failed" in counts
         ]
-        _summarize(console, summary)
-        if world.faulted:
-            _tell_history(console, world, next(reversed(world.faulted)))
-        _conclude(console, found, world.folder / "functions.log", "Everything is as it should be.")
+        _print_summary(console, summary)
+        if environment.faulted:
+            _print_history(console, environment, next(reversed(environment.faulted)))
+        if not problems:
+            console.print("\nWhat you saw:", highlight=False)
+            for line in shown:
+                console.print(f"  - {line}", highlight=False, soft_wrap=True)
+        _conclude(console, problems, environment.folder / "functions.log", "Everything worked.")
+        console.print(_NEXT, highlight=False, soft_wrap=True)
         if picture is not None:
-            show.draw(world, machine_statuses(world), picture)
+            view.draw(environment, machine_statuses(environment), picture)
 
 
-def _outage(world: Environment, show: Show, patience: float) -> list[str]:
-    """Let the agents be heard by nobody, for longer than any may be silent; return what went wrong."""
-    rebooted = {name: world.pool.reboots(name) for name in world.pool.names()}
-    world.endpoint.outage = True
-    show.say(world, f"{'':<11}  outage: nobody hears the agents")
-    end = world.elapsed + world.scaled(900)
-    if not until(world, show, lambda _: show.recovery_suspended and world.elapsed > end, patience):
-        return ["the Recoverer did not hold back"]
-    world.endpoint.outage = False
-    show.say(world, f"{'':<11}  the outage is over")
-    if not until(
-        world, show, lambda statuses: all(each.running for each in statuses) and not show.recovery_suspended, patience
-    ):
-        return [f"not all agents were heard again after {patience:.0f} s"]
-    show.say(world, f"{'':<11}  all agents are heard again")
+def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[str]:
+    """Play the scenes in their order; add to *shown* what each one showed, and return what went wrong."""
+    limit = environment.scaled(3600) + 30
+    machines = environment.settings.machines
+
+    def all_running(statuses: list[MachineStatus]) -> bool:
+        return len(statuses) == machines and all(machine.running for machine in statuses)
+
+    if not watch(environment, view, all_running, limit):
+        return [f"not all machines ran their agents after {limit:.0f} s"]
+    view.say(environment, f"all {machines} machines are running")
+    shown.append(f"{machines} machines were created, and their agents started, in {environment.minutes:.0f} min")
+
+    view.say(environment, "two machines break:")
+    for name, fault in zip(environment.pool.names(), ("stop_agents", "hang"), strict=False):
+        environment.inject_fault(name, fault)
+        view.say(environment, f"{name[:8]}: {FAULTS[fault]}", "fault")
+    view.say(environment, "(the Recoverer acts when a machine has sent no heartbeat for 10 min)")
+
+    def recovered(statuses: list[MachineStatus]) -> bool:
+        return all(environment.pool.reboots(name) > 0 for name in environment.faulted) and all_running(statuses)
+
+    if not watch(environment, view, recovered, limit):
+        return [f"not all machines were running again after {limit:.0f} s"]
+    view.say(environment, "both machines are running again")
+    shown.append("two machines broke, and the Recoverer rebooted them: they are running again")
+
+    if problems := _outage(environment, view, limit):
+        return problems
+    shown.append("during an outage of the agent API recovery was suspended, and no machine was rebooted")
+    return []
+
+
+def _outage(environment: Environment, view: LiveView, limit: float) -> list[str]:
+    """Let the agent API fail for longer than the heartbeat timeout; return what went wrong."""
+    before = {name: environment.pool.reboots(name) for name in environment.pool.names()}
+    environment.endpoint.outage = True
+    view.say(environment, f"agent API outage of {_OUTAGE_MINUTES} min: no heartbeat arrives")
+    end = environment.elapsed + environment.scaled(_OUTAGE_MINUTES * 60)
+    if not watch(environment, view, lambda _: view.recovery_suspended and environment.elapsed > end, limit):
+        return ["the Recoverer did not suspend recovery"]
+    environment.endpoint.outage = False
+    view.say(environment, "the outage is over")
+
+    def back(statuses: list[MachineStatus]) -> bool:
+        return all(machine.running for machine in statuses) and not view.recovery_suspended
+
+    if not watch(environment, view, back, limit):
+        return [f"not all agents reported again after {limit:.0f} s"]
+    view.say(environment, "all agents report again")
     return [
-        f"{name} was rebooted although it was only our ears that failed"
-        for name, count in rebooted.items()
-        if world.pool.reboots(name) != count
+        f"{name} was rebooted although only the agent API had failed"
+        for name, count in before.items()
+        if environment.pool.reboots(name) != count
     ]
 
 
 def simulate(
-    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines of the provider.")] = 20,
-    provider: Annotated[ProviderName, _PROVIDER] = "equinix",
-    minutes: Annotated[float, typer.Option(min=1, help="Minutes of the fleet to simulate.")] = 60,
+    machines: Annotated[int, typer.Option(min=1, max=100_000, help="Machines at the provider.")] = 20,
+    provider: _Provider = "equinix",
+    minutes: Annotated[float, typer.Option(min=1, help="Minutes of fleet time to simulate.")] = 60,
     faults: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="What is to go wrong; see docs/simulator.md.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File of the faults: see docs/simulator.md.")
     ] = None,
-    speed: Annotated[float, typer.Option(min=1, max=120, help="Minutes of the fleet that pass in a minute.")] = 60,
-    seed: Annotated[int, typer.Option(help="What chance depends on: ids, and which events are delivered twice.")] = 0,
+    speed: _Speed = 60,
+    seed: _Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """
-    Run a world of any size for a while, with faults, and report what came of it.
+    Run a simulated fleet for a while, with faults, and report what happened.
 
-    Exit status 1: a promise was broken (a machine lost or doubled, a healthy
-    machine rebooted, work that never ended). Machines that are not running in
-    the end are reported, and are no reason for it: look at the faults.
+    Exit status 1: an invariant was violated (a machine lost or created twice, a
+    healthy machine rebooted, work without an end). Machines that are not running
+    at the end are reported, but are no failure: the faults may explain them.
     """
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
-    from simulator.environment.faults import Faults, load  # noqa: PLC0415 - a world takes seconds to import
+    from simulator.environment.faults import Faults, load  # noqa: PLC0415 - slow to import
     from simulator.environment.status import report, violated_invariants  # noqa: PLC0415
 
     script = Faults() if faults is None else load(faults)
     if beyond := [fault.machine for fault in script.machines if fault.machine >= machines]:
-        message = f"{faults} harms machine {beyond[0]}, but there are only {machines}, counted from 0"
+        message = f"{faults} names machine {beyond[0]}, but there are only {machines}, counted from 0"
         raise typer.BadParameter(message)
     console = Console(stderr=as_json)
-    live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-    show = Show(console, live)
+    view = _view(console)
     settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
-    with Environment(settings, on_invocation=show.events.put) as world:
-        with live or nullcontext():
-            until(world, show, lambda _: False, world.scaled(minutes * 60))
-            world.schedules.close()
-        found = violated_invariants(world)
-        summary = {**report(world), "problems": found}
+    with Environment(settings, view.on_invocation, view.on_power_change) as environment:
+        with view.live or nullcontext():
+            watch(environment, view, lambda _: False, environment.scaled(minutes * 60))
+            environment.schedules.close()
+        problems = violated_invariants(environment)
+        summary = {**report(environment), "problems": problems}
         if as_json:
             typer.echo(json.dumps(summary, indent=2))
         else:
-            _summarize(console, summary)
-        verdict = f"No promise was broken; {summary['running']} of {summary['machines']} machines run their agents."
-        _conclude(console, found, world.folder / "functions.log", verdict)
+            _print_summary(console, summary)
+        verdict = (
+            f"No invariant was violated; {summary['running']} of {counted(summary['machines'], 'machine')} running."
+        )
+        _conclude(console, problems, environment.folder / "functions.log", verdict)
 
 
-def _summarize(console: Console, summary: dict[str, object]) -> None:
+def _view(console: Console) -> LiveView:
+    return LiveView(console, Live(console=console, refresh_per_second=4) if console.is_terminal else None)
+
+
+def _print_summary(console: Console, summary: dict[str, object]) -> None:
     console.print()
     for key, value in summary.items():
         if key != "problems":
@@ -174,25 +209,26 @@ def _flat(value: object) -> str:
     return "(" + ", ".join(f"{k} {v}" for k, v in value.items()) + ")" if isinstance(value, dict) else str(value)
 
 
-def _tell_history(console: Console, world: Environment, provider_id: str) -> None:
-    machine_id = next(row["machine_id"] for row in world.machines() if row["provider_id"] == provider_id)
-    fault = world.faulted[provider_id]
+def _print_history(console: Console, environment: Environment, provider_id: str) -> None:
+    machine_id = next(row["machine_id"] for row in environment.machines() if row["provider_id"] == provider_id)
+    fault = FAULTS[environment.faulted[provider_id]]
     console.print(
         f"\nhistory of machine {machine_id}, provider id {provider_id[:8]} ({fault}):", highlight=False, soft_wrap=True
     )
-    for entry in reversed(world.history(machine_id)):
+    for entry in reversed(environment.history(machine_id)):
         cause = f"  {entry['failed_cause']}" if entry["failed_cause"] else ""
         event = " ".join(filter(None, (entry["event"], entry["step"])))
-        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {entry['process']:<18}  {event}{cause}"
+        line = f"  {entry['timestamp']:%H:%M:%S.%f}"[:-3] + f"  {loop_name(entry['process']):<11}  {event}{cause}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _conclude(console: Console, found: list[str], log: Path, verdict: str) -> None:
-    if not found:
+def _conclude(console: Console, problems: list[str], log: Path, verdict: str) -> None:
+    """Print the verdict; with *problems*, print them and the last errors of the log, and fail the command."""
+    if not problems:
         console.print(f"\n{verdict}", style="green", highlight=False)
         return
-    console.print("\nNot as it should be:", style="red")
-    for problem in found:
+    console.print("\nSomething went wrong:", style="red")
+    for problem in problems:
         console.print(f"  - {problem}", highlight=False, markup=False, soft_wrap=True)
     errors = [line for line in log.read_text().splitlines() if '"level":"ERROR"' in line or "Traceback" in line]
     for line in errors[-3:]:

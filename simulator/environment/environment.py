@@ -11,7 +11,6 @@ configured by environment variables alone.
 from __future__ import annotations
 
 import logging
-import queue
 import subprocess
 import sys
 import threading
@@ -86,19 +85,21 @@ class Environment(Assembled):
     """A simulated environment; it runs from entry to exit. Its attributes may be read and changed."""
 
     def __init__(
-        self, settings: EnvironmentSettings, on_invocation: Callable[[Invocation], None] = lambda _: None
+        self,
+        settings: EnvironmentSettings,
+        on_invocation: Callable[[Invocation], None] = lambda _: None,
+        on_power_change: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        """*on_invocation* gets the outcome of every invocation, on several threads."""
+        """*on_invocation* gets each outcome, *on_power_change* a provider id and the change; both on any thread."""
         super().__init__()
         self.settings = settings
         self._on_invocation = on_invocation
+        self._on_power_change = on_power_change
         self._address = settings.remote or "127.0.0.1"
         self._lock = threading.Lock()
         self._machine_faults = list(settings.faults.machines)
         self.faulted: dict[str, str] = {}
         """The last fault of each machine that had one, by provider id."""
-        self.power: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        """Every change of a machine's power: its provider id, and the change."""
 
     @property
     def elapsed(self) -> float:
@@ -158,7 +159,7 @@ class Environment(Assembled):
                 boot_seconds=self.scaled(60),
                 first_address=self.settings.remote,
                 agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
-                on_power_change=lambda name, what: self.power.put((name, what)),
+                on_power_change=self._on_power_change,
             )
         )
         self.machine_source = enter(

@@ -50,13 +50,13 @@ def _machine_status(environment: Environment, row: dict[str, Any], now: datetime
     if row["being_worked_on"]:
         state = "being worked on"
     elif running:
-        state = "agent running"
+        state = "running"
     elif started is not None:
-        state = "agent started" if age is None else "agent unhealthy"
+        state = "starting" if age is None else "no heartbeat"
     elif row["backing_off"]:
         state = "backing off"
     else:
-        state = "needs its agent"
+        state = "needs agent"
     return MachineStatus(row["machine_id"], provider_id, power, state, running, age)
 
 
