@@ -49,7 +49,7 @@ _COUNTED = {
         "canceled": "takes no step at {} after all",
     },
 }
-_NOT_BOOTED = "(a machine refuses SSH until it has booted; each is tried again after a backoff)"
+_NOT_BOOTED = "(not booted yet: tried again after a backoff)"
 FAULTS = {
     "stop_agents": "agent stops",
     "hang": "machine hangs",
@@ -120,7 +120,7 @@ class LiveView:
             suspended = bool(result.get("recovery_suspended"))
             if suspended != self.recovery_suspended:
                 self.recovery_suspended = suspended
-                because = "suspends recovery: too many machines stopped reporting at once, probably an outage"
+                because = "suspends recovery: too many unhealthy, likely an outage"
                 self._print(environment, because if suspended else "resumes recovery", function)
         texts = _COUNTED.get(function, {})
         did = [text.format(counted(int(result[name]), "machine")) for name, text in texts.items() if result.get(name)]

@@ -26,9 +26,9 @@ _Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which eve
 _OUTAGE_MINUTES = 15
 _NEXT = """
 Try next:
-  shepherdctl demo --provider redfish     servers of your own, power-cycled by their BMCs
-  shepherdctl simulate --machines 100     a larger fleet, with faults of your choice: docs/simulator.md
-  docs/deployment.md                      how to deploy it
+  shepherdctl demo --provider redfish    servers of your own, with BMCs
+  shepherdctl simulate --machines 100    a larger fleet: see docs/simulator.md
+  docs/deployment.md                     how to deploy it
 """
 
 
@@ -107,7 +107,7 @@ def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[
     for name, fault in zip(environment.pool.names(), ("stop_agents", "hang"), strict=False):
         environment.inject_fault(name, fault)
         view.say(environment, f"{name[:8]}: {FAULTS[fault]}", "fault")
-    view.say(environment, "(the Recoverer acts when a machine has sent no heartbeat for 10 min)")
+    view.say(environment, "(recovery begins after 10 min without a heartbeat)")
 
     def recovered(statuses: list[MachineStatus]) -> bool:
         return all(environment.pool.reboots(name) > 0 for name in environment.faulted) and all_running(statuses)
@@ -115,11 +115,11 @@ def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[
     if not watch(environment, view, recovered, limit):
         return [f"not all machines were running again after {limit:.0f} s"]
     view.say(environment, "both machines are running again")
-    shown.append("two machines broke, and the Recoverer rebooted them: they are running again")
+    shown.append("two machines broke, and the Recoverer rebooted them")
 
     if problems := _outage(environment, view, limit):
         return problems
-    shown.append("during an outage of the agent API recovery was suspended, and no machine was rebooted")
+    shown.append("an outage of the agent API: recovery was suspended, no machine rebooted")
     return []
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from shepherd_core import telemetry
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, EventInvalid, ShepherdError
+from shepherd_core.domain.events import event_object, field, shown, texts
 from shepherd_core.settings import functions
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import adapters, loops, services
@@ -24,6 +27,8 @@ from shepherd_core.wiring.adapters import CLOCK
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from shepherd_core.agent.endpoint import AgentRequest
 
 
 CLOSING_SECONDS = 2.0
@@ -38,6 +43,17 @@ class Tick(BaseModel):
     loop: str
     scheduled_time: str
     dry_run: bool = False
+
+    @field_validator("scheduled_time")
+    @classmethod
+    def _is_time(cls, value: str) -> str:
+        try:
+            valid = datetime.fromisoformat(value).tzinfo is not None
+        except ValueError:
+            valid = False
+        if not valid:
+            raise PydanticCustomError("time", "it must be a time such as 2026-11-21T09:30:00Z")
+        return value
 
 
 def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
@@ -111,23 +127,9 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
         EventInvalid: the event is not such a request.
         ConfigError: the settings are wrong.
     """
-    from shepherd_core.agent.endpoint import AgentRequest  # noqa: PLC0415 - see the module's docstring
-
     telemetry.bind(request_id=context.aws_request_id, loop="agent_api")
     try:
-        try:
-            http = event["requestContext"]["http"]
-            body = event.get("body") or ""
-            request = AgentRequest(
-                method=http["method"],
-                path=event["rawPath"],
-                headers=event["headers"],
-                body=b64decode(body) if event.get("isBase64Encoded") else body.encode(),
-                received_at=event["requestContext"]["timeEpoch"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            message = f"the event is not a request of an HTTP API, payload version 2.0: {type(error).__name__} {error}"
-            raise EventInvalid(message) from error
+        request = _request(event)
         answer = services.agent_api().handle(request)
     except ShepherdError as error:
         telemetry.error("invocation failed", exc=error)
@@ -142,15 +144,39 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
     }
 
 
+def _request(event: Mapping[str, Any]) -> AgentRequest:
+    from shepherd_core.agent.endpoint import AgentRequest  # noqa: PLC0415 - see the module's docstring
+
+    try:
+        method = field(event, "requestContext.http.method", str)
+        body = field(event, "body", str) if event.get("body") is not None else ""
+        encoded = "isBase64Encoded" in event and field(event, "isBase64Encoded", bool)
+        return AgentRequest(
+            method=method,
+            path=field(event, "rawPath", str),
+            headers=texts(event, "headers"),
+            body=b64decode(body) if encoded else body.encode(),
+            received_at=field(event, "requestContext.timeEpoch", int),
+        )
+    except (EventInvalid, ValueError) as error:
+        text = str(error) if isinstance(error, EventInvalid) else f"body is {shown(body)}; it must be base64"
+        message = f"the event is not a request of an HTTP API, payload version 2.0: {text}"
+        raise EventInvalid(message) from error
+
+
 def _tick(loop: str, event: Mapping[str, object]) -> Tick:
     try:
-        tick = Tick.model_validate(event)
+        tick = Tick.model_validate(event_object(event))
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc']))} is "
+            + ("missing" if fault["type"] == "missing" else f"{shown(fault['input'])}: {fault['msg']}")
+            for fault in error.errors()
+        )
         message = f"the event is not a schedule's: {faults}"
         raise EventInvalid(message) from error
     if tick.loop != loop:
-        message = f"the event is for the loop {tick.loop!r}, but this function is the {loop}"
+        message = f"the event is for the loop {shown(tick.loop)}, but this function is the {loop}"
         raise EventInvalid(message)
     return tick
 

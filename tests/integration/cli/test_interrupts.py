@@ -20,9 +20,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # It holds the signals back until it is told that all were sent: then they come at once.
 HOLDS_BACK = """
 import signal, sys, time
-from shepherdctl.interrupts import ended_in_order
+from shepherdctl.interrupts import graceful_exit
 
-with ended_in_order(), ended_in_order():
+with graceful_exit(), graceful_exit():
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         print("ready", flush=True)
@@ -36,9 +36,9 @@ with ended_in_order(), ended_in_order():
 
 CLEANS_UP = """
 import sys, time
-from shepherdctl.interrupts import ended_in_order
+from shepherdctl.interrupts import graceful_exit
 
-with ended_in_order(), ended_in_order():
+with graceful_exit(), graceful_exit():
     try:
         print("ready", flush=True)
         while True:

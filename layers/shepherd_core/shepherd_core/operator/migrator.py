@@ -24,6 +24,7 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     TimeLimitExceeded,
 )
+from shepherd_core.domain.events import event_object, field, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +63,7 @@ def handle(
         ShepherdError: the event failed and has no ``ResponseURL`` to answer to.
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
-    if "ResponseURL" not in event:
+    if not (isinstance(event, dict) and "ResponseURL" in event):
         return _carry_out(event, connect, deadline)
     answer: dict[str, object]
     try:
@@ -77,9 +78,9 @@ def handle(
 
 
 def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], deadline: Deadline) -> dict[str, object]:
-    kind = event.get("RequestType")
+    kind = event_object(event).get("RequestType")
     if kind not in ("Create", "Update", "Delete"):
-        raise EventInvalid(f"RequestType is {kind!r}; it must be Create, Update or Delete")
+        raise EventInvalid(f"RequestType is {shown(kind)}; it must be Create, Update or Delete")
     if kind == "Delete":
         telemetry.info("schema kept: deleting the stack does not delete data")
         return {}
@@ -103,12 +104,11 @@ def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], d
 
 def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties") -> int | None:
     """Return the schema version in the *properties* of the resource, if any. CloudFormation sends it as text."""
-    found = event.get(properties)
-    value = found.get(_VERSION) if isinstance(found, dict) else None
+    value = field(event, properties, dict).get(_VERSION) if properties in event else None
     if value is None:
         return None
     if not str(value).isdecimal():
-        raise EventInvalid(f"{properties}.{_VERSION} is {value!r}; it must be a whole number")
+        raise EventInvalid(f"{properties}.{_VERSION} is {shown(value)}; it must be a whole number")
     return int(str(value))
 
 

@@ -1,0 +1,108 @@
+"""Events that no schedule, API or CloudFormation sends: each fails with an error that names what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core import handlers
+from shepherd_core.domain.errors import EventInvalid
+
+from tests.support.deployment import function_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+EVENTS = Path(__file__).parents[3] / "events"
+TICK, REQUEST = (json.loads((EVENTS / f"{name}.json").read_text()) for name in ("recoverer", "agent_api"))
+DEPLOYMENT = {"RequestType": "Create", "ResourceProperties": {"SchemaVersion": "1"}}
+LONG = "x" * 5_000_000
+
+
+class Context:
+    """What Lambda tells a handler about its invocation."""
+
+    aws_request_id = "a-request"
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return the time that is left."""
+        return 300_000
+
+
+def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
+    """Invoke the Recoverer."""
+    return handlers.invoke("recoverer", event, context)
+
+
+@pytest.fixture(autouse=True)
+def _a_process_of_its_own() -> Iterator[None]:
+    """Forget what a process keeps between invocations."""
+    function_process.end()
+    yield
+    function_process.end()
+
+
+@pytest.mark.parametrize("function", [recoverer, handlers.agent_api, handlers.migrate], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("event", "text"), [("a text", "'a text'"), (["a"], "['a']"), (None, "None"), (7, "7")], ids=repr
+)
+def test_an_event_that_is_no_object_is_refused(function: Callable[..., Any], event: Any, text: str) -> None:
+    """Somebody invokes the function by hand; a TypeError from its inside tells nothing."""
+    with pytest.raises(EventInvalid) as caught:
+        function(event, Context())
+    assert f"the event is {text}; it must be an object" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "event", "text"),
+    [
+        (
+            recoverer,
+            {**TICK, "scheduled_time": "yesterday"},
+            "scheduled_time is 'yesterday': it must be a time such as 2026-11-21",
+        ),
+        (
+            recoverer,
+            {**TICK, "scheduled_time": "2026-11-21T09:30:00"},
+            "scheduled_time is '2026-11-21T09:30:00': it must be a time",
+        ),
+        (recoverer, {**TICK, "scheduled_time": LONG}, "the event has 50000"),
+        (recoverer, {**TICK, "loop": "x" * 60_000}, "the event is for the loop 'xxx"),
+        (recoverer, {**TICK, "dry_run": "x" * 60_000}, "dry_run is 'xxx"),
+        (recoverer, {"loop": "recoverer"}, "scheduled_time is missing"),
+        (
+            handlers.migrate,
+            {**DEPLOYMENT, "RequestType": ["x"]},
+            "RequestType is ['x']; it must be Create, Update or Delete",
+        ),
+        (
+            handlers.migrate,
+            {**DEPLOYMENT, "ResourceProperties": "1"},
+            "ResourceProperties is '1'; it must be an object",
+        ),
+        (handlers.migrate, {**DEPLOYMENT, "padding": LONG}, "the event has 5000"),
+        (handlers.agent_api, {**REQUEST, "headers": ["x"]}, "headers is ['x']; it must be an object"),
+        (
+            handlers.agent_api,
+            {**REQUEST, "headers": {"shepherd-time": 7}},
+            "headers.'shepherd-time' is 7; it must be text",
+        ),
+        (handlers.agent_api, {**REQUEST, "rawPath": 7}, "rawPath is 7; it must be text"),
+        (handlers.agent_api, {**REQUEST, "body": {}}, "body is {}; it must be text"),
+        (handlers.agent_api, {**REQUEST, "body": "\u00e4"}, "body is '\u00e4'; it must be base64"),
+        (handlers.agent_api, {**REQUEST, "isBase64Encoded": "no"}, "isBase64Encoded is 'no'; it must be true or false"),
+        (handlers.agent_api, {**REQUEST, "requestContext": {}}, "requestContext.http is missing; it must be text"),
+        (handlers.agent_api, {**REQUEST, "requestContext": 7}, "requestContext is 7; it must be an object"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_wrong_field_is_named_with_its_value(function: Callable[..., Any], event: dict[str, Any], text: str) -> None:
+    """The message is all that whoever sent the event has; a long value is shortened in it."""
+    with pytest.raises(EventInvalid) as caught:
+        function(event, Context())
+    assert text in str(caught.value)
+    assert len(str(caught.value)) < 300
