@@ -25,14 +25,15 @@ def status(output: Output = Form.TABLE) -> None:
 
     Recovery is suspended for a location or a whole provider while so many
     machines are unhealthy at once that an outage on Shepherd's side is more
-    likely; the figures behind the decision are the REASON. Suspensions that ended in the last
-    day are shown too, because the heartbeat timeout starts over at their end, and
-    so are overrides (shepherdctl recovery). WAITING counts the places at the
-    provider that stay unused because SHEPHERD_MAX_MACHINES is reached.
+    likely; the figures behind the decision are the REASON. Suspensions that ended
+    in the last day are shown too, because the heartbeat timeout starts over at
+    their end, and so are overrides (shepherdctl recovery). WAITING counts the
+    places at the provider that stay unused because SHEPHERD_MAX_MACHINES is
+    reached.
 
     Examples:
       shepherdctl status
-      shepherdctl status -o json | jq '[.suspensions[] | select(.ended_at == null)]'
+      shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
     """
     (settings,) = load(Settings)
     with bmdb(settings) as connection:

@@ -308,7 +308,7 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet) -> 
             )
     shepherdctl = CommandLine(fleet.settings)
     result = shepherdctl("history", str(machine_id))
-    assert [line.split()[4:6] for line in result.stdout.splitlines()[1:]] == [
+    assert [line.split()[5:7] for line in result.stdout.splitlines()[1:]] == [
         ["Initializer", "Started"],
         ["Initializer", "Failed"],
         ["Initializer", "Started"],

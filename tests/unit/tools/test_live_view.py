@@ -1,0 +1,88 @@
+"""The live view of the demo: its events stay visible and in their order, whatever the size of terminal and fleet."""
+
+from __future__ import annotations
+
+from io import StringIO
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from shepherdctl.live_view import LiveView
+from simulator.environment.status import MachineStatus
+from simulator.lambda_.service import Invocation
+
+if TYPE_CHECKING:
+    from simulator.environment.environment import Environment
+
+MACHINES = 30
+SUSPENDED = Invocation("recoverer", 1, {"recovery_suspended": 1})
+RESUMED = Invocation("recoverer", 1, {"recovery_suspended": 0, "finished": 2})
+
+
+@pytest.fixture
+def environment() -> Environment:
+    """Return an environment with many machines, as far as the view looks at it."""
+    looked_at = SimpleNamespace(
+        elapsed=1.0,
+        minutes=1.0,
+        faulted={},
+        settings=SimpleNamespace(machines=MACHINES),
+        machine_source=SimpleNamespace(power_note="", creation_note="(not contacted before it has booted)"),
+    )
+    return cast("Environment", looked_at)
+
+
+def statuses(*down: int) -> list[MachineStatus]:
+    """Return the machines, all of which run but those that are *down*."""
+    return [
+        MachineStatus(
+            UUID(int=n), f"machine-{n:02}", "up", "running" if n not in down else "no heartbeat", n not in down, 0
+        )
+        for n in range(MACHINES)
+    ]
+
+
+def test_events_are_printed_in_the_order_in_which_they_happened(environment: Environment) -> None:
+    """A reboot that stands above the decision to reboot tells another story."""
+    view = LiveView(Console(file=StringIO(), width=200), None)
+    view.on_invocation(Invocation("provisioner", 1, {"created": 3}))
+    view.on_invocation(SUSPENDED)
+    view.on_power_change("abcdefgh-1", "reboot")
+    view.on_invocation(RESUMED)
+    view.on_invocation(Invocation("updater", 1, error="Boom: it broke\nTraceback"))
+    view.say(environment, "all is well")
+    assert [" ".join(line.split()[2:]) for line in view.lines] == [
+        "provisioner creates 3 machines",
+        "(not contacted before it has booted)",
+        "recoverer suspends recovery: too many unhealthy, likely an outage",
+        "power abcdefgh: reboot",
+        "recoverer resumes recovery",
+        "recoverer takes a recovery step at 2 machines",
+        "updater Boom: it broke",
+        "all is well",
+    ]
+    assert max(map(len, view.lines)) <= 80
+
+
+@pytest.mark.parametrize("height", [24, 40])
+def test_the_table_gives_way_to_the_events(environment: Environment, height: int) -> None:
+    """On a small terminal the machines hid all events, even that recovery was suspended."""
+    screen = StringIO()
+    console = Console(file=screen, width=80, height=height, force_terminal=True, color_system=None)
+    with Live(console=console, auto_refresh=False) as live:
+        view = LiveView(console, live)
+        view.on_invocation(SUSPENDED)
+        view.refresh(environment, statuses(29))
+        table = Console(file=(drawn := StringIO()), width=80)
+        table.print(live.get_renderable())
+    lines = drawn.getvalue().splitlines()
+    assert len(lines) <= height - 12
+    assert "30 machines, 29 running, recovery suspended" in " ".join(drawn.getvalue().split())
+    assert "machine-29"[:8] in drawn.getvalue()
+    assert "no heartbeat" in drawn.getvalue()
+    assert f"and {MACHINES - (len(lines) - 6)} more machines" in drawn.getvalue()
+    assert "suspends recovery" in screen.getvalue()
