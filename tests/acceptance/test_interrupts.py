@@ -93,8 +93,8 @@ def start(folder: Path) -> Iterator[Callable[..., Started]]:
 
     yield start
     for each in made:
-        each.process.kill()
-        each.process.wait()
+        with each.process:
+            each.process.kill()
 
 
 def left(folder: Path) -> list[str]:
@@ -200,7 +200,7 @@ def test_a_command_that_waits_is_interrupted_in_one_line(start: Callable[..., St
             SHEPHERD_STATIC_LIST=str(folder / "list.json"),
         )
         assert started.process.stderr is not None
-        assert "the second listing comes" in started.process.stderr.readline()
+        assert "the second listing follows" in started.process.stderr.readline()
         started.interrupt(signal.SIGINT)
         assert started.ended() == 130
     assert started.errors == "interrupted\n"

@@ -194,7 +194,7 @@ def recovered(postgres: Postgres) -> Iterator[World]:
          "VALUES ('equinix', '', 1, 'me', '?', now()); "
          "INSERT INTO recovery_override_machines (override_id, machine_id) "
          "SELECT override_id, machine_id FROM recovery_overrides, (SELECT machine_id FROM machines LIMIT 2) AS m; "
-         "UPDATE recovery_overrides SET taken = 2"), "recovery_is_held_back_as_was_said"),
+         "UPDATE recovery_overrides SET used = 2"), "recovery_is_held_back_as_was_said"),
         ("DELETE FROM machine_due WHERE machine_id = (SELECT machine_id FROM machine_due LIMIT 1)",
          "nothing_is_left_behind"),
         (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines LIMIT 1; "

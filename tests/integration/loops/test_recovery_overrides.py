@@ -294,8 +294,8 @@ def test_an_operator_overrides_looks_and_withdraws(world: Dark, shepherdctl: Com
     world.run()
     (told,) = shepherdctl.load("status")["overrides"]
     assert (told["location"], told["machines"], told["used"], told["owner"]) == ("fra", 5, 4, "carol")
-    (line,) = [line for line in shepherdctl.read("status").splitlines() if line.startswith("ends in 1 h")]
-    assert " ".join(line.split()) == "ends in 1 h static location fra 4 of 5 carol rack without power"
+    (line,) = [line for line in shepherdctl.read("status").splitlines() if line.startswith("ends in 2 h")]
+    assert " ".join(line.split()) == "ends in 2 h static location fra 4 of 5 carol rack without power"
     withdrawn = shepherdctl.load("recovery", "withdraw", "--provider", PROVIDER, "--location", "fra")
     assert (withdrawn["used"], withdrawn["machines"]) == (4, 5)
     assert shepherdctl.load("status")["overrides"] == []
@@ -306,7 +306,7 @@ def test_an_override_that_is_used_up_says_so(world: Dark, shepherdctl: CommandLi
     """Or its operator would wait for the next machine."""
     shepherdctl.read("recovery", "override", *GIVEN)
     world.run()
-    assert "5 of 5, used up" in shepherdctl.read("status")
+    assert "5 of 5, all" in shepherdctl.read("status")
 
 
 def given(option: str, value: str) -> list[str]:
@@ -322,13 +322,13 @@ def given(option: str, value: str) -> list[str]:
         (["--provider", PROVIDER, "--reason", "x", "--machines", "5"], 2, "--for"),
         (["--provider", PROVIDER, "--reason", "x", "--for", "2h"], 2, "--machines"),
         (["--reason", "x", "--for", "2h", "--machines", "5"], 2, "--provider"),
-        (given("--reason", " "), 2, "a reason was wanted"),
+        (given("--reason", " "), 2, "the reason is blank"),
         (given("--for", "8d"), 2, "at most 7d was wanted"),
         (given("--for", "soon"), 2, "is no duration"),
         (given("--machines", "0"), 2, "greater than or equal to 1"),
         (given("--machines", "1001"), 2, "less than or equal to 1000"),
-        (given("--provider", "statik"), 2, "none of"),
-        ([*GIVEN, "--location", "fraa"], 1, "no machine of static is at 'fraa'; its machines are at: fra"),
+        (given("--provider", "statik"), 2, "not one of"),
+        ([*GIVEN, "--location", "fraa"], 1, "static has no machine at 'fraa'; its machines are at: fra"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -348,7 +348,7 @@ def test_a_second_override_and_a_withdrawal_of_none_are_refused(shepherdctl: Com
     shepherdctl.read("recovery", "override", *GIVEN)
     again = shepherdctl("recovery", "override", *GIVEN)
     assert again.exit_code == 1
-    assert "there is an override already for static, the whole provider" in again.stderr
+    assert "there is already an override for static, the whole provider" in again.stderr
     assert "shepherdctl recovery withdraw" in again.stderr
 
 
