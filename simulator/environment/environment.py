@@ -10,17 +10,15 @@ configured by environment variables alone.
 
 from __future__ import annotations
 
-import logging
+import os
+import secrets
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
 
-import boto3
-from moto.server import ThreadedMotoServer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import SystemClock
@@ -28,6 +26,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherdctl.interrupts import deferred
 from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
+from simulator.environment.aws import REGION, Aws
 from simulator.environment.faults import Faults
 from simulator.environment.machine_source import MACHINE_SOURCES, SourceSpec
 from simulator.environment.postgres import Postgres
@@ -36,6 +35,7 @@ from simulator.environment.tcp_proxy import TcpProxy
 from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService
 from simulator.lifecycle import Assembled
 from simulator.machines.pool import MachinePool
+from simulator.machines.shell import unprivileged_user
 from simulator.scratch import scratch
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
 _BUCKET = "shepherd-agents"
 _CA = f"s3://{_BUCKET}/ca.pem"
-_REGION = "eu-central-1"
-_AWS = {
-    "AWS_ACCESS_KEY_ID": "made-up",
-    "AWS_SECRET_ACCESS_KEY": "made-up",
-    "AWS_REGION": _REGION,
-    "AWS_DEFAULT_REGION": _REGION,
-}
+_BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +70,8 @@ class EnvironmentSettings:
     remote: str | None = None
     """
     An IPv4 address of this computer at which the functions reach everything; the machines have this address and those
-    after it. The BMDB is behind ``World.proxy`` there, with TLS. None: loopback addresses, and a Unix socket for the
-    BMDB.
+    after it. The BMDB is behind ``Environment.proxy`` there, with TLS and a password. None: loopback addresses, and
+    the BMDB has only a Unix socket that other users cannot reach.
     """
 
 
@@ -144,20 +138,26 @@ class Environment(Assembled):
     def _make(self) -> None:
         enter = self._enter
         self.folder = enter(lambda: scratch("shepherd-"))
-        self.postgres = enter(Postgres)
+        remote = self.settings.remote is not None
+        self.postgres = enter(lambda: Postgres(password=secrets.token_urlsafe() if remote else None))
         self.bmdb_settings = self.postgres.new_database(*(() if self.settings.migrated else ("template1",)))
-        self._bmdb = Connection(self.bmdb_settings, None, SystemClock())
+        self._bmdb = Connection(self.bmdb_settings, self.postgres.password, SystemClock())
         self._stack.callback(self._bmdb.close)
         tls, self._ca = certificate.make(self._address, self.folder)
         self.endpoint = enter(
             lambda: AgentEndpoint(function_invoker(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
         )
+        disks = enter(lambda: scratch("machines-"))
+        user = unprivileged_user()
+        if user is not None:
+            os.chown(disks, user, user)
         self.pool = enter(
             lambda: MachinePool(
-                self.folder / "machines",
+                disks,
                 0,
                 boot_seconds=self.scaled(60),
                 first_address=self.settings.remote,
+                user=user,
                 agent_environment={"SHEPHERD_AGENT_HEARTBEAT_SECONDS": str(self.scaled(60))},
                 on_power_change=self._on_power_change,
             )
@@ -174,7 +174,8 @@ class Environment(Assembled):
                 )
             )
         )
-        self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
+        if remote:
+            self.proxy = enter(lambda: TcpProxy(self.postgres.socket, self._address, tls))
         self.configs = self._functions(self._make_aws())
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
@@ -191,30 +192,25 @@ class Environment(Assembled):
             )
         )
 
-    def _make_aws(self) -> str:
-        """Start moto, store what an operator stores before a deployment, and return moto's URL."""
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's web server logs every request
-        server = ThreadedMotoServer(self._address, 0, verbose=False)
-        with deferred():
-            server.start()
-            self._stack.callback(server.stop)
-        url = "http://{}:{}".format(*server.get_host_and_port())
-        # moto's state lives as long as the process: a second environment would find the keys of the first.
-        urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own URL
-        session = boto3.session.Session(_AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name=_REGION)
-        ssm = session.client("ssm", endpoint_url=url)
-        for name, secret in self.machine_source.secrets.items():
+    def _make_aws(self) -> Mapping[str, str]:
+        """Start AWS, store what an operator stores before a deployment, and return the functions' access to it."""
+        aws = self._enter(lambda: Aws(self._address))
+        stored = dict(self.machine_source.secrets)
+        if self.postgres.password is not None:
+            stored[_BMDB_PASSWORD] = self.postgres.password()
+        ssm = aws.client("ssm")
+        for name, secret in stored.items():
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
         agent = self.folder / "agent"
         with deferred():  # or it complains of being interrupted
             subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
-        s3 = session.client("s3", endpoint_url=url)
-        s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
+        s3 = aws.client("s3")
+        s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         s3.upload_file(str(agent), _BUCKET, "agent")
         s3.upload_file(str(self._ca), _BUCKET, "ca.pem")
-        return url
+        return aws.environment
 
-    def _functions(self, aws: str) -> Mapping[str, FunctionConfig]:
+    def _functions(self, aws: Mapping[str, str]) -> Mapping[str, FunctionConfig]:
         """Return the functions with the default settings, scaled to fleet time."""
         bmdb = self.bmdb_settings
         if self.settings.remote is not None:
@@ -222,15 +218,14 @@ class Environment(Assembled):
                 update={"bmdb_host": self._address, "bmdb_port": self.proxy.port, "bmdb_ca_source": _CA}
             )
         common = {
-            **_AWS,
-            "AWS_ENDPOINT_URL": aws,
+            **aws,
             "TMPDIR": str(self.folder),
             **self.machine_source.environment,
             "SHEPHERD_BMDB_HOST": bmdb.bmdb_host,
             "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
             "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
             "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
-            "SHEPHERD_BMDB_PASSWORD_PARAMETER": "",
+            "SHEPHERD_BMDB_PASSWORD_PARAMETER": "" if self.settings.remote is None else _BMDB_PASSWORD,
             "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
             "SHEPHERD_SESSION_SECONDS": "10",
         }

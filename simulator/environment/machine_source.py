@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from shepherd_core.adapters import ssh_keys
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from simulator.environment.faults import Rule
     from simulator.machines.pool import MachinePool
 
-_MADE_UP = "made-up-secret-of-a-simulated-provider"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
@@ -38,6 +37,8 @@ class SourceSpec:
     faults: Sequence[Rule]
     seed: int
     """The seed of its random numbers."""
+    secret: str = field(default_factory=token_hex)
+    """What its API asks of clients."""
 
 
 class MachineSource(Closeable):
@@ -99,7 +100,7 @@ class EquinixSource(MachineSource):
         self._server: EquinixApi = EquinixApi(
             spec.pool,
             project_id=project,
-            api_key=_MADE_UP,
+            api_key=spec.secret,
             reservations=spec.machines,
             options=EquinixOptions(provision_seconds=3 * spec.minute, action_seconds=spec.minute / 4, seed=spec.seed),
             faults=spec.faults,
@@ -113,7 +114,7 @@ class EquinixSource(MachineSource):
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": "fleet-",
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
-        self.secrets = {parameter: _MADE_UP}
+        self.secrets = {parameter: spec.secret}
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""
@@ -179,7 +180,7 @@ class HetznerSource(MachineSource):
         self._server: HetznerRobot = HetznerRobot(
             spec.pool,
             user="#ws+simulated",
-            password=_MADE_UP,
+            password=spec.secret,
             servers=spec.machines,
             options=RobotOptions(
                 action_seconds=spec.minute / 4,
@@ -197,7 +198,7 @@ class HetznerSource(MachineSource):
             "SHEPHERD_HETZNER_API_URL": self._server.url,
             "SHEPHERD_HETZNER_REBOOT": "hardware",  # a hanging machine ignores Ctrl+Alt+Del
         }
-        self.secrets = {parameter: f"#ws+simulated:{_MADE_UP}", **key}
+        self.secrets = {parameter: f"#ws+simulated:{spec.secret}", **key}
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""

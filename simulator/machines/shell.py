@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import posixpath
+import pwd
+import random
 import shlex
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
@@ -25,6 +29,10 @@ HOME = "/root"
 PATH = f"{sys.base_exec_prefix}/bin:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 """Real Pythons first, because ``python3`` may be a slow wrapper on a developer's computer."""
 
+_LOG = logging.getLogger(__name__)
+_USER_IDS = range(61_184, 65_520)
+"""What systemd assigns to users that exist while a service runs; also mapped in most containers."""
+
 _TOOLS = frozenset(("cat", "chmod", "false", "ls", "mkdir", "mv", "rm", "sha256sum", "stat", "test", "true", "uname"))
 _USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
 _CHUNK = 1 << 16
@@ -36,6 +44,13 @@ class Sftp(asyncssh.SFTPServer):
     def __init__(self, channel: asyncssh.SSHServerChannel[bytes], machine: MachineServer) -> None:
         self._machine = machine
         super().__init__(channel, chroot=os.fsencode(machine.disk))
+
+    def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
+        """Open a file, which belongs to the machine's user."""
+        opened = super().open(path, pflags, attrs)
+        if self._machine.user is not None:
+            os.fchown(opened.fileno(), self._machine.user, self._machine.user)  # type: ignore[attr-defined]
+        return opened
 
     def write(self, file_obj: object, offset: int, data: bytes) -> int | Awaitable[int]:
         """Write, if there is space."""
@@ -79,6 +94,28 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
     _exit(client, await started.wait())
 
 
+def unprivileged_user() -> int | None:
+    """Return the id of a user that nobody is, for what runs on machines; None if this process is not root's anyway."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_uid for entry in pwd.getpwall()}
+    user = random.choice([number for number in _USER_IDS if number not in known])
+    try:
+        subprocess.run(
+            ["/usr/bin/env", "python3", "-c", ""],
+            cwd="/",
+            env={"PATH": PATH},
+            user=user,
+            group=user,
+            extra_groups=[],
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        _LOG.warning("simulated machines run as root: no other user can run a python3 of %s: %s", PATH, error)
+        return None
+    return user
+
+
 def locate(disk: Path, path: str) -> Path:
     """Return the path on this computer of the machine's *path*, which is absolute or below the home folder."""
     return disk / posixpath.normpath(posixpath.join(HOME, path)).lstrip("/")
@@ -95,6 +132,7 @@ async def _start(machine: MachineServer, words: Sequence[str], stdin: int) -> Pr
                 cwd=locate(machine.disk, HOME),
                 env=machine.environment,
                 start_new_session=True,
+                **machine.as_user,
             )
         except FileNotFoundError:
             return _Failure(_NOT_FOUND, "No such file or directory")

@@ -31,9 +31,6 @@ SHEPHERDCTL = (str(Path(sys.executable).with_name("shepherdctl")),)
 SIMULATE = (*SHEPHERDCTL, "simulate", "--machines", "2", "--minutes", "600")
 DEMO = (*SHEPHERDCTL, "demo", "--machines", "3")
 INVOKE = (sys.executable, "-m", "simulator", "initializer")
-LOCK = ".lockfile"
-"""What the wheel of PostgreSQL leaves there, empty, for the next of its servers."""
-
 WAIT_SECONDS = 90
 
 
@@ -99,7 +96,7 @@ def start(folder: Path) -> Iterator[Callable[..., Started]]:
 
 def left(folder: Path) -> list[str]:
     """Return what is left: files, and processes that know the folder."""
-    found = [str(path) for path in folder.glob("*") if path.name != LOCK]
+    found = [str(path) for path in folder.glob("*")]
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             known = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
