@@ -1,16 +1,15 @@
 """
-The long form: ``make chaos``.
+The long form of the reliability checks: ``make chaos``.
 
     python -m tests.chaos [--seconds S] [--seed N] [--only PART]...
-    python -m tests.chaos --twins NAME --seed N
+    python -m tests.chaos --replay NAME --seed N
 
-Kills every loop at every effect, and pairs of Provisioners; plays invocations
-beside each other, all schedules with two interruptions at most and as many from
-seeds as there is time for; kills real processes with SIGKILL, and runs them
-beside each other; breaks every link at every place; runs whole the tests that
-otherwise draw one case of several; searches long for a history that the model
-tells otherwise; plants bugs, which must be caught. The second form plays one
-schedule again, and prints it.
+The parts, in this order: kill every loop at every effect; kill the Provisioner
+twice in a row; interleave concurrent invocations; kill real processes with
+SIGKILL and run them concurrently; break every network link at every exchange;
+run every case of the tests that otherwise draw one; search for histories in
+which the BMDB differs from its model; plant bugs that the checks must catch.
+The second form replays one schedule and prints it.
 """
 
 from __future__ import annotations
@@ -41,12 +40,20 @@ from tests.chaos.concurrent_runs import normal
 from tests.chaos.crash_points import Killed
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.faults import long
-from tests.chaos.life import Beside, Life
+from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
 from tests.chaos.planted import ROOT
-from tests.chaos.scenarios import AgentStarts, Away, GivingUp, OneCapacity, Overridden, Provisioning, Recoveries
-from tests.chaos.schedules import Play, Played, Twins, play_all, play_seed, play_seeds
-from tests.chaos.stage.departures import Departures
-from tests.chaos.stage.operators import DEEDS
+from tests.chaos.scenarios import (
+    AgentStarts,
+    OneCapacity,
+    Overridden,
+    ProviderOutage,
+    Provisioning,
+    Quarantining,
+    Recoveries,
+)
+from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
+from tests.chaos.stage.decommissioning import Decommissioning
+from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
 from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.support.agents.machine_client import Client
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.scenarios import Scenario
 
-PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model", "plants")
+PARTS = ("crashes", "pairs", "schedules", "processes", "network", "samples", "model", "planted")
 SAMPLED = (
     "tests/acceptance/test_build.py",
     "tests/acceptance/test_demo.py",
@@ -66,16 +73,16 @@ SAMPLED = (
     "tests/integration/loops/test_recovery_gaps.py",
     "tests/integration/transactions/test_locks.py",
 )
-"""The tests that draw."""
+"""Tests that draw one of their cases in `make test`."""
 SECONDS = 300.0
 AT_ONCE = 4
-# Every effect and every sample of processes takes what it takes, minutes; what has no end shares these seconds.
+# Shares of --seconds, for the parts that have no end of their own. The others do not depend on --seconds.
 _PAIRS, _INTERRUPTIONS, _SEEDS, _LOAD = 0.15, 0.3, 0.3, 0.1
 
 
 @dataclass
 class Chaos:
-    """One run of the long form."""
+    """One run of all checks."""
 
     fleet: Fleet
     folder: Path
@@ -86,30 +93,47 @@ class Chaos:
     broken: list[str] = field(default_factory=list)
     points: dict[str, int] = field(default_factory=dict)
     """Outside effects by scenario."""
-    deaths: int = 0
+    kills: int = 0
     interleavings: int = 0
 
     def plays(self) -> dict[str, Play]:
-        """Return what can be played beside each other, by name."""
+        """Return the scenarios of concurrent invocations, by name."""
         fleet = self.fleet
         all_plays: tuple[Play, ...] = (
-            Life(fleet), Twins(Provisioning(fleet)), Twins(Provisioning(fleet), 3), Twins(OneCapacity(fleet)),
-            Twins(Recoveries(fleet)), Twins(Overridden(fleet)), Twins(Updates(fleet)), Twins(Reports(fleet)),
-            Beside(fleet), Twins(Departures(fleet)),
-        )  # fmt: skip
+            FleetOperation(fleet),
+            Concurrent(Provisioning(fleet)),
+            Concurrent(Provisioning(fleet), 3),
+            Concurrent(OneCapacity(fleet)),
+            Concurrent(Recoveries(fleet)),
+            Concurrent(Overridden(fleet)),
+            Concurrent(Updates(fleet)),
+            Concurrent(Reports(fleet)),
+            OperatorsAndAgents(fleet),
+            Concurrent(Decommissioning(fleet)),
+        )
         return {play.name: play for play in all_plays}
 
     def tell(self, what: str, text: str, broken: list[str], began: float) -> None:
-        """Print a line."""
+        """Print one line of results."""
         self.broken += broken
-        sys.stdout.write(f"{what:<42} {text}, {len(broken)} promises broken, {time.monotonic() - began:.0f} s\n")
+        sys.stdout.write(f"{what:<42} {text}, {len(broken)} violations, {time.monotonic() - began:.0f} s\n")
         sys.stdout.flush()
 
     def crashes(self) -> None:
-        """Die at every effect of every loop."""
+        """Kill each loop at each of its effects."""
         scenarios: list[Scenario] = [
             each(self.fleet)
-            for each in (Provisioning, Recoveries, Away, GivingUp, Overridden, Updates, Reports, Installing, Departures)
+            for each in (
+                Provisioning,
+                Recoveries,
+                ProviderOutage,
+                Quarantining,
+                Overridden,
+                Updates,
+                Reports,
+                Installing,
+                Decommissioning,
+            )
         ]
         for scenario in scenarios:
             for gap, when in ((OUTAGE_SECONDS, "late"), (SOON_SECONDS, "soon")):
@@ -129,17 +153,17 @@ class Chaos:
             yield AgentStarts(self.fleet, pool, self.private_key, self.folder)
 
     def _killed(self, scenario: Scenario, explored: Explored, began: float) -> None:
-        self.deaths += explored.deaths
-        self.tell(f"{scenario.name}, kill -9", f"{explored.deaths:4} deaths", explored.broken, began)
+        self.kills += explored.kills
+        self.tell(f"{scenario.name}, SIGKILL", f"{explored.kills:4} kills", explored.broken, began)
 
     def _explored(self, what: str, explored: Explored, began: float) -> None:
         self.points[what.partition(",")[0]] = explored.effects
-        self.deaths += explored.deaths
-        text = f"{explored.effects:3} effects, {explored.deaths:4} deaths, {explored.checks:6} checks"
+        self.kills += explored.kills
+        text = f"{explored.effects:3} effects, {explored.kills:4} kills, {explored.checks:6} checks"
         self.tell(what, text, explored.broken, began)
 
     def pairs(self) -> None:
-        """Die twice in a row."""
+        """Kill the Provisioner twice in a row."""
         scenario = Provisioning(self.fleet)
         effects = explore(scenario, stride=1_000_000).effects
         began = time.monotonic()
@@ -149,12 +173,12 @@ class Chaos:
         self._explored(f"provisioner, pairs, seed {self.seed}", explored, began)
 
     def schedules(self) -> None:
-        """Play all schedules with few interruptions, and as many others as there is time for."""
+        """Play all schedules with at most two interruptions, then random ones, as far as time allows."""
         began = time.monotonic()
         end = began + _INTERRUPTIONS * self.seconds
-        played = play_all(Twins(OneCapacity(self.fleet)), 2, Random(self.seed), lambda: time.monotonic() < end)
+        played = play_all(Concurrent(OneCapacity(self.fleet)), 2, Random(self.seed), lambda: time.monotonic() < end)
         self._played(
-            "two interruptions at most" + (f" (not all: {played.left} more)" if played.left else ""), played, began
+            "at most two interruptions" + (f" (not all: {played.left} more)" if played.left else ""), played, began
         )
         self._operators()
         plays = self.plays()
@@ -165,25 +189,23 @@ class Chaos:
             self._played(f"{name}, seeds {self.seed}…", play_seeds(play, seeds), began)
 
     def _operators(self) -> None:
-        """Play what two operators, or an operator and an agent, do to one machine: all pairs, with one interruption."""
-        pairs = list(combinations(DEEDS, 2))
+        """Play all pairs of commands and agent reports on one machine, with one interruption."""
+        pairs = list(combinations(COMMANDS, 2))
         for pair in Random(self.seed).sample(pairs, len(pairs)):
             began = time.monotonic()
             end = began + _PAIRS * self.seconds / len(pairs)
-            play = Beside(self.fleet, *pair)
+            play = OperatorsAndAgents(self.fleet, *pair)
             played = play_all(play, 1, Random(self.seed), lambda end=end: time.monotonic() < end)  # type: ignore[misc]  # this end
             left = f" (not all: {played.left} more)" if played.left else ""
-            self._played(f"{' beside '.join(pair)}{left}", played, began)
+            self._played(f"{' and '.join(pair)}{left}", played, began)
 
     def _played(self, what: str, played: Played, began: float) -> None:
         self.interleavings += played.schedules
-        text = (
-            f"{played.schedules:4} schedules, {played.steps:6} steps, {played.deaths:4} deaths, {played.waits:4} waits"
-        )
+        text = f"{played.schedules:4} schedules, {played.steps:6} steps, {played.kills:4} kills, {played.waits:4} waits"
         self.tell(what, text, played.broken, began)
 
     def processes(self) -> None:
-        """Kill real processes, and run many beside each other."""
+        """Kill real processes, and run many concurrently."""
         functions = self.stack.enter_context(Functions(AT_ONCE, self.private_key))
         sample = range(1, 1_000, 4)
         for scenario in (Provisioning(self.fleet), Recoveries(self.fleet), Updates(self.fleet)):
@@ -194,9 +216,11 @@ class Chaos:
         self._killed(reports, explored, began)
         with self._agent_starts() as starts:
             began = time.monotonic()
-            # The Initializer's steps over SSH are no points here: it has no dialer but its own.
+            # A process uses its own dialer, so that steps over SSH are no crash points here.
             self._killed(
-                starts, explore_processes(starts, functions, range(1, 1_000, 2), settings=starts.environment()), began
+                starts,
+                explore_processes(starts, functions, range(1, 1_000, 2), settings=starts.function_settings()),
+                began,
             )
         began = time.monotonic()
         loaded = load(self.fleet, functions, AT_ONCE, _LOAD * self.seconds, self.seed)
@@ -208,18 +232,18 @@ class Chaos:
         self.tell(f"load, seed {self.seed}", text, loaded.broken, began)
 
     def network(self) -> None:
-        """Break every link at every place."""
-        self.broken += [] if long.main() == 0 else ["the faulty network: see above"]
+        """Break every link at every exchange."""
+        self.broken += [] if long.main() == 0 else ["faulty network: see above"]
 
     def samples(self) -> None:
-        """Run whole those tests that otherwise draw one case of several."""
+        """Run every case of the tests that otherwise draw one."""
         began = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SAMPLED]
         ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "CHAOS_WHOLE": "1"}, check=False)
-        self.tell("samples", "run whole", [] if ended.returncode == 0 else ["a test: see above"], began)
+        self.tell("samples", "every case run", [] if ended.returncode == 0 else ["a test failed: see above"], began)
 
     def model(self) -> None:
-        """Search long for a history that the model tells otherwise."""
+        """Search for histories in which the BMDB differs from its model."""
         began = time.monotonic()
         searched = pytest.main(
             [
@@ -231,47 +255,62 @@ class Chaos:
                 f"--hypothesis-seed={self.seed}",
             ]
         )
-        broken = [] if searched == pytest.ExitCode.OK else ["the model: see above"]
+        broken = [] if searched == pytest.ExitCode.OK else ["the BMDB differs from its model: see above"]
         self.tell(f"model, seed {self.seed}", "searched", broken, began)
 
-    def plants(self) -> None:
-        """Plant bugs, which must all be caught."""
-        self.broken += [] if planted.main() == 0 else ["a planted bug was missed: see above"]
+    def planted(self) -> None:
+        """Plant every bug; each must be caught."""
+        self.broken += [] if planted.main() == 0 else ["a planted bug was not caught: see above"]
 
 
 def main() -> int:
-    """Print a line for each part, and what was broken; return 1 if anything was."""
-    parser = argparse.ArgumentParser(prog="tests.chaos", description="Kill, and interleave, everything everywhere.")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for what has no end by itself")
-    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="else any")
-    parser.add_argument("--only", choices=PARTS, action="append", help="these parts; else all")
-    parser.add_argument("--twins", metavar="NAME", help="play the schedule of --seed again: NAME as it was printed")
+    """Print a line for each check, then all violations. Return 1 if there was any."""
+    parser = argparse.ArgumentParser(
+        prog="tests.chaos",
+        description="Kill and interleave invocations at outside effects; check what docs/reliability.md promises.",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="time for the parts without an end of their own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SystemRandom().randrange(1_000_000),
+        help="seed of all random choices (default: a random one, which is printed)",
+    )
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="run only this part; may be repeated (default: all parts)"
+    )
+    parser.add_argument("--replay", metavar="NAME", help="replay the schedule of --seed; NAME as it was printed")
     arguments = parser.parse_args()
-    logging.disable(logging.CRITICAL)  # the functions tell of every failure that is planned here
-    threading.excepthook = _told_of_a_thread
+    logging.disable(logging.CRITICAL)  # the functions log every planned failure
+    threading.excepthook = _report_thread_error
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         postgres = stack.enter_context(Postgres())
-        postgres._run("ALTER SYSTEM SET fsync = off")  # nobody pulls the plug
+        postgres._run("ALTER SYSTEM SET fsync = off")  # the machine does not lose power during the run
         postgres._run("SELECT pg_reload_conf()")
         fleet = Fleet(postgres.new_database(), SystemClock())
         stack.callback(fleet.close)
         chaos = Chaos(fleet, folder, arguments.seconds, arguments.seed, stack)
-        if arguments.twins is not None:
-            return _replay(chaos.plays()[arguments.twins], arguments.seed)
+        if arguments.replay is not None:
+            return _replay(chaos.plays()[arguments.replay], arguments.seed)
         for name in arguments.only or PARTS:
             getattr(chaos, name)()
         sys.stdout.write(
-            f"{sum(chaos.points.values())} points, {chaos.deaths} deaths, {chaos.interleavings} interleavings, "
-            f"seed {chaos.seed}, {len(chaos.broken)} promises broken, {time.monotonic() - began:.0f} s\n"
+            f"{sum(chaos.points.values())} crash points, {chaos.kills} kills, {chaos.interleavings} schedules, "
+            f"seed {chaos.seed}, {len(chaos.broken)} violations, {time.monotonic() - began:.0f} s\n"
         )
         sys.stdout.writelines(f"  - {each}\n" for each in chaos.broken)
         return 1 if chaos.broken else 0
 
 
-def _told_of_a_thread(end: threading.ExceptHookArgs) -> None:
-    """Tell how a thread ended, unless it was killed as planned."""
+def _report_thread_error(end: threading.ExceptHookArgs) -> None:
+    """Print the error of a thread, unless it was killed as planned."""
     if not issubclass(end.exc_type, Killed):
         threading.__excepthook__(end)
 

@@ -1,14 +1,14 @@
 """
-Invocations beside each other, interleaved at their outside effects by a scheduler that decides everything.
+Concurrent invocations, interleaved at their outside effects by a scheduler.
 
-Every thread of every invocation stops before each of its effects; one at a time
-is let go on, and when all of them have come to rest again the invariants are
-asked and the next is chosen. A thread that waits in PostgreSQL for a row that
-another one holds is seen there, and somebody else goes on. Beside letting one
-go on, the scheduler may kill an invocation at its effect, before it or after it,
-or let the time of a session pass.
+Every thread of every invocation stops before each of its effects. The scheduler
+lets one thread continue, waits until all threads have stopped again, checks the
+invariants, and chooses the next. If a thread waits in PostgreSQL for another's
+row lock, the scheduler sees that there and lets another thread continue. It may
+also kill an invocation before or after an effect, or let the time of a session
+pass.
 
-A schedule is a function of its ``Choices``: the same choices, the same schedule.
+The same ``Choices`` give the same schedule.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from tests.chaos.stage.environment import World
+    from tests.chaos.stage.environment import Environment
 
 T = TypeVar("T")
 
 SOON_SECONDS = 61.0
-"""After so long a session that showed no sign of life is dead."""
+"""A session that is not renewed for so long has expired."""
 
 _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.0005
 _BLOCKED_SECONDS = 0.005
 
-# By the locks and not by what the waiting say of themselves: who releases a row grants it, before his answer comes.
+# By the locks, not by the state of the backends: a lock is granted before the answer of the waiting backend arrives.
 _WAITING = """
 SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE a.datname = current_database() AND a.application_name = 'shepherd' AND NOT l.granted
@@ -58,25 +58,25 @@ _WAITS = {
     ("runner.py", "_ask"),
     ("thread.py", "_worker"),
 }
-"""Files and functions in which a thread waits for another."""
+"""Files and functions in which one thread waits for another."""
 _ACTION = re.compile(r"POST .*/devices/([^/]+)/actions")
 _THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(CAST(:pids AS int[]))"
 
 
-class Deed(Enum):
-    """What the scheduler can do."""
+class Action(Enum):
+    """An action of the scheduler."""
 
-    GO_ON = auto()
-    DIE_BEFORE = auto()
-    DIE_AFTER = auto()
+    CONTINUE = auto()
+    KILL_BEFORE = auto()
+    KILL_AFTER = auto()
     PASS_TIME = auto()
 
 
 class Choices(Protocol):
-    """What decides."""
+    """Chooses the next action of the scheduler."""
 
-    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Deed, Stop]:
-        """Return what is to be done with which of the *stopped* threads; *last*: the invocation that went on last."""
+    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
+        """Return the next action and one of the *stopped* threads; *last*: the invocation that continued last."""
 
 
 class Stop(NamedTuple):
@@ -100,8 +100,8 @@ class _Actor:
     """One invocation."""
 
     name: str
-    dead: bool = False
-    buried: bool = False
+    killed: bool = False
+    connections_closed: bool = False
     error: BaseException | None = None
 
 
@@ -109,7 +109,7 @@ class _Actor:
 class _Thread:
     actor: _Actor
     name: str
-    """Its place in the family: ``1.2`` is the second thread that the first one started."""
+    """Its place in the tree of threads: ``1.2`` is the second thread that the first one started."""
     thread: threading.Thread
     state: _State = _State.RUNS
     effect: str = ""
@@ -120,38 +120,38 @@ class _Thread:
 
 @dataclass
 class Ran:
-    """What came of one schedule."""
+    """The result of one schedule."""
 
     trace: list[str] = field(default_factory=list)
-    """Every decision, in its order."""
+    """All actions, in order."""
     broken: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    """What invocations raised, as they may when another was faster."""
-    deaths: int = 0
+    """Errors of invocations; allowed, since another invocation may have been faster."""
+    kills: int = 0
     """Invocations that were killed."""
     waits: int = 0
-    """How often a thread was seen to wait for a row that another holds."""
+    """How often a thread waited for another's row lock."""
 
 
 class Scheduler:
     """A ``Guard`` for several invocations at once."""
 
-    def __init__(self, world: World, choices: Choices) -> None:
-        """Let *choices* decide."""
-        self._world = world
+    def __init__(self, environment: Environment, choices: Choices) -> None:
+        """Follow *choices*."""
+        self._world = environment
         self._choices = choices
         self._change = threading.Condition()
         self._threads: list[_Thread] = []
         self._by_ident: dict[int, _Thread] = {}
         self._ran = Ran()
 
-    # What the threads of the invocations call.
+    # Called by the threads of the invocations.
 
     @property
-    def dead(self) -> bool:
-        """Whether the invocation that asks was killed."""
+    def killed(self) -> bool:
+        """Whether the calling invocation was killed."""
         mine = self._by_ident.get(threading.get_ident())
-        return mine is not None and mine.actor.dead
+        return mine is not None and mine.actor.killed
 
     def starts(self, thread: threading.Thread) -> None:
         """See ``Guard``."""
@@ -166,15 +166,15 @@ class Scheduler:
         mine = self._by_ident.get(threading.get_ident())
         if mine is None:
             return call()
-        if mine.actor.dead:
+        if mine.actor.killed:
             raise Killed
-        if "(" in name:  # changes nothing that another could see, so its place among the others does not matter
+        if "(" in name:  # has no effect that others could see, so its order does not matter
             return call()
         with self._change:
             mine.state, mine.effect = _State.STOPPED, name
             self._change.notify_all()
             self._change.wait_for(lambda: mine.state is not _State.STOPPED)
-            if mine.actor.dead:
+            if mine.actor.killed:
                 raise Killed
         try:
             return call()
@@ -183,32 +183,32 @@ class Scheduler:
                 mine.state = _State.RUNS
                 self._change.notify_all()
                 if mine.fatal:
-                    mine.actor.dead = True
-            if mine.actor.dead:
+                    mine.actor.killed = True
+            if mine.actor.killed:
                 raise Killed
 
-    # What the scheduler does.
+    # Called by the scheduler.
 
     def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Ran:
-        """Run the invocations of *cast* inside *points* until all have ended, and return what came of it."""
+        """Run the invocations of *cast* inside *points* until all have ended, and return the result."""
         with points:
             for name in sorted(cast):
                 self._begin(_Actor(name), cast[name])
-                self._rest()  # what comes before the first effect is not done at once either
+                self._rest()  # one invocation at a time runs up to its first effect
             last: str | None = None
             while stopped := self._rest():
-                deed, stop = self._choices.choose(stopped, last)
+                action, stop = self._choices.choose(stopped, last)
                 last = stop.actor
                 self._note_decisions(stopped)
-                self._ran.trace.append(f"{deed.name} {' '.join(stop)}")
-                self._carry_out(deed, stop, points)
+                self._ran.trace.append(f"{action.name} {' '.join(stop)}")
+                self._carry_out(action, stop, points)
                 self._rest()
                 found = violations(self._world, watched=True)
                 self._ran.broken += [each for each in found if each not in self._ran.broken]
         return self._ran
 
     def _note_decisions(self, stopped: list[Stop]) -> None:
-        """Note since when workers stand before an action: what happens from then on they cannot know."""
+        """Note when workers stopped before an action; they cannot know of anything that happens later."""
         before = {match[1] for stop in stopped if (match := _ACTION.search(stop.effect))}
         for device in before - self._world.decided.keys():
             self._world.decided[device] = str(self._world.fleet.sql("SELECT clock_timestamp()::text")[0][0])
@@ -223,8 +223,8 @@ class Scheduler:
                 pass
             except ShepherdError as error:
                 self._ran.errors.append(f"{actor.name}: {type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody thought of it
-                if not actor.dead:  # of the dead, the connection was closed while they still read from it
+            except Exception as error:  # noqa: BLE001 - any other error is a violation
+                if not actor.killed:  # a killed thread may still read from its closed connection
                     self._ran.broken.append(f"{actor.name} raised {type(error).__name__}: {error}")
 
         thread = threading.Thread(target=target, daemon=True)
@@ -248,39 +248,41 @@ class Scheduler:
         with self._change:
             self._threads.append(mine)
 
-    def _carry_out(self, deed: Deed, stop: Stop, points: Points) -> None:
-        if deed is Deed.PASS_TIME:
-            # Nobody can look at his deadline and have his effect in one: who stands still in between is not stopped.
+    def _carry_out(self, action: Action, stop: Stop, points: Points) -> None:
+        if action is Action.PASS_TIME:
+            # The check of the deadline and the effect are two steps: no time passes while a thread stands between them.
             decided = any(each.state is _State.STOPPED and "POST" in each.effect for each in self._threads)
-            if not decided and not self._world.fleet.sql(_OPEN)[0][0]:  # what holds rows would hold us
+            if not decided and not self._world.fleet.sql(_OPEN)[0][0]:  # an open transaction would block this
                 self._world.pass_time(SOON_SECONDS)
                 points.clock.ahead += SOON_SECONDS
             return
         mine = next(each for each in self._threads if (each.actor.name, each.name) == stop[:2])
         with self._change:
-            mine.fatal = deed is Deed.DIE_AFTER
-            mine.actor.dead = deed is Deed.DIE_BEFORE
-            if deed is not Deed.DIE_BEFORE:
+            mine.fatal = action is Action.KILL_AFTER
+            mine.actor.killed = action is Action.KILL_BEFORE
+            if action is not Action.KILL_BEFORE:
                 mine.state, mine.since = _State.IN_EFFECT, time.monotonic()
                 self._change.notify_all()
 
     def _rest(self) -> list[Stop]:
-        """Wait until nobody goes on by himself, and return who stopped at an effect; nobody: all have ended."""
+        """Wait until no thread can continue by itself; return those stopped at an effect, none if all have ended."""
         end = time.monotonic() + _PATIENCE_SECONDS
         before: object = None
         while True:
-            assert time.monotonic() < end, f"nobody goes on, after {self._ran.trace}"
-            self._bury()
+            assert time.monotonic() < end, f"no thread continues, after {self._ran.trace}"
+            self._close_connections()
             with self._change:
-                living = [each for each in self._threads if each.state is not _State.ENDED and not each.actor.dead]
+                living = [each for each in self._threads if each.state is not _State.ENDED and not each.actor.killed]
                 stopped = [each for each in living if each.state is _State.STOPPED]
                 busy = [each for each in living if each.state is _State.IN_EFFECT]
                 running = [each for each in living if each.state is _State.RUNS]
             if not living:
                 return []
-            frames = sys._current_frames()  # after the states: who stopped meanwhile is looked at again
+            frames = (
+                sys._current_frames()
+            )  # after the states: a thread that stopped meanwhile is examined in the next round
             seen = [_asleep(frames.get(each.thread.ident or 0)) for each in running]
-            # Somebody sleeps until another thread of his wakes him. Where there is none, he was woken already.
+            # A sleeping thread is woken by another thread of its invocation. If there is none, it was woken already.
             waited_for = {each.actor for each in (*stopped, *busy)}
             asleep = all(seen) and (not seen or seen == before) and {each.actor for each in running} <= waited_for
             if stopped and asleep and self._all_blocked(busy):
@@ -291,7 +293,7 @@ class Scheduler:
                 self._change.wait(_LOOK_SECONDS)
 
     def _all_blocked(self, busy: list[_Thread]) -> bool:
-        """Return whether all that are in an effect wait for rows that others hold."""
+        """Return whether all threads that are in an effect wait for row locks."""
         if not busy:
             return True
         if any(time.monotonic() - each.since < _BLOCKED_SECONDS for each in busy):
@@ -302,11 +304,11 @@ class Scheduler:
         self._ran.waits += 1
         return True
 
-    def _bury(self) -> None:
-        """Do for invocations that died what the operating system does: their connections end, and are seen to end."""
-        for actor in {each.actor for each in self._threads if each.actor.dead and not each.actor.buried}:
-            actor.buried = True
-            self._ran.deaths += 1
+    def _close_connections(self) -> None:
+        """Close the connections of killed invocations, and wait until the server has seen that."""
+        for actor in {each.actor for each in self._threads if each.actor.killed and not each.actor.connections_closed}:
+            actor.connections_closed = True
+            self._ran.kills += 1
             idents = {each.thread.ident for each in self._threads if each.actor is actor}
             opened = [each for ident in idents for each in self._world.connections.pop(ident or 0, [])]
             pids = []
@@ -316,17 +318,17 @@ class Scheduler:
                 connection.close()
             end = time.monotonic() + _PATIENCE_SECONDS
             while self._world.fleet.sql(_THERE, pids=pids)[0][0]:
-                assert time.monotonic() < end, "the server does not notice that a client is gone"
+                assert time.monotonic() < end, "the server does not see that a client is gone"
                 time.sleep(_LOOK_SECONDS)
             with self._change:
                 for each in self._threads:
                     if each.actor is actor and each.state is _State.STOPPED:
-                        each.state = _State.RUNS  # into its death
+                        each.state = _State.RUNS  # it continues, and raises Killed
                 self._change.notify_all()
 
 
 def _asleep(frame: FrameType | None) -> tuple[int, int] | None:
-    """Return where a thread waits for another, which shows where it stands in the libraries for that; else None."""
+    """Return the place where a thread waits for another, by its stack; None: it does not wait."""
     if frame is None:
         return None
     here, code = (id(frame), frame.f_lasti), frame.f_code
@@ -340,6 +342,6 @@ def _asleep(frame: FrameType | None) -> tuple[int, int] | None:
 
 
 def normal(trace: list[str]) -> list[str]:
-    """Return *trace* without the ids, which no seed decides."""
+    """Return *trace* with its ids replaced, since they do not depend on the seed."""
     names: dict[str, str] = defaultdict(lambda: f"id{len(names)}")
     return ["/".join(names[part] if part.count("-") == 4 else part for part in line.split("/")) for line in trace]

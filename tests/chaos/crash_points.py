@@ -1,12 +1,11 @@
 """
-Every outside effect as a numbered point, at which what runs can be killed or made to wait.
+Crash points: every outside effect is numbered, and an invocation can be killed or stopped there.
 
 Inside ``Points`` every round trip to the database, every HTTP request, every
-call of AWS and every step over SSH passes through ``Points.effect``. They are
-caught in the libraries that carry them out, so an effect that somebody adds to
-Shepherd is a new point without anybody counting it; only SSH is caught at the
-protocol that the loops are handed (``stepped``), since they have no other way
-to a machine.
+call of AWS and every step over SSH passes through the guard. They are
+intercepted in the libraries that carry them out, so that a new effect becomes a
+crash point by itself. Only SSH is intercepted at the protocol that the loops are
+given (``stepped``), because they reach machines in no other way.
 """
 
 from __future__ import annotations
@@ -39,62 +38,62 @@ _CAUGHT: tuple[tuple[type, str, str], ...] = (
 
 
 class Killed(BaseException):
-    """The process is gone: no code may catch this, and nothing that it does any more has an effect."""
+    """The process was killed. No code may catch this, and nothing that it still does has an effect."""
 
 
 class Guard(Protocol):
-    """What decides at a point."""
+    """Decides at each crash point."""
 
     @property
-    def dead(self) -> bool:
-        """Whether what runs was killed."""
+    def killed(self) -> bool:
+        """Whether the invocation was killed."""
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
-        """Carry out *call*, or do not; *name* tells what it is."""
+        """Carry out *call*, the effect *name*, or kill the invocation."""
 
     def starts(self, thread: threading.Thread) -> None:
-        """Take note that *thread* is about to be started, by the thread that calls this."""
+        """Note that the calling thread is about to start *thread*."""
 
 
-class Death:
+class KillAt:
     """
-    Kills what runs at the effect with the number *at* (from 1), before it or *after* it, or never.
+    Kills the invocation at the effect with the number *at* (from 1), before it or *after* it; None: never.
 
     After the effect means that it happened and that its answer was not seen.
-    From the moment of death on no thread has any effect any more: a dead
-    process runs no ``finally`` either.
+    From then on no thread of the invocation has any effect: a killed process
+    runs no ``finally`` either.
     """
 
     def __init__(self, at: int | None = None, *, after: bool = False) -> None:
-        """Count from the beginning."""
+        """Count from 1."""
         self.names: list[str] = []
-        """The effects, in their order."""
+        """The effects, in order."""
         self._at = at
         self._after = after
         self._lock = threading.Lock()
-        self.dead = False
+        self.killed = False
 
     def __str__(self) -> str:
-        """Say where it came, if it did."""
-        if not self.dead:
-            return "not dead"
-        return f"dead {'after' if self._after else 'before'} effect {self._at} ({self.names[-1]})"
+        """Return the crash point, if there was a kill."""
+        if not self.killed:
+            return "not killed"
+        return f"killed {'after' if self._after else 'before'} effect {self._at} ({self.names[-1]})"
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
         """See ``Guard``."""
         with self._lock:
-            if self.dead:
+            if self.killed:
                 raise Killed
             self.names.append(name)
             fatal = len(self.names) == self._at
             if fatal and not self._after:
-                self.dead = True
+                self.killed = True
                 raise Killed
         try:
             return call()
         finally:
             if fatal:
-                self.dead = True
+                self.killed = True
                 raise Killed
 
     def starts(self, thread: threading.Thread) -> None:
@@ -102,7 +101,7 @@ class Death:
 
 
 class ChaosClock(SystemClock):
-    """The real time, or one that is ahead of it; a dead process does not read it."""
+    """The real time plus ``ahead`` seconds; a killed process cannot read it."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -110,18 +109,18 @@ class ChaosClock(SystemClock):
 
     def monotonic(self) -> float:
         """See ``Clock``."""
-        if self._guard.dead:
+        if self._guard.killed:
             raise Killed
         return super().monotonic() + self.ahead
 
 
 class Points:
-    """While it is entered, all effects of this process pass through *guard*."""
+    """While entered, all effects of this process pass through *guard*."""
 
     def __init__(self, guard: Guard, watch: Callable[[], object] = lambda: None) -> None:
-        """*watch* is called after every effect, by one thread at a time; what it does is none. One in a process."""
+        """*watch* is called after every effect, by one thread at a time; its own effects are no crash points."""
         self.clock = ChaosClock(guard)
-        """The clock for what runs: it notices its death at once, and not when it next has an effect."""
+        """The clock of the invocation, which notices a kill at once and not only at its next effect."""
         self._guard = guard
         self._watch = watch
         self._watching = threading.Lock()
@@ -142,24 +141,24 @@ class Points:
             start(thread)
 
         threading.Thread.start = started  # type: ignore[assignment, method-assign]  # until the exit
-        threading.excepthook = self._quietly
+        threading.excepthook = self._report_thread_error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._watching:
-            self._watch = lambda: None  # what is still under way for somebody who is dead is nobody's business
+            self._watch = lambda: None  # effects of killed invocations that are still under way are not checked
         for owner, method, original in self._originals:
             setattr(owner, method, original)
         threading.excepthook = self._hook
 
     def stepped(self, thing: Any, kind: str = "ssh") -> Any:
-        """Return *thing* with every method call a point, and what the methods return likewise if it has methods."""
+        """Return *thing* with every method call a crash point; closable results of methods are wrapped likewise."""
         return _Stepped(thing, functools.partial(self._pass, kind))
 
     def aside(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns, which is the scenario's own doing: none of it is a point."""
+        """Return the result of *call*; its effects belong to the scenario and are no crash points."""
         before = getattr(self._inside, "effect", False)
         self._inside.effect = True
         try:
@@ -168,7 +167,7 @@ class Points:
             self._inside.effect = before
 
     def _pass(self, kind: str, method: str, call: Callable[[], T]) -> T:
-        if getattr(self._inside, "effect", False):  # one effect is a point once, whatever it is made of
+        if getattr(self._inside, "effect", False):  # an effect that consists of others is one crash point
             return call()
 
         def inside() -> T:
@@ -193,7 +192,7 @@ class Points:
 
         return caught
 
-    def _quietly(self, arguments: threading.ExceptHookArgs) -> None:
+    def _report_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_type is not Killed:
             self._hook(arguments)
 
@@ -204,7 +203,7 @@ def _names() -> dict[str, str]:
 
 
 def _statement(method: str, arguments: tuple[Any, ...]) -> str:
-    """Return what a round trip to the database is for; what only prepares for another begins with a bracket."""
+    """Return the name of a round trip to the database; in brackets if it only prepares another."""
     match method:
         case "execute_named":
             return _names().get(arguments[4], "statement")
@@ -233,7 +232,7 @@ class _Stepped:
 
 
 def alive(call: Callable[[], T]) -> T | None:
-    """Return what *call* returns; None: it was killed."""
+    """Return the result of *call*; None: it was killed."""
     with suppress(Killed):
         return call()
     return None

@@ -1,8 +1,8 @@
 """
-Crash-point exploration: run to every outside effect, die there, and let the schedules go on.
+Crash-point exploration: kill an invocation at each outside effect, then let the schedules continue.
 
-The invariants are asked after every effect of every invocation, also of those
-that nobody disturbs.
+The invariants are checked after every effect of every invocation, also of those
+that are not killed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import ShepherdError
 
-from tests.chaos.crash_points import Death, Points, alive
+from tests.chaos.crash_points import KillAt, Points, alive
 from tests.chaos.invariants import violations
 
 if TYPE_CHECKING:
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.chaos.scenarios import Scenario
-    from tests.chaos.stage.environment import World
+    from tests.chaos.stage.environment import Environment
 
 TICKS = 24
-"""After so many ticks a world must have converged, wherever the first one died."""
+"""The environment must have converged after so many ticks, wherever the first was killed."""
 
 OUTAGE_SECONDS = 4 * 3600 + 1.0
-"""When the next tick comes after so long, sessions are dead, and backoffs, penalties and settle times over."""
+"""If the next tick comes after so long, sessions have expired, and backoffs, penalties and boot waits are over."""
 SOON_SECONDS = 61.0
-"""When it comes as soon as that, the dead session is dead, and nothing else is over."""
+"""If it comes after so long, the session of the killed invocation has expired, and nothing else is over."""
 TICK_SECONDS = 280
-"""Between ticks; a Recoverer that looks less often than that holds back."""
+"""Between ticks. With a longer interval, the Recoverer would see a gap between its health snapshots."""
 
 
 @dataclass
 class Explored:
-    """What was explored of a scenario."""
+    """The results for one scenario."""
 
     effects: int = 0
-    """Outside effects of one invocation that nobody disturbs."""
-    deaths: int = 0
+    """Outside effects of one undisturbed invocation."""
+    kills: int = 0
     ticks: int = 0
     checks: int = 0
-    """How often all invariants were asked."""
+    """How often all invariants were checked."""
     broken: list[str] = field(default_factory=list)
-    """Promises that were broken, each with where the invocation had died."""
+    """Broken promises, each with the crash point."""
 
 
 def explore(
@@ -56,11 +56,11 @@ def explore(
     gap: float = OUTAGE_SECONDS,
     told: Callable[[str], None] = lambda _: None,
 ) -> Explored:
-    """Die at every *stride*-th effect of *scenario* from the *first*, before and after it; return what came of it."""
+    """Kill *scenario* before and after every *stride*-th effect, from the *first*; return the results."""
     explored = Explored()
     for after in (False, True):
         for number in itertools.count(first, stride):
-            died = _explore_one(scenario, explored, gap, Death(number, after=after))
+            died = _explore_one(scenario, explored, gap, KillAt(number, after=after))
             if not died:
                 break
             told(f"{scenario.name}: {'after' if after else 'before'} effect {number}")
@@ -69,72 +69,74 @@ def explore(
 
 def explore_pairs(scenario: Scenario, effects: int, chance: Random, more: Callable[[int], bool]) -> Explored:
     """
-    Die at one of the *effects* of *scenario*, then again in the next tick, while *more* says so of the pairs so far.
+    Kill *scenario* at one of its *effects*, then again in the next tick, until *more* returns False.
 
-    Whether that comes soon or late, and which effects they are, is left to *chance*.
+    *more* gets the number of pairs so far. *chance* chooses the effects, and whether the next tick comes soon or late.
     """
     explored = Explored(effects=effects)
     for pairs in itertools.count():
         if not more(pairs):
             return explored
-        deaths = [Death(chance.randint(1, effects), after=chance.random() < 1 / 2) for _ in range(2)]
-        _explore_one(scenario, explored, chance.choice((SOON_SECONDS, OUTAGE_SECONDS)), *deaths)
+        kills = [KillAt(chance.randint(1, effects), after=chance.random() < 1 / 2) for _ in range(2)]
+        _explore_one(scenario, explored, chance.choice((SOON_SECONDS, OUTAGE_SECONDS)), *kills)
     raise AssertionError
 
 
-def _explore_one(scenario: Scenario, explored: Explored, gap: float, *deaths: Death) -> bool:
-    """Let one invocation after the other die, then the schedules go on; False: the first had not so many effects."""
-    world = scenario.arrange()
+def _explore_one(scenario: Scenario, explored: Explored, gap: float, *kills: KillAt) -> bool:
+    """Kill one invocation after the other, then let the schedules continue; False: the first had fewer effects."""
+    environment = scenario.arrange()
     try:
         broken: list[str] = []
-        for number, death in enumerate(deaths):
+        for number, kill in enumerate(kills):
             if number:
-                world.pass_time(gap)
-            broken += invoke(scenario, world, explored, death)
-            world.fleet.disconnect()  # what the operating system does for a dead process
-            if not number and not death.dead:
-                explored.effects = len(death.names)
+                environment.pass_time(gap)
+            broken += invoke(scenario, environment, explored, kill)
+            environment.fleet.disconnect()  # as the operating system does for a killed process
+            if not number and not kill.killed:
+                explored.effects = len(kill.names)
                 explored.broken += [f"{scenario.name}, undisturbed: {each}" for each in broken]
                 return False
-            explored.deaths += death.dead
-        broken += [] if broken else converge(scenario, world, explored, gap)
-        where = " and ".join(str(death) for death in deaths)
+            explored.kills += kill.killed
+        broken += [] if broken else converge(scenario, environment, explored, gap)
+        where = " and ".join(str(kill) for kill in kills)
         explored.broken += [f"{scenario.name}, {where}: {each}" for each in broken]
     finally:
-        world.close()
+        environment.close()
     return True
 
 
-def invoke(scenario: Scenario, world: World, explored: Explored, death: Death) -> list[str]:
-    """Carry out one invocation, and return the promises that were broken in it."""
+def invoke(scenario: Scenario, environment: Environment, explored: Explored, kill: KillAt) -> list[str]:
+    """Carry out one invocation, and return the promises that it broke."""
     found: list[str] = []
 
     def watch() -> None:
         explored.checks += 1
-        found.extend(each for each in violations(world, watched=True) if each not in found)
+        found.extend(each for each in violations(environment, watched=True) if each not in found)
 
-    with Points(death, watch) as points:
-        if alive(lambda: (scenario.tick(world, points),)) is not None and death.dead:
-            found.append("somebody caught its death")
+    with Points(kill, watch) as points:
+        if alive(lambda: (scenario.tick(environment, points),)) is not None and kill.killed:
+            found.append("some code caught the kill")
     watch()
     return found
 
 
-def converge(scenario: Scenario, world: World, explored: Explored, gap: float = OUTAGE_SECONDS) -> list[str]:
-    """Let the schedules go on until nothing is missing; return the promises that were broken on the way."""
+def converge(
+    scenario: Scenario, environment: Environment, explored: Explored, gap: float = OUTAGE_SECONDS
+) -> list[str]:
+    """Let the schedules continue until nothing is missing; return the promises that were broken meanwhile."""
     missing: list[str] = []
     for tick in range(TICKS):
-        world.pass_time(TICK_SECONDS if tick else gap)
-        broken = world.disagreements()  # before the Updater may mend any
+        environment.pass_time(TICK_SECONDS if tick else gap)
+        broken = environment.inconsistencies()  # before the Updater may repair any
         if broken:
             return broken
         try:
-            broken = invoke(scenario, world, explored, Death())
+            broken = invoke(scenario, environment, explored, KillAt())
         except ShepherdError as error:
-            broken = [f"a tick that nobody disturbed failed: {type(error).__name__}: {error}"]
-        world.fleet.disconnect()
+            broken = [f"an undisturbed tick failed: {type(error).__name__}: {error}"]
+        environment.fleet.disconnect()
         explored.ticks += 1
-        missing = scenario.missing(world)
+        missing = scenario.missing(environment)
         if not missing or broken:
-            return broken + world.disagreements()
+            return broken + environment.inconsistencies()
     return [f"not converged after {TICKS} ticks: {each}" for each in missing]

@@ -1,19 +1,21 @@
 """
-What must hold at all times, whoever died where: one query for each promise.
+The invariants: one query for each promise, which must hold at all times, at whatever crash point a kill happens.
 
-Each returns what is wrong, in words; no row if the promise is kept. They look
-at the database past the product's code, and at the provider's machines, never
-at what the functions say of themselves. All of them together are one round
-trip, so that they can be asked at every point.
+Each query returns a text for each violation, and no row if the promise is kept.
+The queries read the database without the package's code, and the provider's
+machines; they do not rely on what the functions report. All of them together
+take one round trip, so that they can be checked after every effect.
 
-What the queries see besides the tables: ``device`` (the provider's machines:
-id, active, ours, tokens, actions taken, may_act: something was wrong with it; made_now,
-acted_now: by the last effect, if this is asked after every effect; decided_at: when its worker came to stand before
-that, where others go on in between),
-``session_seen`` (when every session that was ever observed dies, or died), and
-the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
-provider id that an operator gives back) and ``margin`` (seconds by which clocks
-may be read in another order than transactions commit).
+Besides the tables, the queries read:
+
+- ``device``: the provider's machines: id, active, ours, tokens, actions taken;
+  may_act: the machine was unhealthy; made_now, acted_now: by the last effect, if
+  the invariants are checked after every effect; decided_at: when its worker
+  stopped before that effect, where other invocations continue meanwhile;
+- ``session_seen``: the deadlines of all sessions that were ever observed;
+- the parameters ``limit`` (machines, 0: none), ``to_release`` (machines by
+  provider id that an operator releases) and ``margin`` (seconds by which clocks
+  may be read in another order than transactions commit).
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from shepherd_core.providers.equinix.objects import TOKEN_TAG
 from tests.support.bmdb.capacity import PREFIX
 
 if TYPE_CHECKING:
-    from tests.chaos.stage.environment import World
+    from tests.chaos.stage.environment import Environment
 
 LONGEST_WAIT = "5 hours"
-"""More than any backoff, settle time or session of the scenarios."""
-SILENCE = "600 seconds"
-"""As long as an agent may say nothing, in all scenarios."""
+"""Longer than any backoff, boot wait or session of the scenarios."""
+HEARTBEAT_TIMEOUT = "600 seconds"
+"""The heartbeat timeout in all scenarios."""
 
 _SHEPHERD = "('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')"
 _ENDS = "('Finished', 'Failed', 'Canceled', 'Expired', 'Recovered')"
@@ -43,13 +45,13 @@ class Invariant(NamedTuple):
     name: str
     why: str
     broken: str
-    """The query for what breaks it: a text for each."""
+    """The query for violations; it returns a text for each."""
 
 
 INVARIANTS = (
     Invariant(
-        "no_machine_is_doubled",
-        "One machine at the provider for one in the BMDB: nobody pays for a machine that nobody uses.",
+        "no_machine_is_created_twice",
+        "One machine at the provider for each in the BMDB: a second one is paid for and not used.",
         """
         SELECT format('%s machines at the provider carry %s', count(*), token)
         FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token) GROUP BY token HAVING count(*) > 1
@@ -61,15 +63,15 @@ INVARIANTS = (
     ),
     Invariant(
         "no_more_machines_than_the_limit",
-        "The limit is somebody's money.",
+        "Machines above the limit cost money that was not planned.",
         """
         SELECT format('%s machines, the limit is %s', count(*), :limit::bigint)
         FROM device WHERE ours HAVING :limit::bigint BETWEEN 1 AND count(*) - 1
         """,
     ),
     Invariant(
-        "nobody_works_twice_on_a_machine",
-        "A machine has one live work at most, whatever the process.",
+        "no_machine_has_two_live_works",
+        "A machine has at most one live work, over all processes.",
         f"""
         SELECT format('%s has %s live works at once', w.machine_id, count(*))
         FROM work w JOIN sessions s ON s.session_id = w.session_id
@@ -78,8 +80,8 @@ INVARIANTS = (
         """,
     ),
     Invariant(
-        "a_dead_session_commits_nothing",
-        "Its machines are others' by now. That it gives back what nobody took from it is no harm.",
+        "an_expired_session_commits_nothing",
+        "Another session may have its machines by now. Canceling work that is still its own does no damage.",
         """
         SELECT format('%s: session %s recorded %s after its deadline', h.machine_id, h.session_id, h.event)
         FROM work_history h
@@ -89,7 +91,7 @@ INVARIANTS = (
         GROUP BY h.machine_id, h.session_id, h.event, h.timestamp
         HAVING h.timestamp > max(s.deadline) + :margin::float8 * interval '1 second'
         UNION ALL
-        SELECT format('machine %s was decided on by session %s after its deadline', i.machine_id, s.session_id)
+        SELECT format('session %s recorded an intent for machine %s after its deadline', s.session_id, i.machine_id)
         FROM machine_creation_intent i
         JOIN provisioner_lock l ON l.provider = i.provider
         JOIN sessions s ON s.session_id = l.session_id
@@ -98,9 +100,9 @@ INVARIANTS = (
     ),
     Invariant(
         "every_started_work_ends_once",
-        "As finished, failed, canceled, expired or recovered; what has not ended yet is held by somebody.",
+        "As finished, failed, canceled, expired or recovered. Work that has not ended has a row in the table work.",
         f"""
-        SELECT format('%s: %s work by %s was started, %s ended, %s are held', machine_id, started, process, ended, held)
+        SELECT format('%s: %s work of %s started, %s ended, %s still open', machine_id, started, process, ended, held)
         FROM (
             SELECT machine_id, process,
                 count(*) FILTER (WHERE event = 'Started') AS started,
@@ -112,9 +114,9 @@ INVARIANTS = (
     ),
     Invariant(
         "every_step_is_recorded_once",
-        "One work takes one step of recovery; counted twice, the machine is in quarantine too early.",
+        "One work takes one remediation step. If it is counted twice, the machine is quarantined too early.",
         """
-        SELECT format('%s: %s steps are on record for one work', machine_id, count(*))
+        SELECT format('%s: %s steps are recorded for one work', machine_id, count(*))
         FROM (
             SELECT machine_id, event,
                 count(*) FILTER (WHERE event = 'Started') OVER (PARTITION BY machine_id ORDER BY timestamp) AS work
@@ -124,8 +126,8 @@ INVARIANTS = (
         """,
     ),
     Invariant(
-        "nobody_waits_for_ever",
-        "A machine is due for what it needs, at the latest when the longest wait is over.",
+        "no_machine_waits_without_end",
+        "A machine is due for the process that it needs, not later than after the longest wait.",
         f"""
         SELECT format('%s needs %s, but is due for %s at %s', n.machine_id, n.process, d.process, d.not_before)
         FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
@@ -133,14 +135,14 @@ INVARIANTS = (
             AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)
             AND (d.process IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
         UNION ALL
-        SELECT format('%s was told to come back, and nobody is to look whether it did', w.machine_id)
+        SELECT format('%s is overdue after a step, and has no time for its recovery', w.machine_id)
         FROM machine_process_needs w JOIN machine_due d ON d.machine_id = w.machine_id
         WHERE w.overdue AND d.recovery_not_before IS NULL
         """,
     ),
     Invariant(
-        "a_due_row_leads_to_what_is_needed",
-        "No row is for a process by which the loop that the machine waits for never finds it.",
+        "a_due_row_names_the_needed_process",
+        "The loop that the machine waits for finds it only by the process in its due row.",
         """
         SELECT format('%s needs %s and is due for %s', n.machine_id, n.process, d.process)
         FROM machine_need n JOIN machine_due d ON d.machine_id = n.machine_id
@@ -149,7 +151,7 @@ INVARIANTS = (
     ),
     Invariant(
         "a_paused_machine_is_not_touched",
-        "Somebody is at work on it.",
+        "An operator may be working on it.",
         """
         SELECT format('%s is paused, and %s was %s', h.machine_id, h.process, h.event)
         FROM work_history h JOIN pauses x ON x.machine_id = h.machine_id
@@ -157,8 +159,8 @@ INVARIANTS = (
         """,
     ),
     Invariant(
-        "a_machine_in_quarantine_is_not_touched",
-        "Recovery gave up on it, and an operator looks at it.",
+        "a_quarantined_machine_is_not_touched",
+        "Recovery has ended for it, and an operator may be working on it.",
         """
         SELECT format('%s is in quarantine, and %s was %s', h.machine_id, h.process, h.event)
         FROM work_history h JOIN machine_quarantine z ON z.machine_id = h.machine_id
@@ -167,12 +169,12 @@ INVARIANTS = (
     ),
     Invariant(
         "no_healthy_machine_is_rebooted",
-        "The worst that a fleet manager can do.",
+        "A reboot interrupts the work that the machine does for its users.",
         f"""
-        SELECT format('%s was acted on %s times although nothing was wrong with it', id, actions)
+        SELECT format('%s was interrupted %s times although it was healthy', id, actions)
         FROM device WHERE actions > 0 AND NOT may_act
         UNION ALL
-        SELECT format('%s was taken for recovery at %s, and heard at %s', w.machine_id, h.at, b.agent_heartbeat_at)
+        SELECT format('%s was claimed for recovery at %s, heartbeat at %s', w.machine_id, h.at, b.agent_heartbeat_at)
         FROM work w
         JOIN machine_agent_heartbeat b ON b.machine_id = w.machine_id
         JOIN machine_agent_started a ON a.machine_id = w.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
@@ -181,24 +183,24 @@ INVARIANTS = (
             WHERE h.machine_id = w.machine_id AND h.process = w.process AND h.event = 'Started'
         ) AS h
         WHERE w.process = 'ShepherdRecovery'
-            AND b.agent_heartbeat_at BETWEEN h.at - interval '{SILENCE}' + interval '1 second'
+            AND b.agent_heartbeat_at BETWEEN h.at - interval '{HEARTBEAT_TIMEOUT}' + interval '1 second'
                 AND h.at - :margin::float8 * interval '1 second'
         UNION ALL
-        SELECT format('%s was acted on, and had been heard at %s', d.id, b.agent_heartbeat_at)
+        SELECT format('%s was interrupted after a heartbeat at %s', d.id, b.agent_heartbeat_at)
         FROM device d
         JOIN machine_provided p ON p.provider_id = d.id
         JOIN machine_agent_heartbeat b ON b.machine_id = p.machine_id
         JOIN machine_agent_started a ON a.machine_id = p.machine_id AND a.agent_started_at <= b.agent_heartbeat_at
         WHERE d.acted_now
-            AND b.agent_heartbeat_at > clock_timestamp() - interval '{SILENCE}' + interval '1 second'
+            AND b.agent_heartbeat_at > clock_timestamp() - interval '{HEARTBEAT_TIMEOUT}' + interval '1 second'
             AND b.agent_heartbeat_at < coalesce(d.decided_at, clock_timestamp())
         """,
     ),
     Invariant(
-        "recovery_is_held_back_as_was_said",
-        "Too many machines are silent for it to be their fault; an operator lets as many through as he said.",
+        "recovery_is_suspended_as_recorded",
+        "Many machines are unhealthy at once, probably for one cause; an override admits only its number of them.",
         """
-        SELECT format('recovery is held back, and %s was %s for it', h.machine_id, h.event)
+        SELECT format('recovery is suspended, and the work on %s was %s', h.machine_id, h.event)
         FROM work_history h
         JOIN machine_provided p ON p.machine_id = h.machine_id
         JOIN recovery_suspensions x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
@@ -208,7 +210,7 @@ INVARIANTS = (
             AND h.timestamp > x.suspended_at + :margin::float8 * interval '1 second'
             AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
         UNION ALL
-        SELECT format('%s machines were let through, %s are counted and %s allowed', count(*), o.used, o.machines)
+        SELECT format('%s machines were admitted, %s are counted, %s are allowed', count(*), o.used, o.machines)
         FROM recovery_overrides o
         JOIN recovery_override_machines m ON m.override_id = o.override_id
         GROUP BY o.location, o.used, o.machines
@@ -217,13 +219,13 @@ INVARIANTS = (
     ),
     Invariant(
         "every_effect_is_explained_by_a_record",
-        "Whoever finds a machine, or a reboot, finds in the BMDB why it is there.",
+        "The BMDB says why a machine exists and why it was rebooted.",
         """
         SELECT format('nothing in the BMDB explains %s with token %s', d.id, token)
         FROM device d CROSS JOIN LATERAL unnest(d.tokens) AS t (token)
         WHERE NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id::text = token)
         UNION ALL
-        SELECT format('%s was acted on %s times, and fewer attempts are on record', d.id, d.actions)
+        SELECT format('%s was interrupted %s times, and fewer attempts are recorded', d.id, d.actions)
         FROM device d JOIN machine_provided p ON p.provider_id = d.id
         WHERE d.actions > (
             SELECT count(*) FILTER (WHERE h.event = 'Attempted') - count(*) FILTER (WHERE h.event = 'NotTaken')
@@ -233,10 +235,10 @@ INVARIANTS = (
         """,
     ),
     Invariant(
-        "nobody_is_given_up_untried",
-        "Without a step that may have been taken, or that the provider refused for it, a machine is not beyond hope.",
+        "no_machine_is_quarantined_untried",
+        "Quarantine comes only after a step that may have been taken, or that the provider refused for the machine.",
         r"""
-        SELECT format('%s is in quarantine, and nothing was tried on it', z.machine_id)
+        SELECT format('%s is quarantined without any attempt', z.machine_id)
         FROM machine_quarantine z
         JOIN work_history q ON q.machine_id = z.machine_id AND q.event = 'Quarantined'
         WHERE (
@@ -251,9 +253,9 @@ INVARIANTS = (
     ),
     Invariant(
         "every_release_is_explained_by_a_record",
-        "Whoever finds a machine gone finds who wanted that, and why.",
+        "The BMDB says who released a machine, and why.",
         """
-        SELECT format('%s was given back, and nothing in the BMDB tells of machine %s''s release', r.key, r.value)
+        SELECT format('%s was released, and the BMDB has no record of the release of machine %s', r.key, r.value)
         FROM jsonb_each_text(:to_release::jsonb) r
         WHERE NOT EXISTS (SELECT 1 FROM device d WHERE d.id = r.key AND d.active)
             AND NOT EXISTS (SELECT 1 FROM machine_release m WHERE m.machine_id::text = r.value)
@@ -264,16 +266,16 @@ INVARIANTS = (
     ),
     Invariant(
         "no_effect_without_a_live_session",
-        "Whoever was taken for dead has a successor, who may have done it already.",
+        "After a session has expired, the next one may have had the same effect already.",
         """
-        SELECT format('%s was acted on, and nobody alive has work on it', d.id)
+        SELECT format('%s was interrupted, and no live session has work on it', d.id)
         FROM device d JOIN machine_provided p ON p.provider_id = d.id
         WHERE d.acted_now AND NOT EXISTS (
             SELECT 1 FROM work w JOIN sessions s ON s.session_id = w.session_id
             WHERE w.machine_id = p.machine_id AND w.process = 'ShepherdRecovery' AND s.deadline > clock_timestamp()
         )
         UNION ALL
-        SELECT format('%s was made, and no Provisioner is alive', d.id)
+        SELECT format('%s was created, and no Provisioner has a live session', d.id)
         FROM device d
         WHERE d.made_now AND d.tokens[1] IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM provisioner_lock l JOIN sessions s ON s.session_id = l.session_id
@@ -283,14 +285,14 @@ INVARIANTS = (
     ),
     Invariant(
         "every_failure_names_its_cause",
-        "It is all that an operator has to go by.",
+        "The operator has no other information about the failure.",
         r"""
         SELECT format('%s: %s failed for "%s"', machine_id, process, failed_cause) FROM work_history
         WHERE event = 'Failed' AND (failed_cause IS NULL OR failed_cause !~ '^\w+: .')
         """,
     ),
     Invariant(
-        "nothing_is_left_behind",
+        "related_rows_come_and_go_together",
         "Rows that belong together come and go together.",
         """
         SELECT format('work by %s without a session', session_id)
@@ -305,7 +307,7 @@ INVARIANTS = (
         SELECT format('%s is provided and still intended', machine_id)
         FROM machine_creation_intent WHERE machine_id IN (SELECT machine_id FROM machine_provided)
         UNION ALL
-        SELECT format('%s departed, and still has %s', x.machine_id, y.what)
+        SELECT format('%s was decommissioned, and still has %s', x.machine_id, y.what)
         FROM machine_tombstone x
         JOIN (
             SELECT machine_id, 'a provider' AS what FROM machine_provided
@@ -319,7 +321,7 @@ INVARIANTS = (
 )
 
 SEEN = "CREATE TEMPORARY TABLE IF NOT EXISTS session_seen (session_id uuid PRIMARY KEY, deadline timestamptz)"
-"""In the connection that the invariants are asked over."""
+"""In the connection that the invariants are checked over."""
 
 _SEE = """
 INSERT INTO session_seen SELECT session_id, deadline FROM sessions
@@ -339,28 +341,28 @@ _ALL = _DEVICES + "\nUNION ALL\n".join(
 )
 
 
-def violations(world: World, *, watched: bool = False) -> list[str]:
+def violations(environment: Environment, *, watched: bool = False) -> list[str]:
     """
-    Return what is wrong, each with the name of the promise that it breaks.
+    Return all violations, each with the name of its invariant.
 
-    *watched*: this is asked after every effect, so that also sessions that are gone by now can be judged.
+    *watched*: this is called after every effect, so that sessions that were deleted since can be judged too.
     """
     if watched:
-        world.ask(_SEE)
-    devices = _devices(world, watched=watched)
-    rows = world.ask(
+        environment.ask(_SEE)
+    devices = _devices(environment, watched=watched)
+    rows = environment.ask(
         _ALL,
         devices=json.dumps(devices),
-        to_release=json.dumps(world.to_release, default=str),
-        limit=world.limit,
-        margin=world.margin_seconds,
+        to_release=json.dumps(environment.to_release, default=str),
+        limit=environment.limit,
+        margin=environment.margin_seconds,
     )
-    world.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
+    environment.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
     return [f"{name}: {fault}" for name, fault in rows]
 
 
-def _devices(world: World, *, watched: bool) -> list[dict[str, Any]]:
-    seen = world.actions_seen if watched else None
+def _devices(environment: Environment, *, watched: bool) -> list[dict[str, Any]]:
+    seen = environment.actions_seen if watched else None
     return [
         {
             "id": device.id,
@@ -368,10 +370,10 @@ def _devices(world: World, *, watched: bool) -> list[dict[str, Any]]:
             "ours": device.hostname.startswith(PREFIX),
             "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.tags if tag.startswith(TOKEN_TAG)],
             "actions": len(device.actions_taken),
-            "may_act": device.id in world.may_be_rebooted,
+            "may_act": device.id in environment.may_be_rebooted,
             "made_now": seen is not None and device.id not in seen,
             "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
-            "decided_at": world.decided.get(device.id),
+            "decided_at": environment.decided.get(device.id),
         }
-        for device in world.api.devices()
+        for device in environment.api.devices()
     ]

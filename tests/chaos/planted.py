@@ -1,10 +1,10 @@
 """
-Bugs to plant: that the checks can fail is shown and not hoped.
+Planted bugs: each check must fail on the bug that it exists for.
 
-A plant is a change to the text of the product, and the check that must notice
-it by name. It is planted in a copy of the package, in which the check then
-runs; a plant whose old text is no longer there exactly once is refused, so
-that none can rot. docs/reliability.md has the table.
+A planted bug is a change to the text of the package, and the test that must
+fail by a given name. The change is made in a copy of the package, on which the
+test then runs. A bug whose old text does not occur exactly once is refused, so
+that an outdated one is noticed. docs/reliability.md has the table.
 
     python -m tests.chaos.planted
 """
@@ -33,20 +33,19 @@ SEARCH = "tests/integration/bmdb/test_model.py::test_the_bmdb_does_what_its_mode
 FENCE = "tests/integration/transactions/test_fence.py"
 RACES = "tests/integration/transactions/test_races.py"
 CRASHES = "tests/integration/chaos/test_crash_points.py"
-PROVISIONER = f"{CRASHES}::test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing"
-SOON = f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[provisioner, soon]"
-HARM = f"{CRASHES}::test_a_broken_promise_is_noticed"
-TWINS = (
-    "tests/integration/chaos/test_twins.py::"
-    "test_two_who_do_something_to_one_machine_keep_every_promise_however_one_interrupts_the_other"
+PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_machine_once"
+SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
+DAMAGE = f"{CRASHES}::test_each_invariant_fails_on_damaged_rows"
+COMMANDS = (
+    "tests/integration/chaos/test_concurrent_invocations.py::test_concurrent_commands_on_one_machine_keep_every_promise"
 )
 LOCKS = "tests/integration/transactions/test_locks.py::test_the_second_writer_sees_the_change_of_the_first"
-LIMITS = "tests/unit/rules/test_provisioning.py::test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit"
+LIMITS = "tests/unit/rules/test_provisioning.py::test_a_started_creation_is_not_repeated_beyond_the_limit"
 
-NETWORK = (
-    "tests/integration/chaos/test_faulty_network.py::test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing"
+NETWORK = "tests/integration/chaos/test_faulty_network.py::test_a_connection_broken_at_any_exchange_keeps_every_promise"
+OVERRIDES = (
+    "tests/integration/loops/test_recovery_overrides.py::test_a_concurrent_run_counts_what_the_first_one_admitted"
 )
-OVERRIDES = "tests/integration/loops/test_recovery_overrides.py::test_who_waited_for_a_twin_counts_what_it_let_through"
 
 WAIT_SECONDS = 900
 
@@ -88,21 +87,21 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Plant:
-    """A bug, and what finds it."""
+class PlantedBug:
+    """A bug, and the test that must find it."""
 
     bug: str
     edits: tuple[Edit, ...]
     check: str
     """The test that must fail."""
     promise: str
-    """The name by which it must fail: of an invariant, or the test's own."""
+    """The name in the failure: of an invariant, or of the test itself."""
     quick: bool = False
-    """One of the few that the tests try too: a kind of check each."""
+    """Planted by `make test` too, one bug for each kind of check."""
 
     @property
     def row(self) -> str:
-        """Return what docs/reliability.md says of it."""
+        """Return the row of the table in docs/reliability.md."""
         path, name = self.check.split("::")
         shown = name.partition("[")[0]
         return f"| {self.bug} | [{shown}](../{path}) | `{self.promise}` | {'test' if self.quick else 'chaos'} |"
@@ -117,15 +116,15 @@ _UNLOCKED_RESUME = Edit(
     "        unit()\n        connection.run('reschedule', machine_ids=[rows[0][0]])\n        return True\n",
 )
 
-PLANTS: tuple[Plant, ...] = (
-    Plant(
-        "the fence is removed: an end of work does not look at the session's deadline",
+PLANTED_BUGS: tuple[PlantedBug, ...] = (
+    PlantedBug(
+        "a statement that ends work does not check the session's deadline",
         (Edit(_WORK, " AND deadline > clock_timestamp()\n    FOR UPDATE", "\n    FOR UPDATE", "fail"),),
         MODEL,
-        "a_dead_session_commits_nothing",
+        "an_expired_session_commits_nothing",
     ),
-    Plant(
-        "liveness is judged by now(), the start of the transaction",
+    PlantedBug(
+        "a claim checks the session's deadline by now(), the start of the transaction",
         (
             Edit(
                 _WORK,
@@ -135,23 +134,23 @@ PLANTS: tuple[Plant, ...] = (
             ),
         ),
         MODEL,
-        "a_dead_session_commits_nothing",
+        "an_expired_session_commits_nothing",
     ),
-    Plant(
-        "the deadline is looked at when a statement begins, not when it has its locks",
+    PlantedBug(
+        "the deadline is checked when the statement begins, not when it has its locks",
         (Edit(_WORK, "deadline > clock_timestamp()", "deadline > statement_timestamp()", "finish"),),
         f"{FENCE}::test_an_end_that_waited_beyond_the_deadline_writes_nothing",
         "test_an_end_that_waited_beyond_the_deadline_writes_nothing[finish]",
     ),
-    Plant(
-        "a claim does not move the due row",
+    PlantedBug(
+        "a claim does not reschedule the due row",
         (Edit(_WORK, "t.deadline AS not_before", "t.not_before AS not_before", "claim"),),
         MODEL,
-        "a_claimed_machine_falls_due_when_its_session_dies",
+        "a_claimed_machine_is_due_when_its_session_expires",
         quick=True,
     ),
-    Plant(
-        "a live session's work is taken over",
+    PlantedBug(
+        "opening a session also ends the work of live sessions",
         (
             Edit(
                 _SESSION, "s.deadline <= statement_timestamp()", "s.created_at <= statement_timestamp()", "open_session"
@@ -160,8 +159,8 @@ PLANTS: tuple[Plant, ...] = (
         MODEL,
         "a_live_session_keeps_its_work",
     ),
-    Plant(
-        "the count of deleted work rows is ignored",
+    PlantedBug(
+        "work is recorded as finished although its row was not deleted",
         (
             Edit(
                 _WORK,
@@ -173,14 +172,14 @@ PLANTS: tuple[Plant, ...] = (
         MODEL,
         "every_started_work_ends_once",
     ),
-    Plant(
-        "what was sent is not waited for when its answer is lost",
+    PlantedBug(
+        "a statement whose answer was lost is not waited for",
         (_NOT_WAITED,),
         MODEL,
         "every_started_work_ends_once",
     ),
-    Plant(
-        "nor is it, and work is deleted with its session",
+    PlantedBug(
+        "the same, and work rows are deleted together with their session",
         (
             _NOT_WAITED,
             Edit(
@@ -192,14 +191,14 @@ PLANTS: tuple[Plant, ...] = (
         f"{NETWORK}[initializer, database]",
         "every_started_work_ends_once",
     ),
-    Plant(
-        "nor is it, when a step of recovery is recorded",
+    PlantedBug(
+        "the same, when a remediation step is recorded",
         (_NOT_WAITED,),
         f"{NETWORK}[recoverer, database]",
         "every_step_is_recorded_once",
     ),
-    Plant(
-        "pauses are looked at before the claim, in a statement of their own",
+    PlantedBug(
+        "pauses are read before the claim, in a separate statement",
         (
             Edit(
                 _WORK,
@@ -219,26 +218,26 @@ PLANTS: tuple[Plant, ...] = (
         MODEL,
         "a_paused_machine_is_not_touched",
     ),
-    Plant(
-        "a claim passes over the work of other processes",
+    PlantedBug(
+        "a claim ignores the work of other processes",
         (Edit(_WORK, "WHEN n.locked_until IS NOT NULL\n", "WHEN false\n", "claim"),),
         MODEL,
-        "nobody_works_twice_on_a_machine",
+        "no_machine_has_two_live_works",
     ),
-    Plant(
-        "a heartbeat does not count while the machine is claimed for recovery",
+    PlantedBug(
+        "a claim for recovery takes the last heartbeat to be a day older",
         (Edit(_WORK, "n.since + CASE\n", "n.since - interval '1 day' + CASE\n", "claim"),),
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
-    Plant(
-        "a machine that is about to be struck is not looked at again",
+    PlantedBug(
+        "a machine is not checked again just before its remediation step",
         (Edit("loops/runner.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
-        f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer]",
+        f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer]",
         "no_healthy_machine_is_rebooted",
     ),
-    Plant(
-        "an agent that reports just before the step does not count",
+    PlantedBug(
+        "the check just before the step ignores heartbeats",
         (
             Edit("bmdb/recovery/remediation.sql", "j.since + j.timeout >", "j.since >", "no_longer_due"),
             Edit(
@@ -251,23 +250,23 @@ PLANTS: tuple[Plant, ...] = (
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
-    Plant(
-        "a step that the provider declined counts as an attempt",
+    PlantedBug(
+        "a step that the provider did not accept counts as an attempt",
         (
             Edit(
                 "rules/remediation.py", "                    dropped.add(len(attempts))\n", "                    pass\n"
             ),
         ),
-        f"{CRASHES}::test_whoever_dies_anywhere_loses_doubles_and_harms_nothing[recoverer, provider away]",
-        "nobody_is_given_up_untried",
+        f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, provider outage]",
+        "no_machine_is_quarantined_untried",
     ),
-    Plant(
-        "canceled work leaves its machine where the claim had put it",
+    PlantedBug(
+        "canceled work does not reschedule its machine",
         (Edit(_WORK, "        not_before = g.not_before,\n", "", "cancel"),),
         MODEL,
-        "nobody_waits_for_ever",
+        "no_machine_waits_without_end",
     ),
-    Plant(
+    PlantedBug(
         "the intent is written after the machine was created",
         (
             Edit(
@@ -299,8 +298,8 @@ PLANTS: tuple[Plant, ...] = (
         SOON,
         "every_effect_is_explained_by_a_record",
     ),
-    Plant(
-        "a creation whose answer was lost is repeated elsewhere",
+    PlantedBug(
+        "a creation whose answer was lost is repeated on other capacity",
         (
             Edit(
                 "rules/provisioning.py",
@@ -312,10 +311,10 @@ PLANTS: tuple[Plant, ...] = (
             Edit("rules/provisioning.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
         ),
         PROVISIONER,
-        "no_machine_is_doubled",
+        "no_machine_is_created_twice",
     ),
-    Plant(
-        "creations that were begun do not count towards the limit",
+    PlantedBug(
+        "started creations do not count towards the limit",
         (
             Edit(
                 "rules/provisioning.py",
@@ -324,11 +323,11 @@ PLANTS: tuple[Plant, ...] = (
             ),
         ),
         LIMITS,
-        "test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit",
+        "test_a_started_creation_is_not_repeated_beyond_the_limit",
         quick=True,
     ),
-    Plant(
-        "what was not heard while nobody looked counts as silence",
+    PlantedBug(
+        "a gap between health snapshots counts as time without a heartbeat",
         (
             Edit(
                 "domain/gaps.py",
@@ -339,8 +338,8 @@ PLANTS: tuple[Plant, ...] = (
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
-    Plant(
-        "a long time between two looks is not put on record",
+    PlantedBug(
+        "a gap between health snapshots is not recorded",
         (
             Edit(
                 "bmdb/recovery/suspension.sql",
@@ -352,19 +351,19 @@ PLANTS: tuple[Plant, ...] = (
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
-    Plant(
-        "a long time between two looks is held against no machine for ever",
+    PlantedBug(
+        "a gap extends the heartbeat timeout without end",
         (Edit("domain/gaps.py", "and gap.ended_ago < _doubt(gap, seconds)", "and gap.ended_ago >= 0"),),
         MODEL,
-        "nobody_waits_for_ever",
+        "no_machine_waits_without_end",
     ),
-    Plant(
-        "what an override has let through is counted without a lock",
+    PlantedBug(
+        "the machines that an override admits are counted without a lock",
         (Edit("bmdb/recovery/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "apply_overrides"),),
         OVERRIDES,
-        "test_who_waited_for_a_twin_counts_what_it_let_through",
+        "test_a_concurrent_run_counts_what_the_first_one_admitted",
     ),
-    Plant(
+    PlantedBug(
         "a failure is recorded without its cause",
         (
             Edit(
@@ -373,66 +372,66 @@ PLANTS: tuple[Plant, ...] = (
                 'cause = "failed"[:_CAUSE_LENGTH]',
             ),
         ),
-        HARM,
+        DAMAGE,
         "every_failure_names_its_cause",
         quick=True,
     ),
-    Plant(
-        "a resume writes the due row without its lock",
+    PlantedBug(
+        "`resume` writes the due row without its lock",
         (_UNLOCKED_RESUME,),
-        f"{TWINS}[unquarantine+resume]",
-        "nobody_waits_for_ever",
+        f"{COMMANDS}[unquarantine+resume]",
+        "no_machine_waits_without_end",
     ),
-    Plant(
-        "a resume beside the end of a recovery writes the due row without its lock",
+    PlantedBug(
+        "`resume` writes the due row without its lock while a recovery ends",
         (_UNLOCKED_RESUME,),
         f"{LOCKS}[recovering-finish_recovery]",
         "test_the_second_writer_sees_the_change_of_the_first[recovering-finish_recovery]",
         quick=True,
     ),
-    Plant(
-        "a heartbeat is taken for an agent that somebody is just ending",
+    PlantedBug(
+        "a heartbeat is recorded for an agent that is just being deleted",
         (Edit("bmdb/agents/reports.sql", "    FOR SHARE OF a\n", "", "accept_heartbeat"),),
-        f"{TWINS}[forget+heartbeat]",
-        "nothing_is_left_behind",
+        f"{COMMANDS}[forget+heartbeat]",
+        "related_rows_come_and_go_together",
     ),
-    Plant(
-        "a machine is forgotten beside a heartbeat that is just being taken",
+    PlantedBug(
+        "a machine is forgotten while its heartbeat is being recorded",
         (
             Edit(
                 "bmdb/listings/decommissioning.py", '        connection.run("lock_agent", machine_id=machine_id)\n', ""
             ),
         ),
-        f"{TWINS}[forget+report]",
-        "nothing_is_left_behind",
+        f"{COMMANDS}[forget+report]",
+        "related_rows_come_and_go_together",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check in the copy."""
+    """The result of a test on the changed copy."""
 
     status: int
-    """Of pytest: 1, some test failed."""
+    """The exit status of pytest; 1: a test failed."""
     output: str
 
     def named(self) -> set[str]:
-        """Return the words of what failed: of the messages, and of the tests' names."""
+        """Return all words of the failures: of their messages and of the tests' names."""
         lines = [line for line in self.output.splitlines() if line.startswith(("E ", "FAILED "))]
         return {word.strip("'\",:[") for line in lines for word in line.replace(": ", " ").replace("::", " ").split()}
 
 
-def run(plant: Plant, folder: Path, check: str | None = None) -> Outcome:
-    """Plant the bug in a copy of the package in *folder*, and run the check, its own or another, on that."""
-    check = check or plant.check
+def run(planted: PlantedBug, folder: Path, check: str | None = None) -> Outcome:
+    """Plant the bug in a copy of the package in *folder*, and run *check*, or else the bug's own, on it."""
+    check = check or planted.check
     profile = ["--hypothesis-profile=planted"] if check == SEARCH else []
 
-    def sow(package: Path) -> None:
-        for edit in plant.edits:
+    def change(package: Path) -> None:
+        for edit in planted.edits:
             edit.apply(package)
 
-    return run_in_copy(folder, sow, "-x", *profile, check)
+    return run_in_copy(folder, change, "-x", *profile, check)
 
 
 def run_in_copy(
@@ -440,7 +439,7 @@ def run_in_copy(
 ) -> Outcome:
     """Make a change in a copy of the package in *folder*, and run pytest on that copy."""
     copy = folder / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # those are just being written
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # other processes may be writing these
     change(copy)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments],
@@ -455,17 +454,17 @@ def run_in_copy(
 
 
 def main() -> int:
-    """Plant every bug, and have it found by its check; and by a search through histories, where it is the model's."""
+    """Plant every bug and run its check; for those that the model must catch, also search for a history."""
     missed = 0
-    for plant in PLANTS:
-        for check in (plant.check, SEARCH) if plant.check == MODEL else (plant.check,):
+    for bug in PLANTED_BUGS:
+        for check in (bug.check, SEARCH) if bug.check == MODEL else (bug.check,):
             with tempfile.TemporaryDirectory() as folder:
-                outcome = run(plant, Path(folder), check)
-            # A search may stumble over something else that the bug breaks, or end before it finds any.
-            caught = outcome.status == 1 and (check == SEARCH or plant.promise in outcome.named())
+                outcome = run(bug, Path(folder), check)
+            # A search may find another promise that the bug breaks, or end before it finds any.
+            caught = outcome.status == 1 and (check == SEARCH or bug.promise in outcome.named())
             missed += not caught and check != SEARCH
             verdict = "caught" if caught else "not found" if check == SEARCH else "MISSED"
-            sys.stdout.write(f"{verdict} by {check.split('::')[1]}: {plant.bug}\n")
+            sys.stdout.write(f"{verdict} by {check.split('::')[1]}: {bug.bug}\n")
     return 1 if missed else 0
 
 

@@ -1,8 +1,9 @@
 """
-The part of the long form that the tests run: by a seed that a failure prints, so that each run tries other places.
+The sample of the long form that ``make test`` runs.
 
-Where others wait for the tests, they are always the same: a check that fails now
-and then is none. ``CHAOS_SEED=N`` runs the sample of a seed again.
+A random seed draws it, so that each run tries other places; a failure prints the
+seed, and ``CHAOS_SEED=N`` draws the same sample again. In CI the seed is always
+0, because a check that fails now and then is not trusted.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ T = TypeVar("T")
 
 SEED = int(os.environ.get("CHAOS_SEED", 0 if "CI" in os.environ else Random().randrange(1_000_000)))
 WHOLE = "CHAOS_WHOLE" in os.environ
-"""As `make chaos` sets it: nothing that is ``drawn`` is left out."""
+"""Set by `make chaos`: ``drawn`` returns every case."""
 
 
 def first(stride: int) -> int:
-    """Return the first of the numbers from 1 that are tried, if it is every *stride*-th of them."""
+    """Return the first number to try, 1 to *stride*, if every *stride*-th is tried."""
     return 1 + SEED % stride
 
 
 def drawn(things: Iterable[T], key: object) -> list[T]:
-    """Return one of *things*, by the seed and a *key* of the sample's own; all of them where that is wanted."""
+    """Return one of *things*, chosen by the seed and *key*; all of them if ``WHOLE``."""
     found = list(things)
     return found if WHOLE else [Random(f"{SEED} {key}").choice(found)]

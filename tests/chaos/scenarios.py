@@ -1,8 +1,8 @@
 """
-Scenarios: what is arranged, one invocation of a loop, and what must have come of it in the end.
+Scenarios: an arranged fleet, one invocation of a loop, and the result that must be reached in the end.
 
-A tick makes everything anew, connection and adapters included, as a cold
-function would; so what one tick leaves in memory helps no other.
+A tick builds everything, connection and adapters included, as a cold function
+does, so that no state in memory passes from one tick to the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 from simulator.environment.faults import FakeAnswer
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 
@@ -61,26 +61,26 @@ with open(os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])), "last-key
     file.write(key.hex())
 sys.stdout.buffer.write(field(1, field(1, init) + field(2, key)))
 """
-"""An agent that answers and is gone; on its disk it leaves the key that it answered with."""
+"""An agent that answers, writes the key of its answer to its disk, and exits."""
 
 
 class Scenario(Protocol):
-    """One loop and what it is to master. Made anew for every exploration."""
+    """One loop and the fleet that it works on. Created for each exploration."""
 
     name: str
 
-    def arrange(self) -> World:
-        """Return a world with work in it, from an empty database."""
+    def arrange(self) -> Environment:
+        """Return an environment with work for the loop, from an empty database."""
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """Carry out one invocation inside *points*."""
 
-    def missing(self, world: World) -> list[str]:
-        """Return what must still be done, in words; nothing when the world has converged."""
+    def missing(self, environment: Environment) -> list[str]:
+        """Return a text for each thing that is still to be done; none if the environment has converged."""
 
 
 class Provisioning:
-    """Capacity to be used up to a limit, a machine that vanished, and a creation that somebody else has forestalled."""
+    """Free capacity, a machine limit, a vanished machine, and an intent whose capacity is used by others."""
 
     name = "provisioner"
 
@@ -88,22 +88,22 @@ class Provisioning:
         """Play in *fleet*."""
         self._fleet = fleet
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock(), reservations=5, limit=4)
-        first, second = (reservation.id for reservation in world.api.reservations()[:2])
-        # A creation that was begun and never happened, on capacity that is somebody else's by now.
-        world.api.occupy(first)
-        world.foreign = {device.id for device in world.api.devices()}
+        environment = Environment(self._fleet, SystemClock(), reservations=5, limit=4)
+        first, second = (reservation.id for reservation in environment.api.reservations()[:2])
+        # An intent without a machine, on capacity that is used by others.
+        environment.api.occupy(first)
+        environment.foreign = {device.id for device in environment.api.devices()}
         self._intend(first, age=2 * HOUR)
-        # A creation that was begun a moment ago and is still to be made.
+        # An intent of a second ago, without a machine yet.
         self._intend(second, age=1)
-        # A machine that the provider lists no more.
+        # A machine that the provider does not list any more.
         gone = self._fleet.provided_machine("equinix")
         self._fleet.sql(
             "UPDATE machines SET machine_created_at = now() - interval '1 day' WHERE machine_id = :id", id=gone
         )
-        return world
+        return environment
 
     def _intend(self, capacity: str, age: float) -> None:
         machine_id = self._fleet.bare_machine()
@@ -115,88 +115,90 @@ class Provisioning:
             age=age,
         )
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
         return Provisioner(
-            EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock),
-            world.connect(),
+            EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock),
+            environment.connect(),
             clock,
-            ReconcileLimits(max_machines=world.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR),
+            ReconcileLimits(
+                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
+            ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        ours = {device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)}
+        ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
         # The vanished machine counts towards the limit until an operator forgets it.
-        found = [] if len(ours) == world.limit - 1 else [f"{len(ours)} of {world.limit - 1} machines exist"]
+        found = [] if len(ours) == environment.limit - 1 else [f"{len(ours)} of {environment.limit - 1} machines exist"]
         found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
         intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
         return found + [f"the intent {row[0]} is still there" for row in intents]
 
 
 class OneCapacity(Provisioning):
-    """Capacity for one machine, and nothing else."""
+    """Capacity for one machine."""
 
     name = "provisioner, one capacity"
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        return World(self._fleet, SystemClock(), reservations=1, limit=2)
+        return Environment(self._fleet, SystemClock(), reservations=1, limit=2)
 
 
 class AgentStarts:
-    """Two machines that need their agent, one of which has no room for it at first."""
+    """Two machines that need their agent; the disk of one is full at first."""
 
     name = "initializer"
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
-        """Play with two machines of *pool*, which stay."""
+        """Use the two machines of *pool*."""
         self._fleet = fleet
-        self._park = pool
+        self._pool = pool
         self._key = private_key
         self._agent = folder / "agent"
         self._agent.write_text(AGENT)
         self._ids: dict[str, UUID] = {}
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
         self._ids = {}
-        for name in self._park.names():
+        for name in self._pool.names():
             for file in ("agent", "last-key"):
-                (self._park.disk(name) / "root" / file).unlink(missing_ok=True)
+                (self._pool.disk(name) / "root" / file).unlink(missing_ok=True)
             machine_id = self._fleet.provided_machine()
             self._fleet.change(
                 machine_id,
                 f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{machine_id}'",
             )
             self._ids[name] = machine_id
-        self._park.fill_disk(self._park.names()[0])
-        return World(self._fleet, SystemClock(), pool=self._park)
+        self._pool.fill_disk(self._pool.names()[0])
+        return Environment(self._fleet, SystemClock(), pool=self._pool)
 
-    def environment(self) -> dict[str, str]:
-        """Return the settings of a function that is to find these machines."""
+    def function_settings(self) -> dict[str, str]:
+        """Return the environment variables for a function that works on these machines."""
         listing = self._agent.with_name("machines.json")
         listing.write_text(self._listing())
         return {
             "SHEPHERD_PROVIDER": "static",
             "SHEPHERD_STATIC_LIST": str(listing),
             "SHEPHERD_AGENT_SOURCE": str(self._agent),
-            "SHEPHERD_SSH_PORT": str(self._park.port),
+            "SHEPHERD_SSH_PORT": str(self._pool.port),
             "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "5",
             "SHEPHERD_CONCURRENCY": "1",
         }
 
     def _listing(self) -> str:
-        return json.dumps([{"ID": name, "Addr": self._park.address(name)} for name in self._park.names()])
+        return json.dumps([{"ID": name, "Addr": self._pool.address(name)} for name in self._pool.names()])
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
         loop = Initializer(
             StaticProvider(lambda: self._listing().encode()),
-            points.stepped(SshDialer(self._key, "root", self._park.port, connect_timeout=5)),
+            points.stepped(SshDialer(self._key, "root", self._pool.port, connect_timeout=5)),
             lambda: (AgentCache(Path("unused")).fetch(str(self._agent)), b""),
             StartOptions(
                 path="/root/agent",
@@ -208,42 +210,42 @@ class AgentStarts:
         result = runner.run(
             loop,
             PROVIDER,
-            world.connect(),
+            environment.connect(),
             clock,
             RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
-        self._park.free_disk(self._park.names()[0])
+        self._pool.free_disk(self._pool.names()[0])
         return result
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         found = []
         for name, machine_id in self._ids.items():
-            file = self._park.disk(name) / "root/last-key"
-            key = queries.show_machine(world.fleet.connection, machine_id)["agent_public_key"]
+            file = self._pool.disk(name) / "root/last-key"
+            key = queries.show_machine(environment.fleet.connection, machine_id)["agent_public_key"]
             if key is None or not file.exists() or key != file.read_text():
-                found.append(f"{name} is known by the key {key}, and its agent has another")
+                found.append(f"{name} is known by the key {key}, and not by that of its agent")
         return found
 
 
 class Answering(EquinixProvider):
-    """A provider that lets something happen while it is asked about a machine."""
+    """A provider that calls ``happening`` while it is asked about a machine."""
 
     happening: Callable[[str], object] = staticmethod(lambda _: None)
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Let it happen, then answer."""
+        """Call ``happening``, then answer."""
         self.happening(provider_id)
         return super().get_machine(provider_id, deadline)
 
 
 class Recoveries:
     """
-    Two silent machines, one that the provider has forgotten, healthy ones, and a silent one that is paused.
+    Two unhealthy machines, one that the provider does not know any more, healthy ones, and a paused unhealthy one.
 
-    And one that was silent, and reports again while the provider is asked about it.
+    Another unhealthy machine reports again while the provider is asked about it.
     """
 
     name = "recoverer"
@@ -252,31 +254,31 @@ class Recoveries:
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
         self._fleet = fleet
-        self._silent: list[UUID] = []
+        self._unhealthy: list[UUID] = []
         self._back: tuple[UUID, str] | None = None
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
         fleet = self._fleet
-        world = World(fleet, SystemClock())
+        environment = Environment(fleet, SystemClock())
         back = fleet.unhealthy_machine()
-        self._back = back, world.machine_at_provider(back)
-        self._silent = [fleet.unhealthy_machine() for _ in range(2)]
-        world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
+        self._back = back, environment.machine_at_provider(back)
+        self._unhealthy = [fleet.unhealthy_machine() for _ in range(2)]
+        environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._unhealthy}
         gone = fleet.unhealthy_machine()
-        world.api.forget(world.machine_at_provider(gone))
-        world.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(16)]
+        environment.api.forget(environment.machine_at_provider(gone))
+        environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(16)]
         paused = fleet.unhealthy_machine()
-        for machine_id in (*world.healthy, paused):
-            world.machine_at_provider(machine_id)
+        for machine_id in (*environment.healthy, paused):
+            environment.machine_at_provider(machine_id)
         queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
-        return world
+        return environment
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
-        provider = Answering(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
-        provider.happening = lambda asked: points.aside(lambda: self._answer(world, asked))
+        provider = Answering(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
+        provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
         loop = Recoverer(
             provider,
             RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 3600, 1.2), policy=parse_policy(self.policy)),
@@ -284,29 +286,29 @@ class Recoveries:
         return runner.run(
             loop,
             "equinix",
-            world.connect(),
+            environment.connect(),
             clock,
             RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
 
-    def _answer(self, world: World, asked: str) -> None:
+    def _answer(self, environment: Environment, asked: str) -> None:
         """Let the machine that comes back report, when the provider is asked about it."""
         if self._back is None:
             return
         machine_id, provider_id = self._back
         heard = "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() WHERE machine_id = :id"
         if asked == provider_id and self._fleet.sql(f"{heard} RETURNING 1", id=machine_id):
-            world.healthy.append(machine_id)
+            environment.healthy.append(machine_id)
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         found = []
-        rebooted = {device.id for device in world.api.devices() if "reboot" in device.actions_taken}
-        for machine_id in self._silent:
-            shown = queries.show_machine(world.fleet.connection, machine_id)
-            # An attempt whose function died is waited for, and without an Initializer no other step follows it.
+        rebooted = {device.id for device in environment.api.devices() if "reboot" in device.actions_taken}
+        for machine_id in self._unhealthy:
+            shown = queries.show_machine(environment.fleet.connection, machine_id)
+            # After an attempt whose function was killed, no other step follows without an Initializer.
             attempted = shown["needs"] == Process.AGENT_START and "Attempted" in self._fleet.events(machine_id)
             if shown["provider_id"] not in rebooted and not attempted:
                 found.append(f"{machine_id} was not rebooted")
@@ -315,68 +317,72 @@ class Recoveries:
         return found
 
 
-class GivingUp(Recoveries):
-    """Two silent machines, one of which was tried in every way, long enough ago."""
+class Quarantining(Recoveries):
+    """Two unhealthy machines; for one of them all steps of the policy were taken long ago."""
 
-    name = "recoverer that gives up"
+    name = "recoverer, quarantine"
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = super().arrange()
-        self._hopeless = self._silent.pop()
+        environment = super().arrange()
+        self._all_steps_taken = self._unhealthy.pop()
         steps = ["reboot"] * 3 + ["power-cycle"] * 2
         for number, step in enumerate(steps):
-            for event, rung in (("Started", None), ("Attempted", step), ("Finished", None)):
+            for event, taken in (("Started", None), ("Attempted", step), ("Finished", None)):
                 self._fleet.sql(
                     "INSERT INTO work_history (machine_id, process, event, step, timestamp) VALUES "
-                    "(:id, 'ShepherdRecovery', :event, :rung, clock_timestamp() - :hours * interval '1 hour')",
-                    id=self._hopeless,
+                    "(:id, 'ShepherdRecovery', :event, :step, clock_timestamp() - :hours * interval '1 hour')",
+                    id=self._all_steps_taken,
                     event=event,
-                    rung=rung,
+                    step=taken,
                     hours=len(steps) - number,
                 )
-        world.may_be_rebooted.discard(queries.show_machine(self._fleet.connection, self._hopeless)["provider_id"])
-        return world
+        environment.may_be_rebooted.discard(
+            queries.show_machine(self._fleet.connection, self._all_steps_taken)["provider_id"]
+        )
+        return environment
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        shown = queries.show_machine(world.fleet.connection, self._hopeless)
-        return super().missing(world) + ([] if shown["quarantined_at"] else ["the machine is not in quarantine"])
+        shown = queries.show_machine(environment.fleet.connection, self._all_steps_taken)
+        return super().missing(environment) + ([] if shown["quarantined_at"] else ["the machine is not quarantined"])
 
 
-class Away(Recoveries):
-    """The provider declines every step for a while, long enough to go through the whole policy."""
+class ProviderOutage(Recoveries):
+    """The provider answers 503 to all steps for longer than the whole policy takes."""
 
-    name = "recoverer, provider away"
+    name = "recoverer, provider outage"
     policy = "reboot:1:grace=60,quarantine"
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = super().arrange()
-        world.api.faults.add(FakeAnswer(method="POST", path="/devices/{id}/actions", times=12, status=503))
-        return world
+        environment = super().arrange()
+        environment.api.faults.add(FakeAnswer(method="POST", path="/devices/{id}/actions", times=12, status=503))
+        return environment
 
-    def missing(self, world: World) -> list[str]:
-        """See ``Scenario``; an attempt whose function died is the last one here."""
-        given_up = [
+    def missing(self, environment: Environment) -> list[str]:
+        """See ``Scenario``; here a machine may be quarantined after an attempt whose function was killed."""
+        quarantined = [
             machine_id
-            for machine_id in self._silent
-            if queries.show_machine(world.fleet.connection, machine_id)["quarantined_at"]
+            for machine_id in self._unhealthy
+            if queries.show_machine(environment.fleet.connection, machine_id)["quarantined_at"]
         ]
-        return [each for each in super().missing(world) if not any(str(machine) in each for machine in given_up)]
+        return [
+            each for each in super().missing(environment) if not any(str(machine) in each for machine in quarantined)
+        ]
 
 
 class Overridden(Recoveries):
-    """Four machines that are silent, none that reports, and an operator who lets two be recovered all the same."""
+    """Four unhealthy machines, none that reports, and an override for two of them."""
 
-    name = "recoverer that is overridden"
+    name = "recoverer, override"
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock())
+        environment = Environment(self._fleet, SystemClock())
         self._back = None
-        self._silent = [self._fleet.unhealthy_machine() for _ in range(4)]
-        world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
+        self._unhealthy = [self._fleet.unhealthy_machine() for _ in range(4)]
+        environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._unhealthy}
         made = overrides.override(
             self._fleet.connection,
             provider="equinix",
@@ -387,9 +393,9 @@ class Overridden(Recoveries):
             seconds=7 * 24 * HOUR,
         )
         assert made is not None
-        return world
+        return environment
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        attempted = [machine for machine in self._silent if "Attempted" in self._fleet.events(machine)]
-        return [] if len(attempted) == 2 else [f"{len(attempted)} of 2 machines were taken"]
+        attempted = [machine for machine in self._unhealthy if "Attempted" in self._fleet.events(machine)]
+        return [] if len(attempted) == 2 else [f"{len(attempted)} of 2 machines have an attempt"]

@@ -1,4 +1,4 @@
-"""Faults of machines, and of the agent on them: what befalls one of many."""
+"""Faults of single machines and of the agent on them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from tests.chaos.faults.stage import Stage
 
 
-def _park(method: str, undo: str) -> Callable[[Stage, str, UUID], None]:
+def _pool(method: str, undo: str) -> Callable[[Stage, str, UUID], None]:
     def begin(stage: Stage, name: str, _: UUID) -> None:
-        getattr(stage.world.pool, method)(name)
-        stage.undo.callback(getattr(stage.world.pool, undo), name)
+        getattr(stage.environment.pool, method)(name)
+        stage.undo.callback(getattr(stage.environment.pool, undo), name)
 
     return begin
 
 
 def _mood(mood: str) -> Callable[[Stage, str, UUID], None]:
     def begin(stage: Stage, name: str, _: UUID) -> None:
-        assert stage.world.pool is not None
-        file = stage.world.pool.disk(name) / "root/mood"
+        assert stage.environment.pool is not None
+        file = stage.environment.pool.disk(name) / "root/mood"
         file.write_text(mood)
         stage.undo.callback(file.unlink)
 
@@ -39,15 +39,15 @@ def _mood(mood: str) -> Callable[[Stage, str, UUID], None]:
 
 
 def _listener(stage: Stage, name: str, address: str, backlog: int) -> socket.socket:
-    """Return what listens where the machine seems to be, which nobody accepts from yet."""
-    assert stage.world.pool is not None
-    listener = stage.undo.enter_context(socket.create_server((address, stage.world.pool.port), backlog=backlog))
-    stage.scenario.way.addresses[name] = address
+    """Return a listening socket at the address that the machine seems to have; it accepts no connection yet."""
+    assert stage.environment.pool is not None
+    listener = stage.undo.enter_context(socket.create_server((address, stage.environment.pool.port), backlog=backlog))
+    stage.scenario.access.addresses[name] = address
     return listener
 
 
 def _black_hole(stage: Stage, name: str, _: UUID) -> None:
-    """Fill the kernel's queue, so that it answers no further attempt to connect."""
+    """Fill the kernel's queue, so that further attempts to connect get no answer."""
     address = _listener(stage, name, "127.42.0.1", 0).getsockname()
     for _n in range(2):
         filler = stage.undo.enter_context(socket.socket())
@@ -72,29 +72,29 @@ def _banner(stage: Stage, name: str, _: UUID) -> None:
 
 
 def _breaks_in_upload(stage: Stage, name: str, _: UUID) -> None:
-    pool = stage.world.pool
+    pool = stage.environment.pool
     assert pool is not None
     proxy = Proxy((pool.address(name), pool.port), "127.42.0.3", port=pool.port)
     stage.undo.enter_context(proxy)
     proxy.client_bytes = len(scenarios.AGENT) + 50_000
-    stage.scenario.way.addresses[name] = "127.42.0.3"
+    stage.scenario.access.addresses[name] = "127.42.0.3"
 
 
 def _other_host_key(stage: Stage, _: str, machine_id: UUID) -> None:
-    """Pin another key than the machine has; what ends that is an operator."""
-    stage.world.fleet.sql(
+    """Pin a wrong host key; only an operator ends this fault."""
+    stage.environment.fleet.sql(
         "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=scenarios.PUBLIC_KEY
     )
-    stage.undo.callback(queries.forget_host_key, stage.world.fleet.connection, machine_id)
+    stage.undo.callback(queries.forget_host_key, stage.environment.fleet.connection, machine_id)
 
 
 MACHINES = (
-    MachineFault("SSH refused", _park("power_off", "power_on"), "SshRefused"),
+    MachineFault("SSH refused", _pool("power_off", "power_on"), "SshRefused"),
     MachineFault("SSH black hole", _black_hole, "SshTimedOut"),
     MachineFault("SSH banner and nothing more", _banner, "SshTimedOut"),
-    MachineFault("SSH authentication refused", _park("refuse_logins", "accept_logins"), "SshAuthenticationFailed"),
+    MachineFault("SSH authentication refused", _pool("refuse_logins", "accept_logins"), "SshAuthenticationFailed"),
     MachineFault("SSH host key changed", _other_host_key, "SshHostKeyChanged"),
-    MachineFault("disk full", _park("fill_disk", "free_disk"), "SshUploadFailed"),
+    MachineFault("disk full", _pool("fill_disk", "free_disk"), "SshUploadFailed"),
     MachineFault("connection lost in the upload", _breaks_in_upload, "SshConnectionLost"),
     MachineFault("agent that hangs", _mood("hangs"), "SshTimedOut"),
     MachineFault("agent that floods stdout without end", _mood("floods"), "MalformedAnswer"),

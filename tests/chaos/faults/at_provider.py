@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.chaos.faults.stage import Stage
-    from tests.chaos.stage.environment import World
+    from tests.chaos.stage.environment import Environment
 
 _DEVICES = "/projects/{id}/devices"
 _RESERVATIONS = "/projects/{id}/hardware-reservations"
@@ -24,13 +24,13 @@ _ACTIONS = "/devices/{id}/actions"
 
 
 def _api(*rules: faults.Rule) -> Callable[[Stage], None]:
-    """Let calls of the API be hit by *rules*."""
+    """Add the fault *rules* to the API."""
 
     def begin(stage: Stage) -> None:
-        stage.world.api._middleware._per_page_cap = 2  # so that listings have pages
+        stage.environment.api._middleware._per_page_cap = 2  # so that listings have pages
         for rule in rules:
-            stage.world.api.faults.add(rule)
-        stage.undo.callback(stage.world.api.faults.clear)
+            stage.environment.api.faults.add(rule)
+        stage.undo.callback(stage.environment.api.faults.clear)
 
     return begin
 
@@ -41,7 +41,7 @@ def _status(status: int, method: Any = "*", path: str = "**", **more: Any) -> Ca
 
 @checked(frozen=True, kw_only=True)
 class _Meanwhile(faults.Rule):
-    """Spoils no call, but does something just before one."""
+    """Runs ``call`` just before a request, and leaves the request as it is."""
 
     call: Any
 
@@ -51,41 +51,43 @@ class _Meanwhile(faults.Rule):
         return False
 
 
-def _snatch(stage: Stage) -> None:
-    """Let somebody use the capacity of the first creation, after it was seen to be free and before it is asked for."""
-    second = stage.world.api.reservations()[1].id
-    _api(_Meanwhile(method="POST", path=_DEVICES, call=lambda: stage.world.api.occupy(second)))(stage)
+def _take_capacity(stage: Stage) -> None:
+    """Take the capacity of the first creation between the listing and the creation."""
+    second = stage.environment.api.reservations()[1].id
+    _api(_Meanwhile(method="POST", path=_DEVICES, call=lambda: stage.environment.api.occupy(second)))(stage)
 
 
 def _one_token_for_two(stage: Stage) -> None:
-    """Let two devices, on no reservation, carry the token of a creation whose outcome is not known."""
-    ((token,),) = stage.world.fleet.sql(
+    """Create two devices without a reservation that carry the token of a creation with unknown outcome."""
+    ((token,),) = stage.environment.fleet.sql(
         "SELECT machine_id FROM machine_creation_intent ORDER BY intended_at DESC LIMIT 1"
     )
-    twins = [stage.world.api.add_active_device(f"{PREFIX}twin", [token_tag(token)], racked=False) for _ in range(2)]
-    stage.undo.callback(stage.world.api.forget, twins[0].id)
+    devices = [
+        stage.environment.api.add_active_device(f"{PREFIX}same", [token_tag(token)], racked=False) for _ in range(2)
+    ]
+    stage.undo.callback(stage.environment.api.forget, devices[0].id)
 
 
 def _late(seconds: float) -> Callable[[Stage], None]:
     def begin(stage: Stage) -> None:
         _api(faults.CreateLate(method="POST", path=_DEVICES, seconds=seconds))(stage)
         if not seconds:
-            stage.undo.callback(wait_for_what_comes_late, stage.world)
+            stage.undo.callback(wait_for_timers, stage.environment)
 
     return begin
 
 
-def wait_for_what_comes_late(world: World) -> None:
-    """Wait until the provider has done all that it was going to do."""
+def wait_for_timers(environment: Environment) -> None:
+    """Wait until the provider's timers have run."""
     end = time.monotonic() + 20
-    while world.api._state.timers._entries:
-        assert time.monotonic() < end, "the provider has always something left to do"
+    while environment.api._state.timers._entries:
+        assert time.monotonic() < end, "a timer of the provider does not run"
         time.sleep(0.01)
 
 
 def _slow_to_answer(stage: Stage) -> None:
     _api(faults.Delay(method="POST", seconds=3, when="after", times=0))(stage)
-    stage.scenario.way.machine_seconds = 1
+    stage.scenario.access.machine_seconds = 1
 
 
 _REFUSED, _UNAVAILABLE, _INVALID = "ProviderRefused", "ProviderUnavailable", "ListingInvalid"
@@ -124,14 +126,14 @@ PROVIDER = (
         ("creation that succeeds late", _late(0), f"penalty {_UNAVAILABLE}, incomplete"),
         ("creation that succeeds late", _late(0.4), f"penalty {_UNAVAILABLE}, incomplete"),
         ("device in an unknown state", _api(faults.UnknownState(times=0)), ""),
-        ("capacity snatched by somebody else", _snatch, "penalty CapacityTaken"),
+        ("capacity taken by others", _take_capacity, "penalty CapacityTaken"),
     ),
     Fault(
         "two devices with one token",
         "provisioner",
         _one_token_for_two,
         frozenset({"disputed"}),
-        plants="no_machine_is_doubled",
+        breaks="no_machine_is_created_twice",
     ),
     *rows(
         "recoverer",

@@ -1,4 +1,4 @@
-"""Faults of what the functions stand on: SSM, the place where the agent is kept, the database, their clock."""
+"""Faults of the services that the functions use: SSM, S3, the database, and their clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _aws(service: str, answer: Answer) -> Callable[[Stage], None]:
-    """Let an AWS service give this one answer."""
+    """Let an AWS service give this answer to every call."""
 
     def begin(stage: Stage) -> None:
         server = stage.undo.enter_context(scripted_server(lambda _: answer))
@@ -48,32 +48,32 @@ def _secret() -> str:
 
 
 def _api_key(stage: Stage) -> None:
-    stage.scenario.way.api_key = _secret
+    stage.scenario.access.api_key = _secret
 
 
 def _password(stage: Stage) -> None:
-    stage.scenario.way.password = _secret
+    stage.scenario.access.password = _secret
 
 
 def _ssh_key(stage: Stage) -> None:
-    stage.scenario.way.prepare = _secret
+    stage.scenario.access.prepare = _secret
 
 
 def _agent_in_s3(stage: Stage) -> None:
     refusal = b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>"
     _aws("S3", Answer(404, refusal, {"Content-Type": "application/xml"}))(stage)
-    stage.scenario.way.agent_source = "s3://bucket/agent"
+    stage.scenario.access.agent_source = "s3://bucket/agent"
 
 
 class _Replaced:
-    """An agent whose file is replaced between its fetching and its first use."""
+    """An agent whose file is replaced between its download and its first use."""
 
     def __init__(self, agent: AgentBinary, path: Path) -> None:
         self.sha256, self.size = agent.sha256, agent.size
         self._agent, self._path = agent, path
 
     def open(self) -> BinaryIO:
-        """Open it, too late."""
+        """Replace the file, then open it."""
         with self._path.open("a") as file:
             file.write("# newer\n")
         return self._agent.open()
@@ -81,7 +81,7 @@ class _Replaced:
 
 def _replaced_agent(stage: Stage) -> None:
     path = stage.scenario._agent  # type: ignore[union-attr]  # the Initializer's scenario
-    stage.scenario.way.agent = lambda agent: _Replaced(agent, path)
+    stage.scenario.access.agent = lambda agent: _Replaced(agent, path)
 
 
 AWS = (
@@ -100,18 +100,20 @@ AWS = (
 
 
 def _full(stage: Stage) -> None:
-    """Answer every write as PostgreSQL does when its disk is full."""
+    """Answer every write with the error of a full disk."""
     stage.sql(
         "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
         "RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END$$",
         undo="DROP FUNCTION no_room CASCADE",
     )
-    for (table,) in stage.world.fleet.sql(_TABLES):
-        stage.world.fleet.sql(f"CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION no_room()")
+    for (table,) in stage.environment.fleet.sql(_TABLES):
+        stage.environment.fleet.sql(
+            f"CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION no_room()"
+        )
 
 
 def _read_only(stage: Stage) -> None:
-    database = stage.world.fleet.settings.bmdb_name
+    database = stage.environment.fleet.settings.bmdb_name
     stage.sql(
         f"ALTER DATABASE {database} SET default_transaction_read_only = on",
         undo=f"ALTER DATABASE {database} RESET default_transaction_read_only",
@@ -120,7 +122,7 @@ def _read_only(stage: Stage) -> None:
 
 def _out_of_connections(stage: Stage) -> None:
     stage.sql("CREATE ROLE crowded LOGIN CONNECTION LIMIT 0", undo="DROP ROLE crowded")
-    stage.scenario.way.bmdb = stage.world.fleet.settings.model_copy(update={"bmdb_user": "crowded"})
+    stage.scenario.access.bmdb = stage.environment.fleet.settings.model_copy(update={"bmdb_user": "crowded"})
 
 
 def _older(stage: Stage) -> None:

@@ -1,8 +1,9 @@
 """
-The loops with an outside that can be bent: what the faults of the outside are tried on.
+Scenarios of the loops whose access to provider, database and machines can be disturbed.
 
-Each is a scenario as those of ``scenarios``, with the same world and the same
-end, and differs in its ticks alone: they reach everything through a ``Way``.
+Each is a scenario like those of ``scenarios``, with the same environment and the
+same final state. Only its ticks differ: they reach everything through an
+``Access``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 from tests.chaos import scenarios
-from tests.chaos.stage.environment import SESSION_SECONDS, World
+from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from simulator.machines.pool import MachinePool
     from tests.support.bmdb.fleet import Fleet
 
-MOODY_AGENT = (
+FAULTY_AGENT = (
     scenarios.AGENT.replace(
         "key = os.urandom(32)\n",
         """\
@@ -74,69 +75,69 @@ key = os.urandom(32)
     ).replace("import os, sys", "import os, sys, time")
     + "#" * 100_000
 )
-"""It does as a file beside it says, and is long enough for an upload that can break in the middle."""
+"""An agent that behaves as the file ``mood`` beside it says; long enough for an upload that breaks in the middle."""
 
 MACHINE_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
-SETTLE_SECONDS = 120
+BOOT_WAIT_SECONDS = 120
 
 F = TypeVar("F")
 
 
 class Steps(Protocol):
-    """What ticks run in: ``points.Points``, or less."""
+    """The context of a tick: ``crash_points.Points``, or a clock alone."""
 
     @property
     def clock(self) -> Clock:
-        """Return the clock of what runs."""
+        """Return the clock of the invocation."""
 
 
-class HurriedClock(SystemClock):
-    """The real time, but nobody waits: who sleeps finds that the time has passed."""
+class SkippingClock(SystemClock):
+    """The real time, but ``sleep`` returns at once and moves the clock ahead."""
 
     def __init__(self) -> None:
         self._skipped = 0.0
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment, those included that were slept away."""
+        """Return seconds since an arbitrary moment, including skipped sleeps."""
         return super().monotonic() + self._skipped
 
     def sleep(self, seconds: float) -> None:
-        """Let *seconds* have passed."""
+        """Move the clock ahead by *seconds*."""
         self._skipped += max(0.0, seconds)
 
 
 @dataclass
-class Way:
-    """How the functions reach the outside; as it is made, nothing is wrong with it."""
+class Access:
+    """How the functions reach database, provider and machines; undisturbed by default."""
 
     bmdb: BmdbSettings | None = None
-    """None: straight to the fleet's."""
+    """None: the fleet's database, without a proxy."""
     api_url: str | None = None
-    """None: the world's."""
+    """None: the URL of the environment's provider."""
     api_key: Callable[[], str] = lambda: API_KEY
     addresses: dict[str, str] = field(default_factory=dict)
-    """Where machines are reached that are not reached where they are, by name."""
+    """Addresses that replace the real ones, by machine name."""
     agent: Callable[[AgentBinary], AgentBinary] = lambda agent: agent
-    """What is made of the agent between its fetching and its use."""
+    """Applied to the agent between its download and its use."""
     agent_source: str | None = None
-    """None: the scenario's."""
+    """None: the scenario's agent."""
     prepare: Callable[[], object] = lambda: None
-    """What the Initializer does before anything else, once a machine is due."""
+    """Called by the Initializer before anything else, once a machine is due."""
     password: Callable[[], str] | None = None
     machine_seconds: float = MACHINE_SECONDS
     answer_seconds: float = ANSWER_SECONDS
     connect_seconds: float = 5.0
 
-    def connect(self, world: World) -> Connection:
+    def connect(self, environment: Environment) -> Connection:
         """Return a connection to the BMDB."""
-        connection = Connection(self.bmdb or world.fleet.settings, self.password, world.clock)
-        world.fleet._connections.append(connection)
+        connection = Connection(self.bmdb or environment.fleet.settings, self.password, environment.clock)
+        environment.fleet._connections.append(connection)
         return connection
 
-    def equinix(self, world: World, clock: Clock) -> EquinixProvider:
-        """Return the adapter of the world's project."""
-        settings = equinix_settings(world.api)
+    def equinix(self, environment: Environment, clock: Clock) -> EquinixProvider:
+        """Return the adapter of the environment's project."""
+        settings = equinix_settings(environment.api)
         if self.api_url is not None:
             settings = settings.model_copy(update={"equinix_api_url": self.api_url})
         return EquinixProvider(settings, self.api_key, lambda: scenarios.PUBLIC_KEY, clock)
@@ -148,100 +149,102 @@ class Provisions(scenarios.Provisioning):
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
         super().__init__(fleet)
-        self.way = Way()
+        self.access = Access()
 
-    def tick(self, world: World, points: Steps) -> Mapping[Metric, float]:
+    def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
         """See ``Scenario``."""
         return Provisioner(
-            self.way.equinix(world, points.clock),
-            self.way.connect(world),
+            self.access.equinix(environment, points.clock),
+            self.access.connect(environment),
             points.clock,
-            ReconcileLimits(max_machines=world.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR),
+            ReconcileLimits(
+                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
+            ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, scenarios.INVOCATION_SECONDS), "chaos")
 
 
 class Recoveries(scenarios.Recoveries):
-    """The Recoverer's scenario in a smaller fleet, for it is tried in many ways."""
+    """The Recoverer's scenario with a smaller fleet, since it runs many times."""
 
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
         super().__init__(fleet)
-        self.way = Way()
+        self.access = Access()
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
         fleet = self._fleet
-        world = World(fleet, SystemClock())
-        self._silent = [fleet.unhealthy_machine() for _ in range(2)]
-        world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in self._silent}
-        world.healthy = [fleet.unhealthy_machine(silent_for=60)]
+        environment = Environment(fleet, SystemClock())
+        self._unhealthy = [fleet.unhealthy_machine() for _ in range(2)]
+        environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._unhealthy}
+        environment.healthy = [fleet.unhealthy_machine(silent_for=60)]
         paused = fleet.unhealthy_machine()
-        for machine_id in (*world.healthy, paused):
-            world.machine_at_provider(machine_id)
+        for machine_id in (*environment.healthy, paused):
+            environment.machine_at_provider(machine_id)
         queries.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
-        return world
+        return environment
 
-    def tick(self, world: World, points: Steps) -> Mapping[Metric, float]:
+    def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
         """See ``Scenario``."""
         loop = Recoverer(
-            self.way.equinix(world, points.clock),
+            self.access.equinix(environment, points.clock),
             RecoveryRules(
                 timeouts=HealthTimeouts(),
                 backoff=Backoff(60, 3600, 1.2),
-                policy=parse_policy(DEFAULT_POLICY, Timeouts(boot_wait=SETTLE_SECONDS)),
+                policy=parse_policy(DEFAULT_POLICY, Timeouts(boot_wait=BOOT_WAIT_SECONDS)),
                 limits=BreakerLimits(unhealthy=Limit(50, 1)),
             ),
         )
-        return _run(loop, "equinix", self.way, world, points.clock)
+        return _run(loop, "equinix", self.access, environment, points.clock)
 
 
 class AgentStarts(scenarios.AgentStarts):
-    """The Initializer's scenario, whose disk is full only if a fault fills it."""
+    """The Initializer's scenario, with no full disk unless a fault fills it."""
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
-        """Play with all machines of *pool*, which stay."""
+        """Use all machines of *pool*."""
         super().__init__(fleet, pool, private_key, folder)
-        self._agent.write_text(MOODY_AGENT)
-        self.way = Way()
+        self._agent.write_text(FAULTY_AGENT)
+        self.access = Access()
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = super().arrange()
-        self._park.free_disk(self._park.names()[0])
-        return world
+        environment = super().arrange()
+        self._pool.free_disk(self._pool.names()[0])
+        return environment
 
-    def tick(self, world: World, points: Steps) -> Mapping[Metric, float]:
+    def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
         """See ``Scenario``."""
-        way = self.way
+        access = self.access
         entries = [
-            {"ID": name, "Addr": way.addresses.get(name, self._park.address(name))} for name in self._park.names()
+            {"ID": name, "Addr": access.addresses.get(name, self._pool.address(name))} for name in self._pool.names()
         ]
         loop = Initializer(
             StaticProvider(lambda: json.dumps(entries).encode()),
-            SshDialer(self._key, "root", self._park.port, connect_timeout=way.connect_seconds),
+            SshDialer(self._key, "root", self._pool.port, connect_timeout=access.connect_seconds),
             self._fetch,
             StartOptions(
                 path="/root/agent",
                 endpoint="agents.example:443",
-                answer_seconds=way.answer_seconds,
+                answer_seconds=access.answer_seconds,
                 backoff=Backoff(300, 14_400, 1.2),
             ),
         )
-        return _run(loop, PROVIDER, way, world, points.clock)
+        return _run(loop, PROVIDER, access, environment, points.clock)
 
     def machines(self) -> dict[str, UUID]:
-        """Return the machines by the names that they have in the pool."""
+        """Return the machine ids, by the machine's name in the pool."""
         return self._ids
 
     def _fetch(self) -> tuple[AgentBinary, bytes]:
-        self.way.prepare()
+        self.access.prepare()
         agents = AgentCache(self._agent.parent / "cache")
-        return self.way.agent(agents.fetch(self.way.agent_source or str(self._agent))), b""
+        return self.access.agent(agents.fetch(self.access.agent_source or str(self._agent))), b""
 
 
 class Updates:
-    """Machines about which the BMDB knows nothing yet, and one that the provider has lost."""
+    """Machines without recorded provider facts, and one that vanished from the provider."""
 
     name = "updater"
 
@@ -249,42 +252,46 @@ class Updates:
         """Play in *fleet*."""
         self._fleet = fleet
         self._gone: UUID | None = None
-        self.way = Way()
+        self.access = Access()
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock())
+        environment = Environment(self._fleet, SystemClock())
         machines = [self._fleet.provided_machine() for _ in range(4)]
         for machine_id in machines:
-            world.machine_at_provider(machine_id)
+            environment.machine_at_provider(machine_id)
         self._gone = machines[0]
         self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-        world.api.forget(world.api.devices()[0].id)
-        return world
+        environment.api.forget(environment.api.devices()[0].id)
+        return environment
 
-    def tick(self, world: World, points: Steps) -> Mapping[Metric, float]:
+    def tick(self, environment: Environment, points: Steps) -> Mapping[Metric, float]:
         """See ``Scenario``."""
         clock = points.clock
-        updater = Updater(self.way.equinix(world, clock), self.way.connect(world), clock, SESSION_SECONDS, 60)
+        updater = Updater(
+            self.access.equinix(environment, clock), self.access.connect(environment), clock, SESSION_SECONDS, 60
+        )
         return updater.run(Deadline(clock, scenarios.INVOCATION_SECONDS), "chaos")
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         rows = self._fleet.sql("SELECT machine_id, provider_status FROM machine_provided")
         wanted = {True: "Missing", False: "Running"}
         return [f"{row[0]} is {row[1]} on record" for row in rows if row[1] != wanted[row[0] == self._gone]]
 
 
-Bendable = Provisions | Recoveries | AgentStarts | Updates
+FaultyScenario = Provisions | Recoveries | AgentStarts | Updates
 
 
-def _run(loop: Loop[F], provider: str, way: Way, world: World, clock: Clock) -> Mapping[Metric, float]:
+def _run(
+    loop: Loop[F], provider: str, access: Access, environment: Environment, clock: Clock
+) -> Mapping[Metric, float]:
     return runner.run(
         loop,
         provider,
-        way.connect(world),
+        access.connect(environment),
         clock,
-        RunLimits(16, way.machine_seconds, SESSION_SECONDS),
+        RunLimits(16, access.machine_seconds, SESSION_SECONDS),
         deadline=Deadline(clock, scenarios.INVOCATION_SECONDS),
         runtime_info="chaos",
     )

@@ -1,4 +1,4 @@
-"""The faulty network in its long form, each place of each link of each loop: run this module."""
+"""The faulty network in its long form: every exchange of every link of every loop. Run this module."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
 if TYPE_CHECKING:
-    from tests.chaos.faults.fault import Bendable
+    from tests.chaos.faults.fault import FaultyScenario
     from tests.chaos.faults.network import Link
 
 
 def main() -> int:
-    """Print a line for each loop and link, and what was broken; return 1 if anything was."""
-    logging.disable(logging.CRITICAL)  # the functions tell of every failure that is planned here
+    """Print a line for each loop and link, then all violations. Return 1 if there was any."""
+    logging.disable(logging.CRITICAL)  # the functions log every planned failure
     private_key = ssh_keys.generate()
     broken: list[str] = []
     with (
@@ -40,7 +40,7 @@ def main() -> int:
             client.rack(name)
         fleet = Fleet(postgres.new_database(), SystemClock())
         starts = AgentStarts(fleet, pool, private_key, Path(folder))
-        ways: tuple[tuple[Bendable, tuple[Link, ...]], ...] = (
+        ways: tuple[tuple[FaultyScenario, tuple[Link, ...]], ...] = (
             (Provisions(fleet), ("database", "provider")),
             (Recoveries(fleet), ("database", "provider")),
             (Updates(fleet), ("database", "provider")),
@@ -56,7 +56,7 @@ def main() -> int:
                 sys.stdout.write(
                     f"{scenario.name:<12} {link:<9} {len(explored.names):3} exchanges, "
                     f"{len(explored.breaks):4} breaks, "
-                    f"{explored.ticks:4} ticks afterwards, {len(explored.broken)} promises broken, "
+                    f"{explored.ticks:4} ticks afterwards, {len(explored.broken)} violations, "
                     f"{time.monotonic() - began:.0f} s\n"
                 )
                 sys.stdout.flush()

@@ -1,10 +1,10 @@
 """
-A loop behind a network that breaks, at each exchange with each of its neighbours, and what becomes of the world.
+A loop behind a network that breaks at each exchange with the database, the provider or a machine.
 
 The first tick goes through a ``Proxy`` that breaks one connection, or is slow.
-Then the network is well, the schedules go on, and the world has to converge as
-after a death: whatever the function took from the break, a guess about what
-had happened would show.
+Then the network works again, the schedules continue, and the environment must
+converge as after a kill. A function that guessed the outcome of a broken exchange
+would be found by that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.explore import Explored, converge
-from tests.chaos.faults.fault import AgentStarts, HurriedClock, Way
+from tests.chaos.faults.fault import Access, AgentStarts, SkippingClock
 from tests.chaos.invariants import violations
 from tests.chaos.stage.proxy import HOW, WHERE, Break, Proxy
 from tests.support.bmdb.capacity import provided
@@ -31,44 +31,44 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock
 
-    from tests.chaos.faults.fault import Bendable
-    from tests.chaos.stage.environment import World
+    from tests.chaos.faults.fault import FaultyScenario
+    from tests.chaos.stage.environment import Environment
     from tests.chaos.stage.proxy import How
 
 Link = Literal["database", "provider", "ssh"]
 
 DATABASE_SECONDS = 0.5
-"""So long a function waits for a connection to the database, and so long one of its statements may take."""
+"""Timeout of a connection to the database, and of each statement."""
 PATIENT_SECONDS = 30.0
 MACHINE_SECONDS = 2.0
-"""So long work on a machine may take where somebody may be waiting in vain."""
+"""Time for a machine where an answer may never come."""
 DELAY_SECONDS = 0.003
 LATE_PER_STRIDE = 4
-"""Commits are few: so much denser they are sampled."""
+"""There are few commits; they are sampled so many times as densely as other exchanges."""
 _FAR = "127.43.0.1"
-"""Where a machine seems to be whose SSH goes through the proxy."""
+"""The address of the proxy to a machine's SSH."""
 
 
 @dataclass
 class Tick:
-    """What an invocation runs in: nothing of it is caught, and it waits for nobody."""
+    """The context of an invocation without crash points and without sleeps."""
 
-    clock: Clock = field(default_factory=HurriedClock)
+    clock: Clock = field(default_factory=SkippingClock)
 
 
 @dataclass
 class Broken(Explored):
-    """What was explored of a loop's link."""
+    """The results for one link of a loop."""
 
     breaks: list[Break] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    """The exchanges of an invocation that nobody disturbs."""
+    """The exchanges of an undisturbed invocation."""
     outcomes: set[str] = field(default_factory=set)
-    """How invocations ended: by the name of an error, or "counts"."""
+    """How invocations ended: the name of an error, or "counts"."""
 
 
 def explore(
-    scenario: Bendable,
+    scenario: FaultyScenario,
     link: Link,
     *,
     stride: int = 1,
@@ -78,16 +78,15 @@ def explore(
     told: Callable[[str], None] = lambda _: None,
 ) -> Broken:
     """
-    Break *link* at every *stride*-th place, and return what came of it.
+    Break *link* at every *stride*-th place, the first chosen by *seed*; return the results.
 
-    At which of them first, *seed* says. *stalls*: also so that no answer comes
-    and the connection stays. *commits*: at every COMMIT in each way, or of a
-    sample at the first.
+    *stalls*: also keep connections open without an answer. *commits*: also break
+    at every COMMIT in all ways, in a sample only at the first COMMIT.
     """
     explored = Broken()
-    world = scenario.arrange()
-    with _between(scenario, link, world, patient=True) as proxy:
-        scenario.tick(world, Tick())
+    environment = scenario.arrange()
+    with _between(scenario, link, environment, patient=True) as proxy:
+        scenario.tick(environment, Tick())
         explored.names = list(proxy.names)
         connections = proxy.connections
     kinds = HOW if stalls else HOW[:-1]
@@ -96,76 +95,76 @@ def explore(
     for place in dict.fromkeys(places):
         where = f"{scenario.name}, {link}, {place}"
         told(where)
-        world = scenario.arrange()
-        with _between(scenario, link, world) as proxy:
+        environment = scenario.arrange()
+        with _between(scenario, link, environment) as proxy:
             proxy.arm(place)
-            explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, world, explored, proxy)]
+            explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, environment, explored, proxy)]
             if not proxy.struck:
                 continue
             explored.breaks.append(place)
-            # From now on all is well, but what was stalled stays so: the other side never hears that it is over.
-            scenario.way = Way()
+            # The network works again, but stalled connections stay stalled: the server does not learn of their end.
+            scenario.access = Access()
             try:
-                wrong = violations(world) + converge(scenario, world, explored)
+                wrong = violations(environment) + converge(scenario, environment, explored)
             except ShepherdError as error:
-                wrong = [f"although all is well, an invocation ended with {error!r}"]
+                wrong = [f"with a working network, an invocation ended with {error!r}"]
             explored.broken += [f"{where}: {each}" for each in wrong]
     return explored
 
 
-def slowly(scenario: Bendable, link: Link, *, trickling: bool) -> list[str]:
-    """Return what is different after a tick over a link on which everything takes a while, or comes byte by byte."""
+def slowly(scenario: FaultyScenario, link: Link, *, trickling: bool) -> list[str]:
+    """Return the differences between a tick over a fast link and one that is slow, or that forwards byte by byte."""
     told: list[dict[Metric, float]] = []
     for slow in (False, True):
-        world = scenario.arrange()
-        with _between(scenario, link, world, patient=True) as proxy:
+        environment = scenario.arrange()
+        with _between(scenario, link, environment, patient=True) as proxy:
             proxy.trickling, proxy.delay_seconds = slow and trickling, DELAY_SECONDS * (slow and not trickling)
-            counts = scenario.tick(world, Tick())
+            counts = scenario.tick(environment, Tick())
             told.append({metric: count for metric, count in counts.items() if metric is not Metric.OLDEST_DUE_AGE})
-            world.fleet.disconnect()
-            if broken := violations(world):
+            environment.fleet.disconnect()
+            if broken := violations(environment):
                 return broken
     return [] if told[0] == told[1] else [f"{told[1]} instead of {told[0]}"]
 
 
-def _tick(scenario: Bendable, world: World, explored: Broken, proxy: Proxy) -> list[str]:
-    """Carry out one invocation; return what it must not end with: errors not ours, counts that are a guess."""
+def _tick(scenario: FaultyScenario, environment: Environment, explored: Broken, proxy: Proxy) -> list[str]:
+    """Carry out one invocation; return its violations: errors of other libraries, and guessed counts."""
     try:
-        counts = scenario.tick(world, Tick())
+        counts = scenario.tick(environment, Tick())
     except ShepherdError as error:
         explored.outcomes.add(type(error).__name__)
-    except Exception as error:  # noqa: BLE001 - it is what is looked for
+    except Exception as error:  # noqa: BLE001 - any other error is a violation
         return [f"the invocation ended with {error!r}"]
     else:
         explored.outcomes.add("counts")
         proxy.let_go()
-        return _guessed(world, counts)
+        return _guessed(environment, counts)
     finally:
         proxy.let_go()
-        world.fleet.disconnect()
+        environment.fleet.disconnect()
     return []
 
 
-def _guessed(world: World, counts: Mapping[Metric, float]) -> list[str]:
-    """Return what the first invocation in a world says that it did, and did not do, or the other way round."""
-    ended = dict(world.fleet.sql("SELECT event, count(*) FROM work_history GROUP BY event"))
+def _guessed(environment: Environment, counts: Mapping[Metric, float]) -> list[str]:
+    """Return the differences between the counts of an environment's first invocation and the database."""
+    ended = dict(environment.fleet.sql("SELECT event, count(*) FROM work_history GROUP BY event"))
     done = {
         Metric.FINISHED: ended.get("Finished", 0),
         Metric.FAILED: ended.get("Failed", 0),
-        Metric.CREATED: len([each for each in world.api.devices() if each.id in provided(world.fleet)]),
-        Metric.UPDATED: world.fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_status IS NOT NULL")[0][
-            0
-        ],
+        Metric.CREATED: len([each for each in environment.api.devices() if each.id in provided(environment.fleet)]),
+        Metric.UPDATED: environment.fleet.sql(
+            "SELECT count(*) FROM machine_provided WHERE provider_status IS NOT NULL"
+        )[0][0],
     }
     return [
-        f"it says that it has {metric} {counts[metric]}, the BMDB says {done[metric]}"
+        f"{metric} is counted as {counts[metric]}, in the BMDB it is {done[metric]}"
         for metric in done
         if metric in counts and counts[metric] != done[metric]
     ]
 
 
 def _breaks(names: list[str], connections: int, stride: int, seed: int, kinds: Sequence[How]) -> Iterator[Break]:
-    """Return where and how to break: every *stride*-th place of each kind, in one way, all ways in turn."""
+    """Return the places to break, every *stride*-th of each kind, with the ways of breaking in turn."""
     turns = itertools.count()
     for where in WHERE:
         numbers = range(1, (connections if where == "connect" else len(names)) + 1)
@@ -174,7 +173,7 @@ def _breaks(names: list[str], connections: int, stride: int, seed: int, kinds: S
 
 
 def _commits(names: list[str], stride: int, kinds: Sequence[How]) -> Iterator[Break]:
-    """Return all ways of breaking at a COMMIT; of a sample, at the first."""
+    """Return all ways of breaking at each COMMIT; in a sample, only at the first."""
     numbers = [number for number, name in enumerate(names, 1) if name == "COMMIT"]
     for number in numbers if stride == 1 else numbers[:1]:
         for where in WHERE:
@@ -183,7 +182,7 @@ def _commits(names: list[str], stride: int, kinds: Sequence[How]) -> Iterator[Br
 
 
 def _late(names: list[str], stride: int, seed: int) -> list[Break]:
-    """Return the commits that may come late: those of transactions, and of statements that stand alone."""
+    """Return the commits that may come late, those of transactions and of single statements."""
     found: list[Break] = []
     in_transaction = False
     for number, name in enumerate(names, 1):
@@ -195,24 +194,26 @@ def _late(names: list[str], stride: int, seed: int) -> list[Break]:
 
 
 @contextmanager
-def _between(scenario: Bendable, link: Link, world: World, *, patient: bool = False) -> Iterator[Proxy]:
-    """Put a proxy into *link*, and in the end close all. Unless *patient*, nobody waits long for an answer."""
-    way = scenario.way = Way()
+def _between(
+    scenario: FaultyScenario, link: Link, environment: Environment, *, patient: bool = False
+) -> Iterator[Proxy]:
+    """Put a proxy into *link*, and close everything at the end. Unless *patient*, timeouts are short."""
+    access = scenario.access = Access()
     named: dict[str, Any] = {}
-    bmdb = world.fleet.settings
+    bmdb = environment.fleet.settings
     target: Path | tuple[str, int] = Path(bmdb.bmdb_host) / f".s.PGSQL.{bmdb.bmdb_port}"
     if link == "provider":
-        url = urlsplit(world.api.url)
+        url = urlsplit(environment.api.url)
         target = str(url.hostname), int(url.port or 0)
-    elif isinstance(scenario, AgentStarts) and world.pool is not None:
-        port = world.pool.port
+    elif isinstance(scenario, AgentStarts) and environment.pool is not None:
+        port = environment.pool.port
         if link == "ssh":
-            name = world.pool.names()[0]
-            target, named = (world.pool.address(name), port), {"address": _FAR, "port": port}
-            way.addresses[name] = _FAR
+            name = environment.pool.names()[0]
+            target, named = (environment.pool.address(name), port), {"address": _FAR, "port": port}
+            access.addresses[name] = _FAR
     with Proxy(target, speaks_sql=link == "database", **named) as proxy:
         if link == "database":
-            way.bmdb = bmdb.model_copy(
+            access.bmdb = bmdb.model_copy(
                 update={
                     "bmdb_host": "127.0.0.1",
                     "bmdb_port": proxy.port,
@@ -221,8 +222,8 @@ def _between(scenario: Bendable, link: Link, world: World, *, patient: bool = Fa
                 }
             )
         elif not patient:
-            way.machine_seconds = MACHINE_SECONDS
+            access.machine_seconds = MACHINE_SECONDS
         if link == "provider":
-            way.api_url = f"http://127.0.0.1:{proxy.port}{urlsplit(world.api.url).path}"
+            access.api_url = f"http://127.0.0.1:{proxy.port}{urlsplit(environment.api.url).path}"
         yield proxy
-    world.close()
+    environment.close()

@@ -1,4 +1,4 @@
-"""Lets a fault of the table meet its loop, ends it, lets the schedules go on, and tells what was not as it must be."""
+"""Try a fault on its loop, end it, let the schedules continue, and return all differences from the table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from shepherd_core.telemetry import Metric
 
 from tests.chaos.explore import Explored, converge
 from tests.chaos.faults.at_machines import MACHINES
-from tests.chaos.faults.at_provider import wait_for_what_comes_late
-from tests.chaos.faults.fault import Way
+from tests.chaos.faults.at_provider import wait_for_timers
+from tests.chaos.faults.fault import Access
 from tests.chaos.faults.network import Tick
 from tests.chaos.faults.stage import Stage
 from tests.chaos.invariants import violations
@@ -18,83 +18,83 @@ from tests.chaos.invariants import violations
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.chaos.faults.fault import AgentStarts, Bendable
+    from tests.chaos.faults.fault import AgentStarts, FaultyScenario
     from tests.chaos.faults.stage import Fault
-    from tests.chaos.stage.environment import World
+    from tests.chaos.stage.environment import Environment
 
 _DISPUTED_ANYWAY = 1
-"""A machine of the Provisioner's scenario has vanished."""
+"""The vanished machine of the Provisioner's scenario."""
 
 
-def endure(fault: Fault, scenario: Bendable) -> list[str]:
-    """Return what is wrong with what came of *fault*."""
-    scenario.way = Way()
-    world = scenario.arrange()
-    stage = Stage(scenario, world)
+def try_fault(fault: Fault, scenario: FaultyScenario) -> list[str]:
+    """Try *fault*; return the violations and every difference from how it must show."""
+    scenario.access = Access()
+    environment = scenario.arrange()
+    stage = Stage(scenario, environment)
     try:
         with stage.undo:
             fault.begin(stage)
-            shown = _shown(scenario, world)
-            found = [each for each in violations(world) if not fault.plants or not each.startswith(fault.plants)]
+            shown = _shown(scenario, environment)
+            found = [each for each in violations(environment) if not fault.breaks or not each.startswith(fault.breaks)]
         wrong = [] if shown == fault.shows else [f"it showed as {sorted(shown)} instead of {sorted(fault.shows)}"]
-        return wrong + found + _recovered(scenario, world)
+        return wrong + found + _recovered(scenario, environment)
     finally:
-        world.close()
+        environment.close()
 
 
-def endure_machines(scenario: AgentStarts) -> list[str]:
-    """Let every fault of a machine befall one of many, at once; return what is wrong with what came of that."""
-    scenario.way = way = Way(connect_seconds=1, machine_seconds=8, answer_seconds=3)
-    world = scenario.arrange()
-    stage = Stage(scenario, world)
+def try_machine_faults(scenario: AgentStarts) -> list[str]:
+    """Try every machine fault at once, each on one machine of many; return all violations and differences."""
+    scenario.access = access = Access(connect_seconds=1, machine_seconds=8, answer_seconds=3)
+    environment = scenario.arrange()
+    stage = Stage(scenario, environment)
     try:
         with stage.undo:
-            befallen = dict(zip(scenario.machines(), MACHINES, strict=False))
-            for name, fault in befallen.items():
+            faulty = dict(zip(scenario.machines(), MACHINES, strict=False))
+            for name, fault in faulty.items():
                 fault.begin(stage, name, scenario.machines()[name])
-            scenario.tick(world, Tick())
-            world.fleet.disconnect()
-            found = violations(world)
-            expected = {name: befallen[name].cause if name in befallen else "Finished" for name in scenario.machines()}
-            shown = {name: _end(world, str(machine_id)) for name, machine_id in scenario.machines().items()}
-        assert way.addresses  # the faults bent it
+            scenario.tick(environment, Tick())
+            environment.fleet.disconnect()
+            found = violations(environment)
+            expected = {name: faulty[name].cause if name in faulty else "Finished" for name in scenario.machines()}
+            shown = {name: _end(environment, str(machine_id)) for name, machine_id in scenario.machines().items()}
+        assert access.addresses  # some faults change it
         found += [
-            f"{befallen[name].name if name in befallen else 'nothing'}: {end} instead of {expected[name]}"
+            f"{faulty[name].name if name in faulty else 'nothing'}: {end} instead of {expected[name]}"
             for name, end in shown.items()
             if end.split(":")[0] != expected[name]
         ]
-        return found + _recovered(scenario, world)
+        return found + _recovered(scenario, environment)
     finally:
-        world.close()
+        environment.close()
 
 
-def _recovered(scenario: Bendable, world: World) -> list[str]:
-    """End the fault, and let the schedules go on."""
-    scenario.way = Way()
+def _recovered(scenario: FaultyScenario, environment: Environment) -> list[str]:
+    """Let the schedules continue without the fault."""
+    scenario.access = Access()
     try:
-        wrong = converge(scenario, world, Explored())
+        wrong = converge(scenario, environment, Explored())
     except ShepherdError as error:
-        return [f"although all is well, an invocation ended with {error!r}"]
-    wait_for_what_comes_late(world)
-    return wrong + violations(world) + scenario.missing(world)
+        return [f"after the fault, an invocation ended with {error!r}"]
+    wait_for_timers(environment)
+    return wrong + violations(environment) + scenario.missing(environment)
 
 
-def _shown(scenario: Bendable, world: World) -> set[str]:
-    """Carry out an invocation, and return how it showed that something was wrong."""
+def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
+    """Carry out an invocation, and return how the fault showed."""
     shown: set[str] = set()
     counts: Mapping[Metric, float] = {}
     try:
-        counts = scenario.tick(world, Tick())
+        counts = scenario.tick(environment, Tick())
     except ShepherdError as error:
         shown.add(f"fails {type(error).__name__}")
     finally:
-        world.fleet.disconnect()
+        environment.fleet.disconnect()
     causes = "SELECT DISTINCT split_part({}, ':', 1) FROM {}"
     for how, column, table in (
         ("cause", "failed_cause", "work_history WHERE event = 'Failed'"),
         ("penalty", "cause", "capacity_penalties"),
     ):
-        shown |= {f"{how} {row[0]}" for row in world.fleet.sql(causes.format(column, table))}
+        shown |= {f"{how} {row[0]}" for row in environment.fleet.sql(causes.format(column, table))}
     if counts.get(Metric.INCOMPLETE):
         shown.add("incomplete")
     if counts.get(Metric.DISPUTED, 0) > _DISPUTED_ANYWAY:
@@ -102,9 +102,9 @@ def _shown(scenario: Bendable, world: World) -> set[str]:
     return shown
 
 
-def _end(world: World, machine_id: str) -> str:
-    """Return how the last work on a machine ended: its cause if it failed."""
-    rows = world.fleet.sql(
+def _end(environment: Environment, machine_id: str) -> str:
+    """Return the end of the last work on a machine; for a failure, its cause."""
+    rows = environment.fleet.sql(
         "SELECT coalesce(failed_cause, event) FROM work_history WHERE machine_id = :id ORDER BY timestamp DESC LIMIT 1",
         id=machine_id,
     )

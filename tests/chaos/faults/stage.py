@@ -1,11 +1,11 @@
 """
-What a fault of the outside is: what happens, which loop meets it, and how it shows.
+A fault of provider, AWS, database or machine: its cause, the loop that meets it, and how it shows.
 
-How it shows is the whole of it: what an invocation raises (``fails X``, which is
-what Lambda counts and the log names), the causes that machines have in their
-history (``cause X``), why capacity is left alone (``penalty X``), whether a part
-was left for later (``incomplete``), and machines that were set aside
-(``disputed``). Nothing of all that: the loop took it without a trace.
+How it shows is complete: the error of the invocation (``fails X``, which Lambda
+counts and the log names), the failure causes in the machines' history
+(``cause X``), the cause of a penalty (``penalty X``), a part that was left for
+later (``incomplete``), and machines with drift (``disputed``). An empty set: the
+loop handled the fault without a trace.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from tests.chaos.faults.fault import Bendable
-    from tests.chaos.stage.environment import World
+    from tests.chaos.faults.fault import FaultyScenario
+    from tests.chaos.stage.environment import Environment
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 
 
 @dataclass
 class Stage:
-    """What a fault can get at."""
+    """The scenario and environment of a fault."""
 
-    scenario: Bendable
-    world: World
+    scenario: FaultyScenario
+    environment: Environment
     undo: ExitStack = field(default_factory=ExitStack)
-    """What ends the fault; a broken ``Way`` is replaced besides."""
+    """Ends the fault. The ``Access`` is replaced separately."""
 
     def sql(self, text: str, undo: str) -> None:
-        """Do something to the database, and undo it in the end."""
-        self.world.fleet.sql(text)
-        self.undo.callback(self.world.fleet.sql, undo)
+        """Run SQL, and *undo* when the fault ends."""
+        self.environment.fleet.sql(text)
+        self.undo.callback(self.environment.fleet.sql, undo)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault, as it meets one loop."""
+    """One fault of one loop."""
 
     name: str
     loop: str
     begin: Callable[[Stage], object]
     shows: frozenset[str] = frozenset()
-    plants: str = ""
-    """The promise that the fault itself breaks while it lasts."""
+    breaks: str = ""
+    """The invariant that the fault itself violates while it lasts."""
 
     def __str__(self) -> str:
         return f"{self.name}, {self.loop}, {' and '.join(sorted(self.shows)) or 'no trace'}"
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class MachineFault:
-    """What is wrong with one machine of many, and the cause that its history has to name."""
+    """A fault of one machine of many, and the failure cause that its history must name."""
 
     name: str
     begin: Callable[[Stage, str, UUID], object]
@@ -64,5 +64,5 @@ class MachineFault:
 
 
 def rows(loop: str, *rows: tuple[str, Callable[[Stage], object], str]) -> tuple[Fault, ...]:
-    """Return faults of one loop: name, beginning, and how each shows."""
+    """Return the faults of one loop, from rows of name, start and how it shows."""
     return tuple(Fault(name, loop, begin, frozenset(shows.split(", ") if shows else ())) for name, begin, shows in rows)

@@ -1,4 +1,4 @@
-"""The table of the faults of the outside: all that are named, and where each is tried."""
+"""The table of all faults of provider, AWS, database and machines, and of the loop that each is tried on."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ELSEWHERE = {
     ("404", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
     ("503", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
 }
-"""What is shown of whole loops by other tests, in ``tests/integration``."""
+"""Faults that other tests in ``tests/integration`` cover with whole loops."""
 
 NAMED = (
     "401", "403", "404", "422", "429 with Retry-After", "500", "503", "timeout after the effect", "empty page",
     "page that repeats", "listing that shrinks in the middle", "creation that succeeds late",
-    "device in an unknown state", "two devices with one token", "capacity snatched by somebody else",
+    "device in an unknown state", "two devices with one token", "capacity taken by others",
     "SSH refused", "SSH black hole", "SSH banner and nothing more", "SSH authentication refused",
     "SSH host key changed", "disk full", "connection lost in the upload", "agent that hangs",
     "agent that floods stdout without end", "agent that answers garbage", "agent that exits 1",
@@ -33,4 +33,4 @@ NAMED = (
     "agent object changed in the middle", "database full", "database read-only", "database out of connections",
     "schema older", "schema newer", "clock of the function wrong by an hour",
 )  # fmt: skip
-"""The faults that must not be forgotten."""
+"""All faults; a test checks that each of them is tried."""

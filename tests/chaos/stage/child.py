@@ -1,10 +1,10 @@
 """
-Processes that run a real function, as Lambda does, and are ended by SIGKILL at one of its effects.
+Processes that run a real function, as Lambda does, and are killed by SIGKILL at one of its effects.
 
 Run as ``python -m tests.chaos.stage.child FD``: reads one JSON request a line from
 standard input, forks a process for it, and answers with one JSON line on the
-file descriptor FD when that has ended. Forked from one that has imported
-everything, a process costs milliseconds and is a process all the same.
+file descriptor FD when that has ended. The parent has imported everything, so
+that a forked process costs milliseconds.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 300.0
-"""What an invocation may take."""
+"""Time limit of an invocation."""
 
 IMPORTED = (
     endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, loops, services, adapter, initializer, documents,
     provisioner, recoverer, handlers, secrets, ssh, ssh_keys, updater,
 )  # fmt: skip
-"""What is not to be imported once more by each of them."""
+"""Modules that are imported before the fork, once for all processes."""
 
 
-class Suicide:
-    """A ``Guard`` that ends the process at the effect with the number *at* (0: never), before it or *after* it."""
+class KillSelf:
+    """A ``Guard`` that kills its own process at effect number *at* (0: never), before it or *after* it."""
 
-    dead = False
+    killed = False
 
     def __init__(self, at: int, *, after: bool, pipe: int) -> None:
-        """Write to *pipe* at which effect it was."""
+        """Write the name of that effect to *pipe*."""
         self._at = at
         self._after = after
         self._pipe = pipe
@@ -66,23 +66,23 @@ class Suicide:
             self._count += 1
             fatal = self._count == self._at
         if fatal and not self._after:
-            self._die(name)
+            self._kill(name)
         result = call()
         if fatal:
-            self._die(name)
+            self._kill(name)
         return result
 
     def starts(self, thread: threading.Thread) -> None:
         """See ``Guard``."""
 
-    def _die(self, name: str) -> None:
+    def _kill(self, name: str) -> None:
         os.write(self._pipe, name.encode())
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(SECONDS)  # until it comes
+        time.sleep(SECONDS)  # until the signal arrives
 
 
 def _serve(request: dict[str, Any], pipe: int) -> None:
-    """Be the process that carries out *request*."""
+    """Carry out *request* in this process, and exit."""
     os.environ.clear()
     os.environ.update(request["environment"])
     silence = os.open(os.devnull, os.O_RDWR)
@@ -96,9 +96,9 @@ def _serve(request: dict[str, Any], pipe: int) -> None:
     spec.loader.exec_module(module)
     context = Context("chaos", name, time.monotonic() + SECONDS)
     try:
-        with Points(Suicide(request["at"], after=request["after"], pipe=pipe)):
+        with Points(KillSelf(request["at"], after=request["after"], pipe=pipe)):
             module.lambda_handler(request["event"], context)
-    except Exception as error:  # noqa: BLE001 - told to who asked
+    except Exception as error:  # noqa: BLE001 - reported to the parent
         os.write(pipe, f"{type(error).__name__}: {error}"[:1000].encode())
         os._exit(1)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What a scenario plays in: a real database, a provider's API, and machines with real SSH."""
+"""The environment of a scenario: a real database, a provider's API, and machines with real SSH."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 SESSION_SECONDS = 60.0
 MACHINE_SECONDS = 120.0
-"""Longer than a session, so that it is the session that ends what takes too long."""
+"""Longer than a session, so that the session's deadline ends work that takes too long."""
 
 
 @dataclass
-class World:
-    """One world; what a scenario arranged in it, and what the invariants have to know of that."""
+class Environment:
+    """One environment, with the facts about the arranged fleet that the invariants need."""
 
     fleet: Fleet
     clock: Clock
@@ -39,36 +39,36 @@ class World:
     pool: MachinePool | None = None
     folder: Path | None = None
     limit: int = 0
-    """Machines at most; 0: no limit."""
+    """Maximum number of machines; 0: no limit."""
     may_be_rebooted: set[str] = field(default_factory=set)
-    """Provider ids of the machines with which something was wrong."""
+    """Provider ids of the machines that are unhealthy, or were."""
     healthy: list[UUID] = field(default_factory=list)
-    """Machines whose agents go on to report."""
+    """Machines whose agents continue to report."""
     foreign: set[str] = field(default_factory=set)
-    """Provider ids of machines that are not ours."""
+    """Provider ids of machines that Shepherd does not manage."""
     to_release: dict[str, UUID] = field(default_factory=dict)
-    """Machines by provider id that an operator gives back."""
+    """Machines, by provider id, that an operator releases."""
     margin_seconds: float = 0.0
-    """By so much clocks may be read in another order than transactions commit; 0 where only one runs at a time."""
+    """By how much a clock may be read out of the order of commits; 0 if one invocation runs at a time."""
     actions_seen: dict[str, int] | None = None
-    """How often each machine at the provider had been acted on when the invariants were last asked; None: unknown."""
+    """Number of actions on each machine when the invariants were last checked; None: unknown."""
     decided: dict[str, str] = field(default_factory=dict)
-    """When, by the database, a worker came to stand before an action on a machine, while others go on."""
+    """When a worker stopped before an action on a machine, by the database's clock."""
     hardware: NoHardware = field(default_factory=NoHardware)
     connections: dict[int, list[Connection]] = field(default_factory=lambda: defaultdict(list))
-    """The connections that were opened, by the thread that did it."""
+    """Opened connections, by the thread that opened them."""
 
     def __post_init__(self) -> None:
         """Open the provider's API."""
         self._prepared: dict[str, Any] = {}
         self.fleet.sql(SEEN)
-        # Every world prepares the invariants anew, which else would be planned five times before a plan is kept.
+        # Each environment prepares the invariants again; PostgreSQL would plan them five times before it keeps a plan.
         self.fleet.sql("SET plan_cache_mode = force_generic_plan")
         self.api = EquinixApi(self.hardware, project_id=PROJECT, api_key=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:
-        """Close what was opened; the database is as empty as it was before."""
+        """Close everything, and empty the database."""
         for prepared in self._prepared.values():
             prepared.close()
         self.fleet.sql("DROP TABLE session_seen")
@@ -77,7 +77,7 @@ class World:
         self.fleet.empty()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, in which healthy agents go on to report."""
+        """Let time pass; healthy agents continue to report."""
         self.fleet.pass_time(seconds)
         self.fleet.sql(f"UPDATE session_seen SET deadline = deadline - interval '{seconds} seconds'")
         self.fleet.sql(
@@ -87,30 +87,30 @@ class World:
         )
 
     def connect(self) -> Connection:
-        """Return a connection as a new process would have one."""
+        """Return a new connection, as a new process opens one."""
         connection = self.fleet.connect()
         self.connections[threading.get_ident()].append(connection)
         return connection
 
-    def disagreements(self) -> list[str]:
-        """Return what the repair would mend now, which is not to have anything to do in any world."""
+    def inconsistencies(self) -> list[str]:
+        """Return the due rows that the repair would change now; there must never be any."""
         providers = [row[0] for row in self.fleet.sql("SELECT DISTINCT provider FROM machine_due")]
         connection = self.fleet.connect()
         try:
-            found = [wrong for provider in providers for wrong in due.inconsistencies(connection, provider).items()]
+            found = [fault for provider in providers for fault in due.inconsistencies(connection, provider).items()]
         finally:
             connection.close()
-        return [f"nothing_is_left_to_repair: {machine_id}: {what}" for machine_id, what in found]
+        return [f"no_due_row_needs_repair: {machine_id}: {what}" for machine_id, what in found]
 
     def ask(self, text: str, **parameters: Any) -> list[list[Any]]:
-        """Do the same as ``Fleet.sql`` for a statement that is asked often."""
+        """Do the same as ``Fleet.sql``, with a prepared statement."""
         if text not in self._prepared:
             self._prepared[text] = self.fleet._admin.prepare(text)
         found: list[list[Any]] = self._prepared[text].run(**parameters) or []
         return found
 
     def machine_at_provider(self, machine_id: UUID) -> str:
-        """Let a machine that was planted be a device of the project, and return its provider id."""
+        """Create a device for a machine that stands in the BMDB, and return its provider id."""
         device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
         self.fleet.change(
             machine_id,

@@ -1,4 +1,4 @@
-"""The same with real processes: functions that are killed with SIGKILL, one at a time or many at once."""
+"""Functions as real processes, killed with SIGKILL one at a time, or running concurrently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shepherd_core.domain.clock import SystemClock
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.stage.child import ROOT
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 
@@ -47,7 +47,7 @@ _AWS = {
 _PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
 _LOAD_SESSION_SECONDS = 2.0
 _MARGIN_SECONDS = 1.0
-_CAPACITY, _SILENT, _HEALTHY = 6, 4, 30
+_CAPACITY, _UNHEALTHY, _HEALTHY = 6, 4, 30
 _ROUNDS = 12
 
 
@@ -56,16 +56,16 @@ class Outcome(NamedTuple):
 
     status: int
     told: str
-    """At which effect it was killed, or what its function raised."""
+    """The effect at which it was killed, or the error that its function raised."""
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed, as it was to be."""
+        """Whether SIGKILL ended it."""
         return self.status == -signal.SIGKILL
 
 
-class _Victim:
-    """One that makes processes, one at a time."""
+class _ChildProcess:
+    """A child process that forks a process for each invocation, one at a time."""
 
     def __init__(self) -> None:
         reader, writer = os.pipe()
@@ -94,10 +94,10 @@ class _Victim:
 
 
 class Functions:
-    """The functions, each invocation in a process of its own; a context manager."""
+    """The functions; each invocation is a separate process. A context manager."""
 
     def __init__(self, at_once: int = 1, ssh_private_key: str | None = None) -> None:
-        """Be able to run so many *at_once*, whose key for SSH is the one given, or one that they make."""
+        """Run up to *at_once* processes. Without *ssh_private_key*, the functions generate one."""
         self._at_once = at_once
         self._secrets = {_PARAMETER: API_KEY} | ({} if ssh_private_key is None else {_KEY_PARAMETER: ssh_private_key})
         self._stack = ExitStack()
@@ -114,9 +114,9 @@ class Functions:
         for name, secret in self._secrets.items():
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString", Overwrite=True)
         ssm.close()
-        self._victims = [_Victim() for _ in range(self._at_once)]
-        for victim in self._victims:
-            self._stack.callback(victim.close)
+        self._children = [_ChildProcess() for _ in range(self._at_once)]
+        for child in self._children:
+            self._stack.callback(child.close)
         return self
 
     def __exit__(
@@ -126,7 +126,7 @@ class Functions:
 
     def invoke(
         self,
-        world: World,
+        environment: Environment,
         function: str,
         *,
         event: object = None,
@@ -135,16 +135,16 @@ class Functions:
         by: int = 0,
         settings: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Run *function* in the database and at the provider of *world*; *by*: one of those who run at once."""
+        """Run *function* with the database and the provider of *environment*, in the child process number *by*."""
         if event is None:
             event = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
-        environment = {**self._environment(world), **(settings or {})}
-        return self._victims[by].run(
-            {"function": function, "environment": environment, "event": event, "at": at, "after": after}
+        variables = {**self._variables(environment), **(settings or {})}
+        return self._children[by].run(
+            {"function": function, "environment": variables, "event": event, "at": at, "after": after}
         )
 
-    def _environment(self, world: World) -> dict[str, str]:
-        settings = world.fleet.settings
+    def _variables(self, environment: Environment) -> dict[str, str]:
+        settings = environment.fleet.settings
         return {
             **_AWS,
             "AWS_ENDPOINT_URL": self._aws,
@@ -154,13 +154,13 @@ class Functions:
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
             "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _PARAMETER,
-            "SHEPHERD_EQUINIX_API_URL": world.api.url,
+            "SHEPHERD_EQUINIX_API_URL": environment.api.url,
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": PREFIX,
             "SHEPHERD_EQUINIX_KEY_LABEL": "functions",
             "SHEPHERD_SSH_KEY_PARAMETER": _KEY_PARAMETER,
             "SHEPHERD_SESSION_SECONDS": str(SESSION_SECONDS),
             "SHEPHERD_MACHINE_SECONDS": str(MACHINE_SECONDS),
-            "SHEPHERD_MAX_MACHINES": str(world.limit),
+            "SHEPHERD_MAX_MACHINES": str(environment.limit),
             "SHEPHERD_CHUNK": "2",
             "SHEPHERD_CREATION_SECONDS": "0",
             "SHEPHERD_AGENT_SOURCE": __file__,
@@ -170,7 +170,7 @@ class Functions:
 
 
 def event_of(request: AgentRequest) -> dict[str, Any]:
-    """Return what an HTTP API makes of an agent's request."""
+    """Return the event that API Gateway makes of an agent's request."""
     return {
         "rawPath": request.path,
         "headers": dict(request.headers),
@@ -188,49 +188,51 @@ def explore_processes(
     settings: Mapping[str, str] | None = None,
 ) -> Explored:
     """
-    Kill the function of *scenario* at the effects with these *numbers*, before and after; then as ``explore``.
+    Kill the function of *scenario* before and after the effects with these *numbers*, then let it converge.
 
-    *event* returns what the function gets, if that is not what its schedule sends; *settings* are in its environment.
+    *event* returns the function's event, None: the one of its schedule. *settings* are environment variables.
     """
     explored = Explored()
     for number in numbers:
         for after in (False, True):
-            world = scenario.arrange()
+            environment = scenario.arrange()
             try:
-                ended = functions.invoke(world, scenario.name, event=event(), at=number, after=after, settings=settings)
+                ended = functions.invoke(
+                    environment, scenario.name, event=event(), at=number, after=after, settings=settings
+                )
                 if not ended.killed:
                     explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.status else []
                     return explored
-                explored.deaths += 1
-                found = violations(world) or converge(scenario, world, explored, SOON_SECONDS)
+                explored.kills += 1
+                found = violations(environment) or converge(scenario, environment, explored, SOON_SECONDS)
                 when = "after" if after else "before"
                 explored.broken += [
                     f"{scenario.name}, killed {when} effect {number} ({ended.told}): {each}" for each in found
                 ]
             finally:
-                world.close()
+                environment.close()
     return explored
 
 
 @dataclass
 class Loaded:
-    """What came of processes beside each other."""
+    """The results of concurrent processes."""
 
     invocations: int = 0
     killed: int = 0
     checks: int = 0
     errors: set[str] = field(default_factory=set)
-    """What functions raised, as they may when another was faster: the names."""
+    """Names of the errors that functions raised; allowed, since another may have been faster."""
     broken: list[str] = field(default_factory=list)
 
 
 def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed: int) -> Loaded:
     """
-    Let so many processes *at_once* run any function in one world for so many *seconds*, and some of them be killed.
+    Run random functions in one environment for *seconds*, in *at_once* processes, and kill some of them.
 
-    Then let the schedules go on, one after the other, until nothing is missing.
+    Then run the schedules, one function at a time, until nothing is missing.
     """
-    world, silent, agents = _arrange_load(fleet)
+    environment, silent, agents = _arrange_load(fleet)
     loaded = Loaded()
     lock = threading.Lock()
     end = time.monotonic() + seconds
@@ -244,7 +246,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             with lock:
                 event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
             ended = functions.invoke(
-                world, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, settings=settings
+                environment, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, settings=settings
             )
             with lock:
                 loaded.invocations += 1
@@ -258,55 +260,55 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             worker.start()
         while any(worker.is_alive() for worker in workers):
             with lock:
-                found = violations(world)
+                found = violations(environment)
             loaded.checks += 1
             loaded.broken += [each for each in found if each not in loaded.broken]
             time.sleep(0.05)
-        loaded.broken += [] if loaded.broken else _settle(world, functions, silent)
+        loaded.broken += [] if loaded.broken else _converge(environment, functions, silent)
     finally:
-        world.close()
+        environment.close()
     return loaded
 
 
-def _arrange_load(fleet: Fleet) -> tuple[World, list[UUID], list[SignedAgent]]:
-    world = World(fleet, SystemClock(), reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
-    silent = [fleet.unhealthy_machine() for _ in range(_SILENT)]
-    world.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
-    world.may_be_rebooted = {world.machine_at_provider(machine_id) for machine_id in silent}
-    for machine_id in world.healthy:
-        world.machine_at_provider(machine_id)
-    agents = [SignedAgent(fleet, machine_id) for machine_id in world.healthy[:4]]
+def _arrange_load(fleet: Fleet) -> tuple[Environment, list[UUID], list[SignedAgent]]:
+    environment = Environment(fleet, SystemClock(), reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
+    silent = [fleet.unhealthy_machine() for _ in range(_UNHEALTHY)]
+    environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
+    environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in silent}
+    for machine_id in environment.healthy:
+        environment.machine_at_provider(machine_id)
+    agents = [SignedAgent(fleet, machine_id) for machine_id in environment.healthy[:4]]
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-    world.limit = _SILENT + _HEALTHY + _CAPACITY - 1
-    return world, silent, agents
+    environment.limit = _UNHEALTHY + _HEALTHY + _CAPACITY - 1
+    return environment, silent, agents
 
 
-def _settle(world: World, functions: Functions, silent: list[UUID]) -> list[str]:
+def _converge(environment: Environment, functions: Functions, silent: list[UUID]) -> list[str]:
     missing: list[str] = []
     for _ in range(_ROUNDS):
-        world.pass_time(SOON_SECONDS)
+        environment.pass_time(SOON_SECONDS)
         for function in ("provisioner", "recoverer", "updater"):
-            ended = functions.invoke(world, function)
+            ended = functions.invoke(environment, function)
             if ended.status:
                 return [f"{function}, undisturbed, failed: {ended.told}"]
-        if broken := violations(world):
+        if broken := violations(environment):
             return broken
-        missing = _missing(world, silent)
+        missing = _missing(environment, silent)
         if not missing:
             return []
     return missing
 
 
-def _missing(world: World, silent: list[UUID]) -> list[str]:
-    ours = {device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)}
-    acted = {device.id for device in world.api.devices() if device.actions_taken}
-    known = provided(world.fleet)
-    found = [] if len(ours) == world.limit else [f"{len(ours)} of {world.limit} machines exist"]
+def _missing(environment: Environment, silent: list[UUID]) -> list[str]:
+    ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
+    acted = {device.id for device in environment.api.devices() if device.actions_taken}
+    known = provided(environment.fleet)
+    found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
     found += [f"{each} is not recorded" for each in ours - set(known)]
     found += [f"{each} was not rebooted" for name, each in known.items() if each in silent and name not in acted]
     kept = {"machine_creation_intent": "the intent of {} is still there", "work": "there is still work on {}"}
     return found + [
         text.format(row[0])
         for table, text in kept.items()
-        for row in world.fleet.sql(f"SELECT machine_id FROM {table}")
+        for row in environment.fleet.sql(f"SELECT machine_id FROM {table}")
     ]

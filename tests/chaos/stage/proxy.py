@@ -1,11 +1,11 @@
 """
-A network that fails where a test says: a TCP port in front of PostgreSQL, of the provider or of a machine's SSH.
+A network that fails at a chosen place: a TCP proxy in front of PostgreSQL, a provider or a machine's SSH.
 
-What a client says until the other side speaks is a request, and with what comes
-back an exchange; so it needs no knowledge of a protocol to break in the middle
-of any. Of PostgreSQL it knows three things: what a COMMIT looks like, when an
-answer is complete, because only then the effect is sure to have happened, and
-how to have a statement carried out whose commit comes late.
+Everything that a client sends until the other side answers is a request; request
+and answer are an exchange. So the proxy can break any protocol in the middle
+without knowing it. Of PostgreSQL it knows three things: a COMMIT; the end of an
+answer, because only then the effect has certainly happened; and how to have a
+statement carried out whose commit comes late.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 Where = Literal["connect", "request", "answer", "after", "commit"]
 """
-Before a word was said; half of the request arrived; half of the answer arrived; all was done and no answer came; no
-answer came, and what was done is committed when somebody waits for it (PostgreSQL alone).
+Before any data; after half of the request; after half of the answer; done, but without an answer; without an answer,
+and committed only when another client waits for the locks (PostgreSQL alone).
 """
 
 How = Literal["cut", "reset", "half-close", "stall"]
 """
-Closed in both directions; reset (RST); closed in the client's direction only; nothing is carried any more, nor is its
-end, so that the server goes on waiting for a client that gave up long ago.
+Closed in both directions; reset (RST); closed in the client's direction only; open but silent, so that the server
+waits for a client that gave up long ago.
 """
 
 WHERE: tuple[Where, ...] = get_args(Where)[:-1]
@@ -42,7 +42,7 @@ HOW: tuple[How, ...] = get_args(How)
 
 _CHUNK = 1 << 16
 _READY = b"Z\0\0\0\5"
-"""How the message of PostgreSQL begins that ends every answer; one byte follows."""
+"""The beginning of the message that ends every answer of PostgreSQL; one byte follows."""
 _IDLE = b"I"
 _SYNC = b"S\0\0\0\4"
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER, with nothing to linger for
@@ -50,7 +50,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER, with nothing to linger for
 
 @dataclass(frozen=True)
 class Break:
-    """One connection breaks, at the exchange *number* of all that there were since this was armed, from 1."""
+    """One connection breaks, at exchange *number*, counted from 1 since the proxy was armed."""
 
     number: int
     where: Where
@@ -62,7 +62,7 @@ class Break:
 
 @dataclass
 class _Exchange:
-    """The exchange that a connection is at."""
+    """The current exchange of a connection."""
 
     number: int = 0
     answered: bool = True
@@ -70,47 +70,47 @@ class _Exchange:
     client_bytes: int = 0
     """Of the whole connection."""
     ready: bytes = b""
-    """In which state the server was when it said last that it is."""
+    """The transaction state that the server reported last."""
 
 
 class Proxy(TcpProxy):
-    """Carries what it is given, slowly if told to, and breaks once what it is armed for."""
+    """Forwards data, slowly if configured, and breaks one connection if armed."""
 
     def __init__(
         self, target: Path | tuple[str, int], address: str = "127.0.0.1", *, port: int = 0, speaks_sql: bool = False
     ) -> None:
-        """*speaks_sql*: what is behind it is PostgreSQL."""
+        """*speaks_sql*: the target is PostgreSQL."""
         self._speaks_sql = speaks_sql
         self._break: Break | None = None
         self._over = threading.Event()
         self._late: list[LateCommit] = []
         self._counting = threading.Lock()
         self.connections = 0
-        """How many were made."""
+        """Number of connections."""
         self.names: list[str] = []
-        """The requests, in their order; of PostgreSQL with what they are."""
+        """The requests in order; for PostgreSQL with their kind."""
         self.struck = False
         """Whether the break that was armed has happened."""
         self.delay_seconds = 0.0
-        """So long everything takes."""
+        """Delay of every piece of data."""
         self.trickling = False
-        """Whether bytes come one by one."""
+        """Whether bytes are forwarded one by one."""
         self.client_bytes = float("inf")
-        """After so many of a client's bytes its connection is closed."""
+        """Number of bytes from a client after which its connection is closed."""
         super().__init__(target, address, port=port)
 
     def arm(self, broken: Break | None) -> None:
-        """Break there, or nowhere, and count from the beginning."""
+        """Break there, or nowhere if None, and count from 1."""
         self._break, self.struck = broken, False
         self.connections, self.names = 0, []
 
     def let_go(self) -> None:
-        """Let commits that are late happen, and wait for that."""
+        """Let the late commits happen, and wait for them."""
         for late in self._late:
             late.let_go()
 
     def close(self) -> None:
-        """Break all connections, those that were stalled too."""
+        """Break all connections, including stalled ones."""
         self.let_go()
         self._over.set()
         super().close()
@@ -120,24 +120,24 @@ class Proxy(TcpProxy):
             self.connections += 1
             connection = self.connections
         if self._strikes("connect", connection):
-            self._harm(client)
+            self._break_connection(client)
             return
         exchange = _Exchange()
         with selectors.DefaultSelector() as selector:
             for each in (client, server):
                 selector.register(each, selectors.EVENT_READ)
             while True:
-                # One at a time: what the server said is dealt with before what it is answered.
+                # One at a time: the server's data is handled before the client's answer to it.
                 source = selector.select()[-1][0].fileobj
                 data = (client if source is client else server).recv(_CHUNK)
                 if not data:
                     return
                 if not (self._ask if source is client else self._answer)(exchange, data, client, server):
                     break
-        self._harm(client)
+        self._break_connection(client)
 
     def _ask(self, exchange: _Exchange, data: bytes, client: socket.socket, server: socket.socket) -> bool:
-        """Carry what the client says; False: it is time to break."""
+        """Forward the client's data; False: break now."""
         if exchange.answered:
             exchange.number, exchange.answered, exchange.answer = self._begin(data), False, b""
         if self._strikes("request", exchange.number):
@@ -153,7 +153,7 @@ class Proxy(TcpProxy):
         return True
 
     def _answer(self, exchange: _Exchange, data: bytes, client: socket.socket, server: socket.socket) -> bool:
-        """Carry what the server says; False: it is time to break."""
+        """Forward the server's data; False: break now."""
         exchange.answered = True
         exchange.answer += data
         if exchange.answer[-len(_READY) - 1 : -1] == _READY:
@@ -161,13 +161,13 @@ class Proxy(TcpProxy):
         if self._strikes("answer", exchange.number):
             client.sendall(data[: len(data) // 2])
             return False
-        if self._strikes("after", exchange.number):  # nothing is carried any more; once it has happened, it breaks
+        if self._strikes("after", exchange.number):  # forward nothing; break once the answer is complete
             return self._speaks_sql and exchange.answer[-len(_READY) - 1 : -1] != _READY
         self._pass_on(data, client)
         return True
 
     def _delay_commit(self, request: bytes, client: socket.socket, server: socket.socket) -> None:
-        """Have a statement carried out for a client that hears no more of it."""
+        """Have a statement carried out for a client that does not see the answer."""
         while request[:1] == b"B" and request[-len(_SYNC) :] != _SYNC:
             request += client.recv(_CHUNK)
         with server.makefile("rb") as answers:
@@ -186,8 +186,8 @@ class Proxy(TcpProxy):
     def _strikes(self, where: Where, number: int) -> bool:
         return self._break is not None and (self._break.where, self._break.number) == (where, number)
 
-    def _harm(self, client: socket.socket) -> None:
-        """Break the connection of *client*; when this returns, the rest of it is closed."""
+    def _break_connection(self, client: socket.socket) -> None:
+        """Break the connection of *client*; the caller then closes the rest of it."""
         self.struck = True
         if self._break is None:
             return
@@ -198,7 +198,7 @@ class Proxy(TcpProxy):
             client.close()
         elif self._break.how == "half-close":
             client.shutdown(socket.SHUT_WR)
-            with suppress(OSError):  # it resets, or the proxy is closed
+            with suppress(OSError):  # the client resets, or the proxy is closed
                 while client.recv(_CHUNK):
                     pass
         elif self._break.how == "stall":
@@ -215,13 +215,13 @@ class Proxy(TcpProxy):
 
 
 def _commits(request: bytes, state: bytes) -> bool:
-    """Return whether the server commits when it has carried out *request*, which it was ready for in this *state*."""
+    """Return whether *request*, sent in this transaction *state*, makes the server commit."""
     name = _name(request)
     return name == "COMMIT" or (name == "statement" and state == _IDLE)
 
 
 def _name(request: bytes) -> str:
-    """Return what a request of PostgreSQL's protocol is: COMMIT and the like by their word."""
+    """Return the kind of a request in PostgreSQL's protocol; COMMIT and the like by their keyword."""
     kind = request[:1]
     if kind == b"Q":
         return request[5:].rstrip(b"\0").split()[0].decode()

@@ -1,4 +1,4 @@
-"""Scenarios of those who write records and touch no machine: the Updater, the agents' endpoint, an operator."""
+"""Scenarios that write records and touch no machine: the Updater, the agent API, an installation request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
-from tests.chaos.stage.environment import SESSION_SECONDS, World
+from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Updates:
-    """Two machines of which nothing is on record, one that is settled, and one that the provider lists no more."""
+    """Two machines without a recorded status, one that is steady, and one that the provider does not list."""
 
     name = "updater"
 
@@ -39,45 +39,45 @@ class Updates:
         self._fleet = fleet
         self._wanted: dict[UUID, str] = {}
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock())
+        environment = Environment(self._fleet, SystemClock())
         machines = [self._fleet.started_machine() for _ in range(4)]
         self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-        devices = [world.machine_at_provider(machine_id) for machine_id in machines]
+        devices = [environment.machine_at_provider(machine_id) for machine_id in machines]
         self._fleet.sql(
             "UPDATE machine_provided SET provider_status = 'Running', provider_ip_address = '192.0.2.9' "
             "WHERE machine_id = :id",
             id=machines[2],
         )
-        world.api.forget(devices[3])
+        environment.api.forget(devices[3])
         self._wanted = {**dict.fromkeys(machines, "Running"), machines[3]: "Missing"}
-        return world
+        return environment
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
-        provider = EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
-        updater = Updater(provider, world.connect(), points.clock, SESSION_SECONDS, HOUR)
+        provider = EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
+        updater = Updater(provider, environment.connect(), points.clock, SESSION_SECONDS, HOUR)
         counts = updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
-        assert not counts[Metric.REPAIRED], "nothing_is_left_to_repair"
+        assert not counts[Metric.REPAIRED], "no_due_row_needs_repair"
         return counts
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        rows = world.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")
+        rows = environment.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")
         found = [f"{machine_id} is {status}" for machine_id, status, _ in rows if status != self._wanted[machine_id]]
         listed = [(machine_id, at) for machine_id, _, at in rows if self._wanted[machine_id] == "Running"]
-        found += [f"{machine_id} is on record at {at}" for machine_id, at in listed if at != "192.0.2.1"]
-        unfinished = world.fleet.sql("SELECT 1 FROM provider_listings WHERE listed_at IS NOT NULL") == []
-        return found + (["no listing was compared to its end"] if unfinished else [])
+        found += [f"{machine_id} is recorded at {at}" for machine_id, at in listed if at != "192.0.2.1"]
+        unfinished = environment.fleet.sql("SELECT 1 FROM provider_listings WHERE listed_at IS NOT NULL") == []
+        return found + (["no listing was compared completely"] if unfinished else [])
 
 
 class Reports:
     """
-    The agent of a machine reports its hardware and the success of an installation; another one just lives.
+    One agent reports its hardware and the success of an installation; another one sends only heartbeats.
 
-    What is not answered it says again, in a new request, as the agent does; what
-    was answered comes once more as it was, as from somebody who recorded it.
+    A report without an answer is sent again in a new request, as the agent does. An
+    answered request is replayed unchanged, as an attacker may do.
     """
 
     name = "agent_api"
@@ -89,11 +89,11 @@ class Reports:
         self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]] = []
         self._faults: list[str] = []
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock())
+        environment = Environment(self._fleet, SystemClock())
         self._agents = [SignedAgent(self._fleet), SignedAgent(self._fleet)]
-        world.healthy = [agent.machine_id for agent in self._agents]
+        environment.healthy = [agent.machine_id for agent in self._agents]
         self._fleet.request_installation(self._agents[0].machine_id, 1)
         outcome = OSInstallationReport(generation=1)
         outcome.success.SetInParent()
@@ -103,27 +103,27 @@ class Reports:
             (self._agents[0], HeartbeatRequest(installation_report=outcome)),
         ]
         self._faults = []
-        return world
+        return environment
 
     def request(self) -> AgentRequest:
-        """Return the first request that has no answer and reports something."""
+        """Return the first unanswered request with a report."""
         return next(agent.request(message) for agent, message in self._unanswered[1:])
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
-        api = endpoint(world.connect())
+        api = endpoint(environment.connect())
         for agent, message in list(self._unanswered):
             request = points.aside(functools.partial(agent.request, message))
             status = api.handle(request).status
             if status is not HTTPStatus.OK:
-                continue  # it was said by a twin in the same moment; the agent says it again
+                continue  # a concurrent invocation sent the same; the agent repeats it
             if (agent, message) in self._unanswered:
                 self._unanswered.remove((agent, message))
             if api.handle(request).status is HTTPStatus.OK:
-                self._faults.append("a request was taken twice")
+                self._faults.append("a request was accepted twice")
         return None
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         first = self._agents[0].machine_id
         wanted = {
@@ -132,18 +132,20 @@ class Reports:
                 "SELECT generation, os_installation_result FROM machine_os_installation_report WHERE machine_id = :id",
                 [[1, "Success"]],
             ),
-            "end of our care": ("SELECT process FROM machine_due WHERE machine_id = :id", [[None]]),
+            "end of the due row's process": ("SELECT process FROM machine_due WHERE machine_id = :id", [[None]]),
         }
-        found = [f"the {what} is missing" for what, (q, rows) in wanted.items() if world.fleet.sql(q, id=first) != rows]
-        unheard = world.fleet.sql(
+        found = [
+            f"the {what} is missing" for what, (q, rows) in wanted.items() if environment.fleet.sql(q, id=first) != rows
+        ]
+        without_heartbeat = environment.fleet.sql(
             "SELECT machine_id FROM machine_agent_started EXCEPT SELECT machine_id FROM machine_agent_heartbeat"
         )
-        found += [f"{machine_id} was not heard" for (machine_id,) in unheard]
-        return found + self._faults + (["there is no answer"] if self._unanswered else [])
+        found += [f"{machine_id} has no heartbeat" for (machine_id,) in without_heartbeat]
+        return found + self._faults + (["a report has no answer"] if self._unanswered else [])
 
 
 class Installing:
-    """An operator who wants a system installed, and asks again when no answer came."""
+    """An operator requests an installation, and repeats the command when no answer came."""
 
     name = "install"
 
@@ -152,20 +154,20 @@ class Installing:
         self._fleet = fleet
         self._machine: UUID | None = None
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock())
+        environment = Environment(self._fleet, SystemClock())
         self._machine = self._fleet.started_machine()
-        return world
+        return environment
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
-        return CommandLine(world.fleet.settings)(
+        return CommandLine(environment.fleet.settings)(
             *("machine", "install", str(self._machine), "--yes"),
             *("--image", "https://images.example.com/metropolis.img", "--sha256", "0f" * 32),
         )
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        rows = world.fleet.sql("SELECT machine_id, generation FROM machine_os_installation_request")
-        return [] if rows == [[self._machine, 1]] else [f"one installation was wanted, and requested is {rows}"]
+        rows = environment.fleet.sql("SELECT machine_id, generation FROM machine_os_installation_request")
+        return [] if rows == [[self._machine, 1]] else [f"expected one installation request, got {rows}"]

@@ -311,7 +311,7 @@ class Bmdb(RuleBasedStateMachine):
         seen, wanted = self._both(
             function, function.session.renew, lambda: self.model.renew(function.number), moment, event
         )
-        assert seen == wanted, "a_dead_session_commits_nothing"
+        assert seen == wanted, "an_expired_session_commits_nothing"
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
@@ -333,21 +333,21 @@ class Bmdb(RuleBasedStateMachine):
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
-            assert len(numbers) == len(found) <= limit, "nobody_works_twice_on_a_machine"
+            assert len(numbers) == len(found) <= limit, "no_machine_has_two_live_works"
             if function.broke() and not found:
                 return  # then the claim was not repeated; its work was looked up
             if found and not self.model.alive(function.number):
-                raise AssertionError("a_dead_session_commits_nothing")
+                raise AssertionError("an_expired_session_commits_nothing")
             for held in found:
                 number = self.machines.index(held.machine_id)
                 broken = self.model.obstacle(number, process)
                 assert broken is None, broken
                 _, seconds = self.model.machines[number].backoffs.get(process, (0, None))
-                assert held.last_interval_seconds == seconds, "a_machine_is_left_alone_as_long_as_was_said"
+                assert held.last_interval_seconds == seconds, "backoff_and_boot_wait_are_observed"
             self.model.claim(function.number, process, numbers)
 
         seen, wanted = self._both(function, real, modelled, moment, event)
-        assert seen == wanted, "a_dead_session_commits_nothing"
+        assert seen == wanted, "an_expired_session_commits_nothing"
         self.handed_out += [(function, held) for held in found]
         if found and moment is None:
             assert self.fleet.sql(
@@ -357,7 +357,7 @@ class Bmdb(RuleBasedStateMachine):
                 session=function.session.session_id,
                 process=process,
                 ids=ids(found),
-            ) == [[True]], "a_claimed_machine_falls_due_when_its_session_dies"
+            ) == [[True]], "a_claimed_machine_is_due_when_its_session_expires"
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
@@ -389,7 +389,7 @@ class Bmdb(RuleBasedStateMachine):
         except CommitUnknown:
             return  # the connection was broken, and this statement is not repeated
         wanted = _outcome(lambda: self.model.start(function.number, Process.ACCESS, machine))
-        assert seen == wanted, "nobody_works_twice_on_a_machine"
+        assert seen == wanted, "no_machine_has_two_live_works"
         self.handed_out += [(function, held) for held in found]
 
     @precondition(lambda self: self.handed_out)
@@ -435,9 +435,8 @@ class Bmdb(RuleBasedStateMachine):
         )
         if seen != wanted:
             alive = self.model.alive(function.number)
-            raise AssertionError(
-                f"{'every_started_work_ends_once' if alive else 'a_dead_session_commits_nothing'}: {seen}, not {wanted}"
-            )
+            promise = "every_started_work_ends_once" if alive else "an_expired_session_commits_nothing"
+            raise AssertionError(f"{promise}: {seen}, not {wanted}")
 
     def _end_in_model(self, function: Function, held: work.Work, how: str, machine: int) -> bool:  # noqa: PLR0911 - a table
         session, process = function.number, held.process
@@ -485,7 +484,7 @@ class Bmdb(RuleBasedStateMachine):
             suspension.set_suspensions(function.session, PROVIDER, dict.fromkeys(where, "many are silent"))
 
         seen, wanted = self._both(function, real, lambda: self.model.suspend(function.number, where), moment, event)
-        assert seen == wanted, "a_dead_session_commits_nothing"
+        assert seen == wanted, "an_expired_session_commits_nothing"
 
     @rule(
         at=st.integers(0, FUNCTIONS - 1),
@@ -500,7 +499,7 @@ class Bmdb(RuleBasedStateMachine):
             suspension.take_health_snapshot(function.session, PROVIDER, SILENCE)
 
         seen, wanted = self._both(function, real, lambda: self.model.take_snapshot(function.number), moment, event)
-        assert seen == wanted, "a_dead_session_commits_nothing"
+        assert seen == wanted, "an_expired_session_commits_nothing"
 
     def _gaps(self) -> tuple[Gap, ...]:
         """Return the gaps between snapshots, as the Recoverer would find them now."""
@@ -670,7 +669,7 @@ class Bmdb(RuleBasedStateMachine):
     def nothing_is_lost_doubled_or_stuck(self) -> None:
         """Check everything after every step."""
         self._compare_histories()
-        assert self.fleet.sql(_LATE) == [], "nobody_waits_for_ever"
+        assert self.fleet.sql(_LATE) == [], "no_machine_waits_without_end"
         self._compare_claims()
 
     def _compare_histories(self) -> None:
@@ -700,7 +699,7 @@ class Bmdb(RuleBasedStateMachine):
             if event is WorkEvent.EXPIRED:
                 return "a_live_session_keeps_its_work"
             if not self.model.alive(session):
-                return "a_dead_session_commits_nothing"
+                return "an_expired_session_commits_nothing"
         return "every_started_work_ends_once"
 
     def _compare_claims(self) -> None:
@@ -726,7 +725,7 @@ class Bmdb(RuleBasedStateMachine):
             for number in seen:
                 broken = reaped.obstacle(number, loop)
                 assert broken is None, broken
-            assert seen == reaped.claimable(loop), "nobody_waits_for_ever"
+            assert seen == reaped.claimable(loop), "no_machine_waits_without_end"
 
     def teardown(self) -> None:
         """Let every session expire and check once more: then all started work must have ended."""

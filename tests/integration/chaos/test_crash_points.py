@@ -1,7 +1,7 @@
 """
-Death at the outside effects of every loop, and what becomes of the world afterwards.
+Kill every loop at its outside effects, and check that the fleet converges afterwards.
 
-A sample of the effects here, each of them in ``make chaos``. ``CHAOS_SEED=N`` repeats the sample of a seed.
+A sample of the effects; ``make chaos`` tries each. ``CHAOS_SEED=N`` repeats the sample of a seed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.providers.equinix.objects import token_tag
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.crash_points import Death, Killed, Points, alive
+from tests.chaos.crash_points import KillAt, Killed, Points, alive
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.sample import SEED, first
-from tests.chaos.scenarios import AgentStarts, Away, GivingUp, Overridden, Provisioning, Recoveries
-from tests.chaos.stage.departures import Departures
-from tests.chaos.stage.environment import World
+from tests.chaos.scenarios import AgentStarts, Overridden, ProviderOutage, Provisioning, Quarantining, Recoveries
+from tests.chaos.stage.decommissioning import Decommissioning
+from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.records import Installing, Reports, Updates
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import PREFIX
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PAIRS = 3
 
-# The dead close no sockets. The operating system does that for a process, and here nobody.
+# A killed thread does not close its sockets, as the operating system does for a process.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -47,42 +47,40 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
     [
         pytest.param(Provisioning, 31, SOON_SECONDS, id="provisioner, soon"),
         pytest.param(Recoveries, 23, OUTAGE_SECONDS, id="recoverer"),
-        pytest.param(Away, 31, OUTAGE_SECONDS, id="recoverer, provider away"),
-        pytest.param(GivingUp, 23, OUTAGE_SECONDS, id="recoverer that gives up"),
-        pytest.param(Overridden, 19, SOON_SECONDS, id="recoverer that is overridden"),
+        pytest.param(ProviderOutage, 31, OUTAGE_SECONDS, id="recoverer, provider outage"),
+        pytest.param(Quarantining, 23, OUTAGE_SECONDS, id="recoverer, quarantine"),
+        pytest.param(Overridden, 19, SOON_SECONDS, id="recoverer, override"),
         pytest.param(Updates, 13, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 19, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, 17, SOON_SECONDS, id="install"),
-        pytest.param(Departures, 53, OUTAGE_SECONDS, id="operator"),
+        pytest.param(Decommissioning, 53, OUTAGE_SECONDS, id="operator"),
     ],
 )
-def test_whoever_dies_anywhere_loses_doubles_and_harms_nothing(
+def test_a_loop_killed_at_any_effect_keeps_every_promise(
     real_time: Fleet, make: Callable[[Fleet], Scenario], stride: int, gap: float
 ) -> None:
-    """A machine that is paid for and used by nobody, one that was healthy and is rebooted, a report that is lost."""
+    """Otherwise a machine is paid for and not used, a healthy one is rebooted, or a report is lost."""
     explored = explore(make(real_time), stride=stride, first=first(stride), gap=gap)
     assert explored.broken == [], f"seed {SEED}"
-    assert explored.deaths >= 2 * (explored.effects // stride) > 0
+    assert explored.kills >= 2 * (explored.effects // stride) > 0
 
 
-def test_a_provisioner_that_dies_anywhere_loses_and_doubles_nothing(real_time: Fleet) -> None:
-    """A machine that was created and not recorded would be paid for by somebody and used by nobody."""
+def test_a_provisioner_killed_at_any_effect_creates_each_machine_once(real_time: Fleet) -> None:
+    """A machine that was created and not recorded is paid for and not used."""
     explored = explore(Provisioning(real_time), stride=19, first=first(19))
     assert explored.broken == [], f"seed {SEED}"
-    assert explored.deaths >= 2 * (explored.effects // 19) > 0
+    assert explored.kills >= 2 * (explored.effects // 19) > 0
 
 
-def test_a_provisioner_that_dies_twice_in_a_row_loses_and_doubles_nothing(real_time: Fleet) -> None:
-    """What mends the first death can be cut off as well."""
+def test_a_provisioner_killed_twice_in_a_row_creates_each_machine_once(real_time: Fleet) -> None:
+    """The repair of the first kill may be killed as well."""
     explored = explore_pairs(Provisioning(real_time), 45, Random(SEED), lambda pairs: pairs < PAIRS)
     assert explored.broken == [], f"seed {SEED}"
-    assert explored.deaths > PAIRS
+    assert explored.kills > PAIRS
 
 
-def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their_key(
-    real_time: Fleet, tmp_path: Path
-) -> None:
-    """An agent whose key is not on record is never heard."""
+def test_an_initializer_killed_at_any_effect_records_the_agents_key(real_time: Fleet, tmp_path: Path) -> None:
+    """The heartbeats of an agent whose key is not recorded are refused."""
     private_key = ssh_keys.generate()
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0) as pool:
         client = Client(pool)
@@ -91,97 +89,97 @@ def test_an_initializer_that_dies_anywhere_leaves_agents_that_are_known_by_their
             client.rack(name)
         explored = explore(AgentStarts(real_time, pool, private_key, tmp_path), stride=17, first=first(17))
     assert explored.broken == [], f"seed {SEED}"
-    assert explored.deaths >= 2 * (explored.effects // 17) > 0
+    assert explored.kills >= 2 * (explored.effects // 17) > 0
 
 
-def test_a_release_without_a_record_is_noticed(real_time: Fleet) -> None:
-    """What the exploration of releases stands on."""
-    scenario = Departures(real_time)
-    world = scenario.arrange()
+def test_a_release_without_a_record_breaks_an_invariant(real_time: Fleet) -> None:
+    """The exploration of releases relies on it."""
+    scenario = Decommissioning(real_time)
+    environment = scenario.arrange()
     try:
-        with Points(Death()) as points:
-            scenario.tick(world, points)
-        assert violations(world) == scenario.missing(world) == []
+        with Points(KillAt()) as points:
+            scenario.tick(environment, points)
+        assert violations(environment) == scenario.missing(environment) == []
         real_time.sql("UPDATE machine_tombstone SET how = 'Forgotten'")
-        assert [found.split(":")[0] for found in violations(world)] == ["every_release_is_explained_by_a_record"]
+        assert [found.split(":")[0] for found in violations(environment)] == ["every_release_is_explained_by_a_record"]
     finally:
-        world.close()
+        environment.close()
 
 
-def test_the_dead_have_no_effect(real_time: Fleet) -> None:
-    """A death that let a ``finally`` close its session would prove nothing about real ones."""
+def test_a_killed_invocation_has_no_further_effect(real_time: Fleet) -> None:
+    """A kill that let a ``finally`` close the session would prove nothing about real ones."""
     scenario = Provisioning(real_time)
-    world = scenario.arrange()
+    environment = scenario.arrange()
     try:
-        death = Death(20)
-        with Points(death) as points:
-            assert alive(lambda: scenario.tick(world, points)) is None
-        assert death.dead
-        assert len(death.names) == 20
+        kill = KillAt(20)
+        with Points(kill) as points:
+            assert alive(lambda: scenario.tick(environment, points)) is None
+        assert kill.killed
+        assert len(kill.names) == 20
         assert real_time.sql("SELECT count(*) FROM sessions") == [[1]]
     finally:
-        world.close()
+        environment.close()
 
 
-def test_whoever_catches_his_death_is_found_out(real_time: Fleet) -> None:
-    """What goes on after it was killed is explored no more, only spared."""
+def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
+    """Code that continues after its kill was not killed."""
 
     class Careless(Provisioning):
-        def tick(self, world: World, points: Points) -> object:
+        def tick(self, environment: Environment, points: Points) -> object:
             with suppress(Killed):
-                super().tick(world, points)
+                super().tick(environment, points)
             return None
 
     scenario = Careless(real_time)
-    world = scenario.arrange()
+    environment = scenario.arrange()
     try:
-        assert invoke(scenario, world, Explored(), Death(5)) == ["somebody caught its death"]
+        assert invoke(scenario, environment, Explored(), KillAt(5)) == ["some code caught the kill"]
     finally:
-        world.close()
+        environment.close()
 
 
-def test_an_invocation_that_nobody_disturbs_is_watched_at_every_effect(real_time: Fleet) -> None:
+def test_an_undisturbed_invocation_is_checked_after_every_effect(real_time: Fleet) -> None:
     """A promise that is broken for a moment is broken."""
     scenario = Recoveries(real_time)
-    world = scenario.arrange()
+    environment = scenario.arrange()
     try:
-        explored, death = Explored(), Death()
-        assert invoke(scenario, world, explored, death) == []
-        assert explored.checks == len(death.names) + 1
+        explored, kill = Explored(), KillAt()
+        assert invoke(scenario, environment, explored, kill) == []
+        assert explored.checks == len(kill.names) + 1
     finally:
-        world.close()
+        environment.close()
 
 
 @pytest.fixture(scope="module")
-def recovered(postgres: Postgres) -> Iterator[World]:
-    """Return a world after an invocation of the Recoverer that nobody disturbed, and that broke no promise."""
+def recovered(postgres: Postgres) -> Iterator[Environment]:
+    """Return an environment after an undisturbed invocation of the Recoverer, with no promise broken."""
     fleet = Fleet(postgres.new_database(), SystemClock())
     scenario = Recoveries(fleet)
-    world = scenario.arrange()
-    assert invoke(scenario, world, Explored(), Death()) == []
-    yield world
-    world.close()
+    environment = scenario.arrange()
+    assert invoke(scenario, environment, Explored(), KillAt()) == []
+    yield environment
+    environment.close()
     fleet.close()
 
 
 @pytest.mark.parametrize(
-    ("harm", "promise"),
+    ("damage", "promise"),
     [
-        ("UPDATE machine_due SET process = NULL", "nobody_waits_for_ever"),
-        ("UPDATE machine_due SET not_before = now() + interval '1 day'", "nobody_waits_for_ever"),
-        ("UPDATE machine_due SET process = 'ShepherdAgentStart'", "a_due_row_leads_to_what_is_needed"),
+        ("UPDATE machine_due SET process = NULL", "no_machine_waits_without_end"),
+        ("UPDATE machine_due SET not_before = now() + interval '1 day'", "no_machine_waits_without_end"),
+        ("UPDATE machine_due SET process = 'ShepherdAgentStart'", "a_due_row_names_the_needed_process"),
         ("DELETE FROM work_history WHERE event = 'Finished'", "every_started_work_ends_once"),
         ("UPDATE work_history SET event = 'Failed' WHERE event = 'Finished'", "every_failure_names_its_cause"),
         ("DELETE FROM work_history WHERE event = 'Attempted'", "every_effect_is_explained_by_a_record"),
         ("INSERT INTO machine_quarantine SELECT machine_id, 'epoch', '?', '' FROM work_history WHERE event = 'Started'",
-         "a_machine_in_quarantine_is_not_touched"),
+         "a_quarantined_machine_is_not_touched"),
         ("UPDATE work_history SET timestamp = timestamp + interval '1 hour' WHERE event = 'Failed'",
-         "a_dead_session_commits_nothing"),
+         "an_expired_session_commits_nothing"),
         (("INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "
          "VALUES ('a', '', 60, now() + interval '1 hour'); "
          "INSERT INTO work SELECT m.machine_id, p, s.session_id FROM sessions s, "
          "(SELECT machine_id FROM machines LIMIT 1) m, "
-         "unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) p"), "nobody_works_twice_on_a_machine"),
+         "unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) p"), "no_machine_has_two_live_works"),
         (("INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline) "
          "VALUES ('a', '', 60, now() + interval '1 hour'); "
          "INSERT INTO work SELECT m.machine_id, 'ShepherdRecovery', s.session_id FROM sessions s, "
@@ -189,66 +187,66 @@ def recovered(postgres: Postgres) -> Iterator[World]:
          "INSERT INTO work_history (machine_id, process, event) SELECT machine_id, process, 'Started' FROM work"),
          "no_healthy_machine_is_rebooted"),
         ("INSERT INTO recovery_suspensions SELECT provider, '', 'epoch', NULL, '?' FROM machine_provided LIMIT 1",
-         "recovery_is_held_back_as_was_said"),
+         "recovery_is_suspended_as_recorded"),
         (("INSERT INTO recovery_overrides (provider, location, machines, owner, reason, expires_at) "
          "VALUES ('equinix', '', 1, 'me', '?', now()); "
          "INSERT INTO recovery_override_machines (override_id, machine_id) "
          "SELECT override_id, machine_id FROM recovery_overrides, (SELECT machine_id FROM machines LIMIT 2) AS m; "
-         "UPDATE recovery_overrides SET used = 2"), "recovery_is_held_back_as_was_said"),
+         "UPDATE recovery_overrides SET used = 2"), "recovery_is_suspended_as_recorded"),
         ("DELETE FROM machine_due WHERE machine_id = (SELECT machine_id FROM machine_due LIMIT 1)",
-         "nothing_is_left_behind"),
+         "related_rows_come_and_go_together"),
         (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines LIMIT 1; "
          "INSERT INTO work_history (machine_id, process, event) "
          "SELECT machine_id, 'ShepherdRecovery', 'Quarantined' FROM machine_quarantine"),
-         "nobody_is_given_up_untried"),
+         "no_machine_is_quarantined_untried"),
         ("UPDATE work_history SET event = 'NotTaken' WHERE event = 'Started'", "every_effect_is_explained_by_a_record"),
         ("UPDATE pauses SET machine_id = (SELECT machine_id FROM work_history LIMIT 1), created_at = 'epoch'",
          "a_paused_machine_is_not_touched"),
     ],
 )  # fmt: skip
-def test_a_broken_promise_is_noticed(recovered: World, harm: str, promise: str) -> None:
-    """An invariant that nothing breaks is no check."""
+def test_each_invariant_fails_on_damaged_rows(recovered: Environment, damage: str, promise: str) -> None:
+    """An invariant that cannot fail checks nothing."""
     recovered.fleet.sql("BEGIN")
     try:
-        recovered.fleet.sql(harm)
+        recovered.fleet.sql(damage)
         assert promise in {found.split(":")[0] for found in violations(recovered)}
     finally:
         recovered.fleet.sql("ROLLBACK")
 
 
-def test_machines_at_the_provider_are_counted_and_told_apart(real_time: Fleet) -> None:
-    """What is wrong there is seen there, whatever the BMDB says."""
+def test_invariants_see_surplus_machines_at_the_provider(real_time: Fleet) -> None:
+    """The invariants look at the provider itself, not only at the BMDB."""
     scenario = Provisioning(real_time)
-    world = scenario.arrange()
+    environment = scenario.arrange()
     try:
-        assert invoke(scenario, world, Explored(), Death()) == []
-        (ours, *_) = (device for device in world.api.devices() if device.hostname.startswith(PREFIX))
+        assert invoke(scenario, environment, Explored(), KillAt()) == []
+        (ours, *_) = (device for device in environment.api.devices() if device.hostname.startswith(PREFIX))
         for _ in range(3):
-            world.api.add_active_device(f"{PREFIX}again", ours.tags, racked=False)
-        world.api.add_active_device(f"{PREFIX}nobody-knows", [token_tag(uuid4())], racked=False)
-        broken = {found.split(":")[0] for found in violations(world)}
+            environment.api.add_active_device(f"{PREFIX}again", ours.tags, racked=False)
+        environment.api.add_active_device(f"{PREFIX}unknown", [token_tag(uuid4())], racked=False)
+        broken = {found.split(":")[0] for found in violations(environment)}
         assert broken == {
-            "no_machine_is_doubled",
+            "no_machine_is_created_twice",
             "no_more_machines_than_the_limit",
             "every_effect_is_explained_by_a_record",
         }
     finally:
-        world.close()
+        environment.close()
 
 
-def test_an_effect_of_somebody_who_is_dead_is_noticed(real_time: Fleet) -> None:
-    """The record may explain it, and it is one too many all the same: the successor may have had it already."""
-    world = World(real_time, SystemClock())
+def test_an_effect_without_a_live_session_breaks_an_invariant(real_time: Fleet) -> None:
+    """Even with a record: the next session may have had the same effect already."""
+    environment = Environment(real_time, SystemClock())
     try:
         machine_id = real_time.provided_machine()
-        assert violations(world, watched=True) == []
-        world.api.add_active_device("late", [token_tag(machine_id)], racked=False)
-        (found,) = violations(world, watched=True)
+        assert violations(environment, watched=True) == []
+        environment.api.add_active_device("late", [token_tag(machine_id)], racked=False)
+        (found,) = violations(environment, watched=True)
         assert found.startswith("no_effect_without_a_live_session: ")
     finally:
-        world.close()
+        environment.close()
 
 
-def test_every_promise_has_a_name_of_its_own() -> None:
-    """Reports go by it."""
+def test_invariant_names_are_unique() -> None:
+    """A failure is reported by this name."""
     assert len({each.name for each in INVARIANTS}) == len(INVARIANTS)

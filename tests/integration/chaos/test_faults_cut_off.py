@@ -1,4 +1,4 @@
-"""A function that is cut off from the BMDB in the middle of a transaction, and what others notice of that."""
+"""A function is cut off from the BMDB in the middle of a transaction: its locks, and its transaction."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 
-def test_who_is_cut_off_in_a_transaction_blocks_nobody_for_long(fleet: Fleet) -> None:
-    """The server hears nothing of it for hours, and would keep the locks: of the provider, of machines that are due."""
+def test_a_connection_cut_off_in_a_transaction_soon_frees_its_locks(fleet: Fleet) -> None:
+    """Without a timeout, the server would keep the locks on the provider and on due machines for hours."""
     settings = fleet.settings
     impatient = {"bmdb_connect_timeout_seconds": 0.5, "bmdb_statement_timeout_seconds": 0.5}
     with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
@@ -33,8 +33,8 @@ def test_who_is_cut_off_in_a_transaction_blocks_nobody_for_long(fleet: Fleet) ->
         cut_off.close()
 
 
-def test_a_server_that_took_us_for_gone_is_asked_anew(fleet: Fleet) -> None:
-    """A process that was suspended in a transaction finds that it is over; nothing of it was kept, so it runs again."""
+def test_a_transaction_that_the_server_ended_runs_again(fleet: Fleet) -> None:
+    """The server ends the transaction of a suspended process and keeps nothing of it, so that it may run again."""
     connection = fleet.connect()
     runs: list[int] = []
 
@@ -52,7 +52,7 @@ def test_a_server_that_took_us_for_gone_is_asked_anew(fleet: Fleet) -> None:
     assert len(runs) == 2
 
 
-def test_the_proxy_breaks_what_it_is_armed_for(fleet: Fleet) -> None:
+def test_the_proxy_breaks_each_armed_place(fleet: Fleet) -> None:
     """A network that never breaks would prove nothing."""
     settings = fleet.settings
     with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
@@ -65,7 +65,7 @@ def test_the_proxy_breaks_what_it_is_armed_for(fleet: Fleet) -> None:
             }
         )
         for how in HOW:
-            for where in WHERE if how != "stall" else ("after",):  # a stall takes as long as our patience
+            for where in WHERE if how != "stall" else ("after",):  # a stall takes as long as the timeout
                 proxy.arm(Break(1 if where == "connect" else 3, where, how))
                 connection = Connection(far, None, SystemClock(), attempts=1)
                 with pytest.raises((BmdbUnavailable, CommitUnknown)):

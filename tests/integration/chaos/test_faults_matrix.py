@@ -1,7 +1,7 @@
 """
-Every fault of the outside, met by whole loops: it is named, harms nothing else, and when it is gone, all is well.
+Every fault of provider, AWS, database and machines, tried on whole loops: it is named, and the fleet converges.
 
-Here one loop is drawn to meet each fault (``CHAOS_SEED=N`` draws it again); in ``make chaos`` all do.
+Each fault is tried on one loop, drawn by a seed (``CHAOS_SEED=N``); ``make chaos`` tries it on every loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shepherd_core.domain.clock import SystemClock
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.faults.fault import AgentStarts, Provisions, Recoveries, Updates
-from tests.chaos.faults.run import endure, endure_machines
+from tests.chaos.faults.run import try_fault, try_machine_faults
 from tests.chaos.faults.stage import LOOPS
 from tests.chaos.faults.table import ELSEWHERE, FAULTS, MACHINES, NAMED
 from tests.chaos.sample import SEED, drawn
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from shepherd_core.settings.functions import BmdbSettings
 
-    from tests.chaos.faults.fault import Bendable
+    from tests.chaos.faults.fault import FaultyScenario
 
 
 @pytest.fixture
 def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
-    """Return a fleet in the time of the day."""
+    """Return a fleet with the real clock."""
     fleet = Fleet(shared_database, SystemClock())
     yield fleet
     fleet.close()
@@ -52,47 +52,47 @@ def _rack(folder: Path, machines: int) -> Iterator[tuple[MachinePool, str]]:
 
 @pytest.fixture(scope="module")
 def one_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
-    """Return a machine and the key that opens it."""
+    """Return a machine and the private key for it."""
     yield from _rack(tmp_path_factory.mktemp("one"), 1)
 
 
 @pytest.fixture
 def many_machines(tmp_path: Path) -> Iterator[tuple[MachinePool, str]]:
-    """Return a machine for every fault, two with which nothing is wrong, and the key that opens them."""
+    """Return a machine for every fault, two healthy ones, and the private key for them."""
     yield from _rack(tmp_path, len(MACHINES) + 2)
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(fault.name for fault in FAULTS))
-def test_a_fault_is_named_harms_nothing_else_and_leaves_nothing_behind(
+def test_a_fault_is_named_and_repaired_without_other_damage(
     name: str, real_time: Fleet, one_machine: tuple[MachinePool, str], tmp_path: Path
 ) -> None:
-    """An operator has to learn what it was, and nobody should have to clean up after it."""
-    scenarios: dict[str, Callable[[], Bendable]] = {
+    """An operator must learn the cause, and must not have to clean up."""
+    scenarios: dict[str, Callable[[], FaultyScenario]] = {
         "provisioner": lambda: Provisions(real_time),
         "initializer": lambda: AgentStarts(real_time, *one_machine, tmp_path),
         "recoverer": lambda: Recoveries(real_time),
         "updater": lambda: Updates(real_time),
     }
     for fault in drawn((fault for fault in FAULTS if fault.name == name), name):
-        assert endure(fault, scenarios[fault.loop]()) == [], f"{fault}, seed {SEED}"
+        assert try_fault(fault, scenarios[fault.loop]()) == [], f"{fault}, seed {SEED}"
 
 
-def test_a_machine_with_a_fault_fails_by_its_name_and_holds_up_nobody(
+def test_a_machine_fault_is_named_and_delays_no_other_machine(
     real_time: Fleet, many_machines: tuple[MachinePool, str], tmp_path: Path
 ) -> None:
-    """Every fault that a machine can have, at the same time, beside two healthy ones."""
-    assert endure_machines(AgentStarts(real_time, *many_machines, tmp_path)) == []
+    """Every machine fault at the same time, with two healthy machines."""
+    assert try_machine_faults(AgentStarts(real_time, *many_machines, tmp_path)) == []
 
 
-def test_a_fault_that_shows_otherwise_is_noticed(real_time: Fleet) -> None:
-    """A table that nothing contradicts is no check."""
-    assert endure(replace(FAULTS[0], shows=frozenset()), Provisions(real_time)) == [
+def test_a_fault_that_shows_differently_is_reported(real_time: Fleet) -> None:
+    """A table that cannot be wrong checks nothing."""
+    assert try_fault(replace(FAULTS[0], shows=frozenset()), Provisions(real_time)) == [
         "it showed as ['fails ProviderUnusable'] instead of []"
     ]
 
 
-def test_no_fault_is_forgotten(request: pytest.FixtureRequest) -> None:
-    """A fault that is named and not tried is a promise that nobody keeps."""
+def test_every_named_fault_is_tried(request: pytest.FixtureRequest) -> None:
+    """The list of faults promises that each of them was tried."""
     tried = [(fault.name, fault.loop) for fault in FAULTS] + [(fault.name, "initializer") for fault in MACHINES]
     assert {name for name, _ in tried} == set(NAMED)
     assert {loop for _, loop in tried} == set(LOOPS)

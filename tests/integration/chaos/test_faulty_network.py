@@ -1,5 +1,5 @@
 """
-A network that breaks between the loops and their neighbours, and what becomes of the world.
+A network that breaks between a loop and the database, the provider or a machine; the fleet must converge.
 
 A sample of the places is tried here, and all of them by ``make chaos``. ``CHAOS_SEED=N`` repeats the sample of a seed.
 """
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.chaos.faults.fault import Bendable
+    from tests.chaos.faults.fault import FaultyScenario
     from tests.chaos.faults.network import Link
     from tests.support.bmdb.fleet import Fleet
 
-# What was cut off leaves sockets to the garbage collector: a process that died would, too.
+# A connection that was cut off leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(scope="module")
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
-    """Return two machines and the key that opens them."""
+    """Return two machines and the private key for them."""
     private_key = ssh_keys.generate()
     with MachinePool(tmp_path_factory.mktemp("pool"), 0, boot_seconds=0) as pool:
         client = Client(pool)
@@ -45,8 +45,8 @@ def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePo
 @pytest.fixture
 def scenario(
     request: pytest.FixtureRequest, real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path
-) -> Bendable:
-    """Return the scenario of the loop that the test names."""
+) -> FaultyScenario:
+    """Return the scenario of the test's loop."""
     if request.param == "initializer":
         return AgentStarts(real_time, *racked, tmp_path)
     kinds: dict[str, type[Provisions | Recoveries | Updates]] = {
@@ -67,7 +67,7 @@ _LINKS: list[tuple[str, Link, int]] = [
     ("updater", "provider", 3),
     ("initializer", "ssh", 31),
 ]
-"""Loop, neighbour, and every how manieth place is tried."""
+"""Loop, link, and stride: every so-manieth place is tried."""
 
 every_link = pytest.mark.parametrize(
     ("scenario", "link", "stride"), _LINKS, indirect=["scenario"], ids=[f"{loop}, {link}" for loop, link, _ in _LINKS]
@@ -75,13 +75,13 @@ every_link = pytest.mark.parametrize(
 
 
 @every_link
-def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(
-    scenario: Bendable, link: Link, stride: int
+def test_a_connection_broken_at_any_exchange_keeps_every_promise(
+    scenario: FaultyScenario, link: Link, stride: int
 ) -> None:
-    """What happened when no answer came is asked for, and never guessed: a guess is wrong half of the time."""
-    # An adapter waits ten seconds for a provider that falls silent: too long for here.
+    """After a lost answer, the function must read the outcome: it cannot know it."""
+    # Stalls are left out: an adapter waits ten seconds for the provider's answer, which is too long here.
     commits = (scenario.name, link) == ("provisioner", "database")
-    stride = min(stride, 7) if WHOLE else stride  # that dense, no commit is passed over that may come late
+    stride = min(stride, 7) if WHOLE else stride  # dense enough for every commit that may come late
     explored = explore(scenario, link, stride=stride, seed=SEED, stalls=link != "provider", commits=commits)
     assert explored.broken == [], f"seed {SEED}"
     assert {each.where for each in explored.breaks} == {*WHERE, *(["commit"] if link == "database" else [])}
@@ -95,7 +95,7 @@ def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(
 
 
 @every_link
-def test_a_slow_network_changes_nothing(scenario: Bendable, link: Link, stride: int) -> None:
-    """Messages come late, or in as many pieces as the network likes."""
+def test_a_slow_network_changes_nothing(scenario: FaultyScenario, link: Link, stride: int) -> None:
+    """Messages may come late, and in pieces of any size."""
     trickling = bool((SEED + stride) % 2)
     assert slowly(scenario, link, trickling=trickling) == [], f"seed {SEED}"

@@ -15,7 +15,7 @@ GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None
 
 
 def changed(file: str, old: str, new: str) -> Mutant:
-    """Return the mutant that changes a text that is there once."""
+    """Return the mutant that replaces the first *old*."""
     start = source(file).index(old)
     return Mutant(file, "Backoff.next", start, start + len(old), new)
 
@@ -25,39 +25,39 @@ def trial() -> list[Trial]:
     return [Trial(GROWTH, 0.1, frozenset({"domain/backoff.py:Backoff.next"}))]
 
 
-def test_a_mutant_that_must_die_dies() -> None:
-    """By the name of the test that noticed it."""
+def test_a_detectable_mutant_is_killed() -> None:
+    """The verdict names the test that failed."""
     assert verdict(changed("domain/backoff.py", "    def next(", "    def nothing("), trial()) == ("killed", GROWTH)
 
 
-def test_a_mutant_that_nobody_can_notice_lives() -> None:
-    """The tests fail by the mutant, and not by the copy or by how they are run."""
+def test_an_equivalent_mutant_survives() -> None:
+    """The tests must fail because of the mutant, not because of the copy or the way they are run."""
     assert verdict(changed("domain/backoff.py", '"""', '"""Changed. '), trial()) == ("survived", "1 tests")
 
 
-def test_a_mutant_that_no_test_reaches_lives() -> None:
-    """Nothing notices it, which is what is asked."""
+def test_a_mutant_that_no_test_reaches_survives() -> None:
+    """Code without a test is what the mutants look for."""
     mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place)
     other = Trial("tests/unit/rules/test_errors.py::other", 1, frozenset())
     assert verdict(mutant, [other]) == ("survived", "no test reaches it")
 
 
-def test_tests_that_cannot_run_kill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that broke would otherwise pass for the best of all suites."""
+def test_tests_that_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a broken environment would count as a suite that kills every mutant."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(AssertionError, match="the tests fail without any mutant: none was run"):
         verdict(changed("domain/backoff.py", "    def next(", "    def nothing("), trial())
 
 
-def test_a_mutant_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a sample would never end, or wait for a quarter of an hour."""
     monkeypatch.setenv("MUTANTS_PATIENCE", "1")
     mutant = changed("domain/backoff.py", "        initial = max(", "        while True: pass\n        initial = max(")
     assert verdict(mutant, trial()) == ("hung", "")
 
 
-def test_what_a_test_reaches_is_on_record() -> None:
-    """Functions and statements by name: those that it runs, and those that what it stands on has run."""
+def test_the_code_that_a_test_reaches_is_recorded() -> None:
+    """The names of the functions and statements that the test and its fixtures run."""
     (reached,) = trials(
         record("tests/integration/transactions/test_session.py::test_a_session_is_renewed_well_before_its_deadline")
     )

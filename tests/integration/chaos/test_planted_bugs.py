@@ -1,7 +1,7 @@
 """
-The checks can fail: each of them notices the bug that is planted for it, and says which promise it breaks.
+Each check fails on the bug that is planted for it, by the name of the broken promise.
 
-A few bugs here, one for each kind of check; ``make chaos`` plants all of them.
+A few bugs, one for each kind of check; ``make chaos`` plants all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.planted import PLANTS, ROOT, WAIT_SECONDS, Edit, Plant, run
+from tests.chaos.planted import PLANTED_BUGS, ROOT, WAIT_SECONDS, Edit, PlantedBug, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 
 AT_ONCE = 2
 
-QUICK = [plant for plant in PLANTS if plant.quick]
+QUICK = [planted for planted in PLANTED_BUGS if planted.quick]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Plant], Outcome]]:
-    """Return what tells what became of a plant; they are all under way, some of them at once."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[PlantedBug], Outcome]]:
+    """Return a function from a planted bug to its outcome; all bugs are being tried, AT_ONCE at a time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running: dict[Plant, Future[Outcome]] = {
-            plant: pool.submit(run, plant, tmp_path_factory.mktemp("planted")) for plant in QUICK
+        running: dict[PlantedBug, Future[Outcome]] = {
+            planted: pool.submit(run, planted, tmp_path_factory.mktemp("planted")) for planted in QUICK
         }
-        yield lambda plant: running[plant].result(timeout=WAIT_SECONDS * len(QUICK))
+        yield lambda planted: running[planted].result(timeout=WAIT_SECONDS * len(QUICK))
 
 
-@pytest.mark.parametrize("plant", QUICK, ids=lambda plant: plant.bug)
-def test_a_planted_bug_is_caught_by_name(outcomes: Callable[[Plant], Outcome], plant: Plant) -> None:
-    """A check that nothing breaks is none; one that breaks for another reason misleads whoever reads it."""
-    outcome = outcomes(plant)
+@pytest.mark.parametrize("planted", QUICK, ids=lambda planted: planted.bug)
+def test_a_planted_bug_is_caught_by_name(outcomes: Callable[[PlantedBug], Outcome], planted: PlantedBug) -> None:
+    """A check that cannot fail checks nothing, and one that fails for another reason misleads its reader."""
+    outcome = outcomes(planted)
     assert outcome.status == 1, outcome.output
-    assert plant.promise in outcome.named(), outcome.output
+    assert planted.promise in outcome.named(), outcome.output
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.bug)
-def test_every_plant_still_fits_the_product(plant: Plant) -> None:
-    """Also those that are too slow to be run here; a bug that cannot be planted any more proves nothing."""
-    assert (ROOT / plant.check.split("::")[0]).exists()
-    for edit in plant.edits:
+@pytest.mark.parametrize("planted", PLANTED_BUGS, ids=lambda planted: planted.bug)
+def test_every_planted_bug_matches_the_package(planted: PlantedBug) -> None:
+    """Also the bugs that are too slow to be tried here; a bug that cannot be planted proves nothing."""
+    assert (ROOT / planted.check.split("::")[0]).exists()
+    for edit in planted.edits:
         assert edit.changed() != edit.original()
 
 
@@ -58,15 +58,15 @@ def test_every_plant_still_fits_the_product(plant: Plant) -> None:
         (Edit("bmdb/work/work.sql", "SELECT", "", "no_such_statement"), "has no statement no_such_statement"),
     ],
 )
-def test_a_plant_that_does_not_fit_is_refused(edit: Edit, why: str) -> None:
-    """Otherwise the check would run on the product as it is, or on another bug than the one that is named."""
+def test_a_planted_bug_that_does_not_match_is_refused(edit: Edit, why: str) -> None:
+    """Otherwise the check would run on the unchanged package, or on a bug other than the one that is named."""
     with pytest.raises(AssertionError, match=why):
         edit.changed()
 
 
-def test_the_page_says_which_check_caught_which() -> None:
-    """Whoever trusts the checks wants to see what they were tried on."""
+def test_the_reliability_page_lists_every_planted_bug() -> None:
+    """A reader who is to trust the checks must see the bugs that they were tried on."""
     page = (ROOT / "docs" / "reliability.md").read_text()
     section = page.partition("## The tests can fail")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "](../" in line]
-    assert rows == [plant.row for plant in PLANTS]
+    assert rows == [planted.row for planted in PLANTED_BUGS]

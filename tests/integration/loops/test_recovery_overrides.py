@@ -194,7 +194,7 @@ def test_whoever_dies_with_an_override_in_hand_has_not_used_it_up_and_not_gone_b
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 5
 
 
-def test_who_waited_for_a_twin_counts_what_it_let_through(world: Dark) -> None:
+def test_a_concurrent_run_counts_what_the_first_one_admitted(world: Dark) -> None:
     """Although it began before that was to be seen, and finds other machines due than the twin did."""
     world.override(5)
     longest = world.down[:5]

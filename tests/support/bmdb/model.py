@@ -138,13 +138,13 @@ class Model:
             and Process.AGENT_START in machine.backoffs  # an agent start has failed since
         )
         if machine.needs is not process and not not_back:
-            return "a_due_row_leads_to_what_is_needed"
+            return "a_due_row_names_the_needed_process"
         if any((number, other) in self.work for other in SHEPHERD):
-            return "nobody_works_twice_on_a_machine"
+            return "no_machine_has_two_live_works"
         if any(self._in_force(pause, number, process) for pause in self.pauses):
             return "a_paused_machine_is_not_touched"
         if backoff_until > self.now or (self._in_grace(machine) if not_back else machine.boot_wait_until > self.now):
-            return "a_machine_is_left_alone_as_long_as_was_said"
+            return "backoff_and_boot_wait_are_observed"
         if process is machine.needs is Process.RECOVERY and self._not_unhealthy(machine):
             return "no_healthy_machine_is_rebooted"
         return None

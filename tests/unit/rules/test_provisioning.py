@@ -428,7 +428,7 @@ def test_creations_that_were_begun_come_first_and_count_towards_the_chunk() -> N
     assert created(plan(*CAPACITY, ledger=ledger, chunk=1)) == ["r8"]
 
 
-def test_a_creation_that_was_begun_is_not_repeated_beyond_the_limit() -> None:
+def test_a_started_creation_is_not_repeated_beyond_the_limit() -> None:
     """The limit may have been lowered since; it is kept for when there is room."""
     ledger = Ledger(provided=(known("a", 1), known("b", 2)), intents=(Intent(uuid(3), "r0"), Intent(uuid(4), "r1")))
     found = plan(*CAPACITY, in_use("a"), in_use("b"), ledger=ledger, max_machines=3)

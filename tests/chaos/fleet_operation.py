@@ -1,4 +1,4 @@
-"""All loops, an agent and operators beside each other in one world, with each other's machines."""
+"""All loops, an agent and operators, concurrently in one environment and on the same machines."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, World
-from tests.chaos.stage.operators import DEEDS, Operators
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.chaos.stage.operators import COMMANDS, Operators
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR
@@ -48,11 +48,11 @@ _CAPACITY = 2
 
 
 class Machines:
-    """Machines that answer every takeover at once; a ``takeover.Dialer``."""
+    """Machines that answer every takeover immediately; a ``takeover.Dialer``."""
 
     def __init__(self) -> None:
         self.keys: dict[str, bytes] = {}
-        """The key of the agent that answered last, by machine id."""
+        """The key of the latest agent, by machine id."""
         self._made = itertools.count(1)
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
@@ -79,8 +79,8 @@ class Machines:
         """See ``takeover.Connection``."""
 
 
-class Life:
-    """Capacity to be used, machines that need their agent, silent ones, one of which comes back, and healthy ones."""
+class FleetOperation:
+    """Free capacity, machines that need their agent, unhealthy ones, one of which reports again, and healthy ones."""
 
     name = "all loops"
 
@@ -89,45 +89,47 @@ class Life:
         self._fleet = fleet
         self._machines = Machines()
         self._fresh: UUID | None = None
-        self._silent: list[UUID] = []
+        self._unhealthy: list[UUID] = []
         self._paused: UUID | None = None
         self._back: SignedAgent | None = None
         self._operators = Operators(fleet)
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
         fleet = self._fleet
         self._machines = Machines()
-        world = World(fleet, SystemClock(), reservations=_CAPACITY)
+        environment = Environment(fleet, SystemClock(), reservations=_CAPACITY)
         self._fresh = fleet.provided_machine()
-        self._silent = [fleet.unhealthy_machine() for _ in range(3)]
-        self._back = SignedAgent(fleet, self._silent[1])
+        self._unhealthy = [fleet.unhealthy_machine() for _ in range(3)]
+        self._back = SignedAgent(fleet, self._unhealthy[1])
         fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '3 hours'")
-        fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=self._silent[1])
-        self._paused = self._silent[2]
-        world.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
-        ours = [self._fresh, *self._silent, *world.healthy]
-        devices = {machine_id: world.machine_at_provider(machine_id) for machine_id in ours}
-        world.may_be_rebooted = {devices[machine_id] for machine_id in self._silent}
-        self._operators.arrange(world)
-        world.limit = len(world.api.devices()) + _CAPACITY
+        fleet.sql(
+            "INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=self._unhealthy[1]
+        )
+        self._paused = self._unhealthy[2]
+        environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(_HEALTHY)]
+        ours = [self._fresh, *self._unhealthy, *environment.healthy]
+        devices = {machine_id: environment.machine_at_provider(machine_id) for machine_id in ours}
+        environment.may_be_rebooted = {devices[machine_id] for machine_id in self._unhealthy}
+        self._operators.arrange(environment)
+        environment.limit = len(environment.api.devices()) + _CAPACITY
         fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-        return world
+        return environment
 
-    def cast(self, world: World, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
+    def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
         """See ``Play``."""
-        everybody: list[tuple[str, Callable[[], object]]] = [
-            *((name, lambda loop=loop: loop(world, points)) for name, loop in self.loops.items()),
-            ("agent", lambda: self._report(world, points)),
-            ("operator who pauses", lambda: self._pause(world)),
-            ("operator who installs", lambda: self._install(world)),
-            *self._operators.deeds(world, points).items(),
+        actors: list[tuple[str, Callable[[], object]]] = [
+            *((name, lambda loop=loop: loop(environment, points)) for name, loop in self.loops.items()),
+            ("agent", lambda: self._report(environment, points)),
+            ("operator who pauses", lambda: self._pause(environment)),
+            ("operator who installs", lambda: self._install(environment)),
+            *self._operators.commands(environment, points).items(),
         ]
-        chosen = chance.choices(everybody, k=chance.randint(2, 4))
+        chosen = chance.choices(actors, k=chance.randint(2, 4))
         return {f"{name} {number}": call for number, (name, call) in enumerate(chosen, 1)}
 
     @property
-    def loops(self) -> dict[str, Callable[[World, Points], object]]:
+    def loops(self) -> dict[str, Callable[[Environment, Points], object]]:
         """Return one invocation of each loop, by name."""
         return {
             "provisioner": self._provision,
@@ -136,13 +138,13 @@ class Life:
             "updater": self._update,
         }
 
-    def tick(self, world: World, points: Points) -> object:
-        """Let every loop have one invocation, and every agent that runs say so."""
+    def tick(self, environment: Environment, points: Points) -> object:
+        """Invoke every loop once, and let every running agent report."""
         for loop in self.loops.values():
-            loop(world, points)
+            loop(environment, points)
         running = [machine_id for machine_id in self._machines.keys if self._machines.keys[machine_id]]
         points.aside(
-            lambda: world.fleet.sql(
+            lambda: environment.fleet.sql(
                 "INSERT INTO machine_agent_heartbeat "
                 "SELECT machine_id, clock_timestamp(), 0 FROM machine_agent_started "
                 "WHERE machine_id = ANY(CAST(:ids AS uuid[])) "
@@ -152,10 +154,10 @@ class Life:
         )
         return None
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
-        ours = {device.id for device in world.api.devices() if device.hostname.startswith(PREFIX)}
-        found = [] if len(ours) == world.limit else [f"{len(ours)} of {world.limit} machines exist"]
+        ours = {device.id for device in environment.api.devices() if device.hostname.startswith(PREFIX)}
+        found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
         found += [f"{each} is not recorded" for each in ours - set(provided(self._fleet))]
         intents = self._fleet.sql("SELECT machine_id FROM machine_creation_intent")
         found += [f"the intent {row[0]} is still there" for row in intents]
@@ -165,31 +167,31 @@ class Life:
             "WHERE NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = p.machine_id)"
         )
         for machine_id, key in keys:
-            wanted = self._machines.keys.get(str(machine_id), key)
-            if key is None or key != wanted:
-                found.append(f"{machine_id} is known by the key {key}, and its agent has {wanted}")
+            expected = self._machines.keys.get(str(machine_id), key)
+            if key is None or key != expected:
+                found.append(f"{machine_id} is known by the key {key}, and not by {expected}, that of its agent")
         return found
 
-    # What the invocations do.
+    # The invocations.
 
-    def _provider(self, world: World, points: Points) -> EquinixProvider:
-        return EquinixProvider(equinix_settings(world.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
+    def _provider(self, environment: Environment, points: Points) -> EquinixProvider:
+        return EquinixProvider(equinix_settings(environment.api), lambda: API_KEY, lambda: PUBLIC_KEY, points.clock)
 
-    def _provision(self, world: World, points: Points) -> object:
+    def _provision(self, environment: Environment, points: Points) -> object:
         return Provisioner(
-            self._provider(world, points),
-            world.connect(),
+            self._provider(environment, points),
+            environment.connect(),
             points.clock,
-            # The one that vanished counts until it is forgotten.
+            # The vanished machine counts until it is forgotten.
             ReconcileLimits(
-                max_machines=world.limit + 1, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
+                max_machines=environment.limit + 1, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
             ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
 
-    def _initialize(self, world: World, points: Points) -> object:
+    def _initialize(self, environment: Environment, points: Points) -> object:
         loop = Initializer(
-            self._provider(world, points),
+            self._provider(environment, points),
             points.stepped(self._machines),
             lambda: (AgentCache(Path("unused")).fetch(__file__), b""),
             StartOptions(
@@ -199,74 +201,76 @@ class Life:
                 backoff=Backoff(300, 14_400, 1.2),
             ),
         )
-        return self._run(loop, world, points)
+        return self._run(loop, environment, points)
 
-    def _recover(self, world: World, points: Points) -> object:
+    def _recover(self, environment: Environment, points: Points) -> object:
         loop = Recoverer(
-            self._provider(world, points),
+            self._provider(environment, points),
             RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 3600, 1.2)),
         )
-        return self._run(loop, world, points)
+        return self._run(loop, environment, points)
 
-    def _run(self, loop: Loop[Any], world: World, points: Points) -> object:
+    def _run(self, loop: Loop[Any], environment: Environment, points: Points) -> object:
         return runner.run(
             loop,
             "equinix",
-            world.connect(),
+            environment.connect(),
             points.clock,
             RunLimits(1, MACHINE_SECONDS, SESSION_SECONDS),
             deadline=Deadline(points.clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
 
-    def _update(self, world: World, points: Points) -> object:
-        updater = Updater(self._provider(world, points), world.connect(), points.clock, SESSION_SECONDS, HOUR)
+    def _update(self, environment: Environment, points: Points) -> object:
+        updater = Updater(
+            self._provider(environment, points), environment.connect(), points.clock, SESSION_SECONDS, HOUR
+        )
         counts = updater.run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")
-        assert not counts[Metric.REPAIRED], "nothing_is_left_to_repair"
+        assert not counts[Metric.REPAIRED], "no_due_row_needs_repair"
         return counts
 
-    def _report(self, world: World, points: Points) -> object:
-        """Let an agent that was silent report after all."""
+    def _report(self, environment: Environment, points: Points) -> object:
+        """Let the agent of an unhealthy machine report again."""
         assert self._back is not None
         request = points.aside(self._back.request)
-        return endpoint(world.connect()).handle(request)
+        return endpoint(environment.connect()).handle(request)
 
-    def _pause(self, world: World) -> object:
-        return queries.pause(world.connect(), owner="somebody", reason="new memory", machine_id=self._paused)
+    def _pause(self, environment: Environment) -> object:
+        return queries.pause(environment.connect(), owner="somebody", reason="new memory", machine_id=self._paused)
 
-    def _install(self, world: World) -> object:
+    def _install(self, environment: Environment) -> object:
         assert self._fresh is not None
-        connection = world.connect()
+        connection = environment.connect()
         wanted = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
         return installation.request(connection, self._fresh, wanted, installation.load(connection, self._fresh))
 
 
-class Beside(Life):
-    """Operators and agents beside each other; the Initializer comes afterwards."""
+class OperatorsAndAgents(FleetOperation):
+    """Concurrent commands and agent reports; the Initializer runs afterwards."""
 
     name = "operators"
 
     def __init__(self, fleet: Fleet, *chosen: str) -> None:
-        """Have those do something whose names are *chosen*; without any, two or three are left to chance."""
+        """Run the *chosen* commands; without any, two or three are drawn."""
         super().__init__(fleet)
         self._chosen = chosen
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
-        world = World(self._fleet, SystemClock())
-        self._operators.arrange(world)
+        environment = Environment(self._fleet, SystemClock())
+        self._operators.arrange(environment)
         self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-        return world
+        return environment
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
-        return self._initialize(world, points)
+        return self._initialize(environment, points)
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         return self._operators.left()
 
-    def cast(self, world: World, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
+    def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
         """See ``Play``."""
-        deeds = self._operators.deeds(world, points)
-        return {name: deeds[name] for name in self._chosen or chance.sample(DEEDS, chance.randint(2, 3))}
+        commands = self._operators.commands(environment, points)
+        return {name: commands[name] for name in self._chosen or chance.sample(COMMANDS, chance.randint(2, 3))}

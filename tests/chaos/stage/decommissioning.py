@@ -1,4 +1,4 @@
-"""The scenario of an operator who dies while machines are adopted, forgotten and released, and types it again."""
+"""Scenario: an operator adopts, forgets and releases machines, is killed, and repeats the commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shepherd_core.operator.two_phase import TwoPhase
 from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 
-from tests.chaos.stage.environment import SESSION_SECONDS, World
+from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support.bmdb.capacity import PREFIX, provided
 from tests.support.bmdb.returnable import Deleting
 
@@ -28,8 +28,8 @@ SECONDS = 600
 ORDER = RemovalRequest("an operator", "chaos", FRESH_SECONDS)
 
 
-class Departures:
-    """A machine to be released, one that vanished, and one at the provider whose creation was begun."""
+class Decommissioning:
+    """A machine to release, a vanished one to forget, and one with an intent to adopt."""
 
     name = "operator"
 
@@ -40,45 +40,45 @@ class Departures:
         self._forgotten: UUID
         self._adopted = ProviderId("")
 
-    def arrange(self) -> World:
+    def arrange(self) -> Environment:
         """See ``Scenario``."""
         fleet = self._fleet
-        world = World(fleet, SystemClock())
+        environment = Environment(fleet, SystemClock())
         self._released, self._forgotten = (fleet.provided_machine() for _ in range(2))
-        world.to_release[world.machine_at_provider(self._released)] = self._released
-        world.api.forget(world.machine_at_provider(self._forgotten))
+        environment.to_release[environment.machine_at_provider(self._released)] = self._released
+        environment.api.forget(environment.machine_at_provider(self._forgotten))
         fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
         begun = fleet.bare_machine()
         fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
-        made = world.api.add_active_device(f"{PREFIX}{begun}", [token_tag(begun)], racked=False).id
+        made = environment.api.add_active_device(f"{PREFIX}{begun}", [token_tag(begun)], racked=False).id
         self._adopted = ProviderId(made)
-        return world
+        return environment
 
-    def tick(self, world: World, points: Points) -> object:
+    def tick(self, environment: Environment, points: Points) -> object:
         """See ``Scenario``."""
         clock = points.clock
-        connection = world.connect()
-        resolution = TwoPhase(Deleting(world.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
-        remedies = (
+        connection = environment.connect()
+        two_phase = TwoPhase(Deleting(environment.api, clock), connection, clock, 0, SESSION_SECONDS, 0)
+        actions = (
             Adopt((self._adopted,), DriftKind.ADOPTABLE, 0),
             Forget((self._forgotten,), ORDER),
             Release((self._released,), ORDER),
         )
         return [
-            resolution.carry_out(
-                remedy, resolution.compare(Deadline(clock, SECONDS)), Deadline(clock, SECONDS), "chaos"
-            )
-            for remedy in remedies
+            two_phase.carry_out(action, two_phase.compare(Deadline(clock, SECONDS)), Deadline(clock, SECONDS), "chaos")
+            for action in actions
         ]
 
-    def missing(self, world: World) -> list[str]:
+    def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
         left = {
-            departed.machine_id: departed.released
-            for departed in provisioning.ledger(world.fleet.connection, "equinix").tombstones
+            tombstone.machine_id: tombstone.released
+            for tombstone in provisioning.ledger(environment.fleet.connection, "equinix").tombstones
         }
         found = [] if left.get(self._forgotten) is False else [f"{self._forgotten} is not forgotten"]
         found += [] if left.get(self._released) is True else [f"{self._released} is not released"]
         found += [] if list(provided(self._fleet)) == [self._adopted] else [f"{self._adopted} is not adopted"]
-        found += [] if [each.id for each in world.api.devices()] == [self._adopted] else ["the devices are not right"]
+        found += (
+            [] if [each.id for each in environment.api.devices()] == [self._adopted] else ["the devices are not right"]
+        )
         return found
