@@ -51,7 +51,7 @@ def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_levels_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_levels_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     """Alarms and people filter by level."""
     telemetry.info("a")
     telemetry.warning("b")
@@ -63,7 +63,7 @@ def test_levels_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_an_error_is_told_with_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_logged_with_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
     """What went wrong first is often the only useful part."""
     try:
         try:
@@ -108,7 +108,7 @@ def test_an_error_without_exception_has_none(capsys: pytest.CaptureFixture[str])
         ((1, "a"), [1, "a"]),
     ],
 )
-def test_any_value_can_be_told(capsys: pytest.CaptureFixture[str], value: object, shown: object) -> None:
+def test_any_value_can_be_logged(capsys: pytest.CaptureFixture[str], value: object, shown: object) -> None:
     """A log line must not fail over what it tells, and must stay JSON."""
     telemetry.info("a", value=value)
     (line,) = _lines(capsys)
@@ -134,7 +134,7 @@ def test_a_fact_does_not_replace_what_every_line_has(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("message", ["null", "12", '{"level": "x"}', "100 %s %d"])
-def test_a_message_is_told_as_it_is(capsys: pytest.CaptureFixture[str], message: str) -> None:
+def test_a_message_is_logged_unchanged(capsys: pytest.CaptureFixture[str], message: str) -> None:
     """Text that looks like JSON or a pattern is still text."""
     telemetry.info(message)
     (line,) = _lines(capsys)

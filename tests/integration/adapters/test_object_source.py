@@ -146,7 +146,7 @@ def test_a_document_is_read_over_https(tls: tuple[SSLContext, Path], monkeypatch
         assert read(f"{server.url}/list") == b"[]"
 
 
-def test_a_server_that_nobody_vouches_for_is_not_believed(
+def test_a_server_with_an_untrusted_certificate_is_refused(
     tls: tuple[SSLContext, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who can name the machines can have our SSH key tried on them."""
@@ -356,7 +356,7 @@ def test_an_object_that_disappears_is_missing_although_it_was_kept(s3: Any, tmp_
         cache.fetch(URL)
 
 
-def test_those_who_share_a_folder_download_once(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
+def test_processes_that_share_a_folder_download_once(scripted_s3: ScriptedS3, tmp_path: Path) -> None:
     """Several functions, or several threads of one, may find the folder empty at the same moment."""
     caches = [AgentCache(tmp_path), AgentCache(tmp_path)]
     with ThreadPoolExecutor(8) as threads:

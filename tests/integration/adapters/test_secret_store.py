@@ -157,7 +157,7 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyP
         SsmSecretStore().get(NAME)
 
 
-def test_a_missing_region_is_told_as_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_region_is_an_error_of_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an operator's own machine nothing sets it."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.delenv("AWS_REGION")
@@ -169,7 +169,7 @@ def test_a_missing_region_is_told_as_our_error(monkeypatch: pytest.MonkeyPatch) 
     ("code", "kind"),
     [("ValidationException", SecretMissing), ("AccessDeniedException", SecretMissing)],
 )
-def test_a_secret_that_cannot_be_stored_is_not_told_to_the_log(
+def test_a_secret_that_cannot_be_stored_is_not_logged(
     scripted_ssm: ScriptedServer, code: str, kind: type[SecretError]
 ) -> None:
     """Some of AWS's refusals repeat what was sent, and this request holds a secret."""

@@ -199,7 +199,7 @@ def test_listener_that_never_accepts_times_out() -> None:
 
 
 @pytest.mark.parametrize("words", [b"", b"SSH-2.0-slow\r\n", b"SSH-2.0-slow\r\n\0\0\1", b"Welcome\r\n"])
-def test_server_that_falls_silent_times_out(stranger: Callable[..., int], words: bytes) -> None:
+def test_a_server_that_stops_answering_times_out(stranger: Callable[..., int], words: bytes) -> None:
     """At whatever point of the handshake it does so."""
     with pytest.raises(SshTimedOut, match="exchanging keys"):
         dialer(stranger(words)).dial("127.0.0.1", None, soon())

@@ -336,7 +336,7 @@ def test_missing_program_is_an_exit_status(connection: SshConnection, path: Path
     assert b"not found" in result.stderr
 
 
-def test_input_that_nobody_reads_is_no_fault(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+def test_unread_input_is_no_error(connection: SshConnection, path: Path, deadline: Deadline) -> None:
     """An agent that knows at once that it cannot run still gets to say so."""
     connection.upload(script("exec <&-; echo no; exit 1"), str(path), deadline)
     result = connection.run(str(path), bytes(MIB), deadline)

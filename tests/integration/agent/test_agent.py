@@ -324,9 +324,7 @@ def test_a_bad_duration_is_refused(executable: Path, variable: str) -> None:
     assert variable in _refusal(Result(done.returncode, done.stdout, done.stderr))
 
 
-def test_an_agent_whose_answer_nobody_takes_does_not_go_on(
-    client: Client, machine: str, endpoint: AgentEndpoint
-) -> None:
+def test_an_agent_whose_answer_is_not_read_exits(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
     """Its key would be on nobody's record."""
     init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
     client.upload(machine, "/root/deaf", b'#!/bin/sh\nexec "$HOME/agent" >/dev/full\n')

@@ -173,7 +173,7 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
     }
 
 
-def test_whoever_is_not_believed_gets_the_same_answer(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
+def test_every_failed_authentication_gets_the_same_answer(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
     """Which machines there are, and which have agents, is nobody's business; nor how close a guess came."""
     api.handle(agent.request())
     requests = strangers(fleet, agent)
@@ -189,7 +189,7 @@ def test_whoever_is_not_believed_gets_the_same_answer(fleet: Fleet, api: AgentAp
     assert recorded(fleet) == before
 
 
-def test_the_log_tells_why_somebody_was_not_believed(
+def test_the_log_names_the_reason_of_a_failed_authentication(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The answer does not, and an operator has to tell a wrong clock from an attack."""
@@ -348,7 +348,7 @@ def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, coun
     assert trips(counting, warm, new.request()) == (OK, 1)
 
 
-def test_whoever_is_a_stranger_costs_the_same_round_trips(
+def test_an_unknown_agent_costs_the_same_round_trips(
     fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
 ) -> None:
     """Or else the time that an answer takes would tell which machines there are."""
@@ -532,9 +532,7 @@ def test_a_fulfilled_installation_ends_our_care_and_a_failed_one_does_not(
     assert ids(claimed(fleet.open_session(), Process.RECOVERY)) == ([agent.machine_id] if cared_for else [])
 
 
-def test_an_installation_report_waits_for_whoever_changes_the_machine(
-    fleet: Fleet, agent: SignedAgent, api: AgentApi
-) -> None:
+def test_an_installation_report_waits_for_a_concurrent_change(fleet: Fleet, agent: SignedAgent, api: AgentApi) -> None:
     """A new wish and an old outcome at once: the due row must fit what is left of the two."""
     fleet.request_installation(agent.machine_id, 1)
     admin = fleet.connect()
@@ -566,7 +564,7 @@ def test_a_body_may_be_as_long_as_the_limit(api: AgentApi, agent: SignedAgent) -
 # --- when the BMDB is not well ---
 
 
-def test_while_the_bmdb_is_away_agents_are_told_to_come_back(
+def test_during_a_bmdb_outage_agents_are_asked_to_retry(
     fleet: Fleet, agent: SignedAgent, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They wait longer each time; who is refused instead would drop the report."""
@@ -581,7 +579,7 @@ def test_while_the_bmdb_is_away_agents_are_told_to_come_back(
     assert len(json.dumps(line)) < 600
 
 
-def test_an_endpoint_that_was_frozen_finds_its_connection_dead_and_goes_on(
+def test_a_frozen_endpoint_reconnects_and_continues(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lambda stops a function between two requests for as long as it likes; the first agent after it loses nothing."""

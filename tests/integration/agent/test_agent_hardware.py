@@ -117,7 +117,7 @@ def test_a_virtual_machine_is_described_as_far_as_it_goes(tmp_path: Path) -> Non
     ]
 
 
-def test_firmware_that_could_start_by_efi_is_told_apart(tmp_path: Path) -> None:
+def test_efi_capable_firmware_is_reported_as_such(tmp_path: Path) -> None:
     """Whoever installs the next system wants to know."""
     unfold("server", tmp_path)
     (tmp_path / "sys/firmware/efi").rename(tmp_path / "sys/firmware/not-efi")
@@ -133,7 +133,7 @@ def test_memory_is_guessed_if_the_firmware_does_not_tell(tmp_path: Path) -> None
     assert "memory: the installed size is an estimate from what the kernel uses" in report.warning
 
 
-def test_a_machine_that_tells_nothing_gives_a_report_of_warnings(tmp_path: Path) -> None:
+def test_a_machine_without_hardware_data_reports_warnings(tmp_path: Path) -> None:
     """A container may have neither /proc nor /sys."""
     report = _report(tmp_path, None)
     assert report.report.ListFields() == [(report.report.DESCRIPTOR.fields_by_name["efi_support"], 1)]
@@ -157,7 +157,7 @@ def test_garbage_gives_warnings_and_no_failure(tmp_path: Path) -> None:
     assert "Error:" not in text
 
 
-def test_a_name_that_is_no_text_is_told_as_far_as_it_is(tmp_path: Path) -> None:
+def test_a_name_with_invalid_bytes_is_reported_with_replacements(tmp_path: Path) -> None:
     """Network ports can be given such names, and the agent must live."""
     (tmp_path / "sys/class/net" / os.fsdecode(b"eth\xff") / "device").mkdir(parents=True)
     report = AgentHardwareReport.FromString(encode(hardware_report(Kernel(tmp_path / "proc", tmp_path / "sys"))))

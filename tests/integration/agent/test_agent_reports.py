@@ -131,7 +131,7 @@ def test_a_server_that_does_not_tell_the_time_changes_nothing(server: AgentServe
 
 
 @pytest.mark.parametrize(("status", "refused"), [(400, True), (413, True), (404, False), (500, False), (302, False)])
-def test_a_message_that_is_refused_is_told_from_an_outage(server: AgentServer, status: int, refused: bool) -> None:
+def test_a_refused_message_and_an_outage_differ(server: AgentServer, status: int, refused: bool) -> None:
     """After an outage the same message is tried again."""
     server.answer = lambda _: Answer(status)
     with pytest.raises(NotDelivered, match=str(status)) as failure:
@@ -311,9 +311,7 @@ def test_without_a_command_the_reason_is_reported(server: AgentServer, agent: Ag
     ],
     ids=["status", "signal", "not found", "not text"],
 )
-def test_a_failed_installation_tells_what_it_printed(
-    server: AgentServer, agent: Agent, script: str, error: str
-) -> None:
+def test_a_failed_installation_reports_its_output(server: AgentServer, agent: Agent, script: str, error: str) -> None:
     """Nobody sees the machine's terminal."""
     agent.configure(script)
     server.answer = lambda _: _asking(1)

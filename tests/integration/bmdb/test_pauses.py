@@ -183,7 +183,7 @@ def test_a_resumed_machine_can_be_claimed_at_once(fleet: Fleet) -> None:
     assert ids(claimed(session, START)) == [machine_id]
 
 
-def test_a_pause_deleted_with_sql_is_noticed_in_ten_minutes(fleet: Fleet) -> None:
+def test_a_pause_deleted_with_sql_takes_effect_in_ten_minutes(fleet: Fleet) -> None:
     """An operator may delete the row with SQL."""
     machine_id = fleet.provided_machine()
     session = fleet.open_session(seconds=DAY)

@@ -115,12 +115,12 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words:
     assert f"{option} was given twice" in " ".join(without_styles(result.stderr).replace("│", " ").split())
 
 
-def test_the_version_is_told_without_a_database() -> None:
+def test_the_version_needs_no_database() -> None:
     """It is the first thing that whoever helps asks for."""
     assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
 
 
-def test_a_failure_is_told_in_words_on_standard_error(fleet: Fleet) -> None:
+def test_a_failure_is_a_sentence_on_standard_error(fleet: Fleet) -> None:
     """Operators read sentences, programs the status, and standard output is for data."""
     result = CommandLine(fleet.settings)("machine", "show", "nobody")
     assert result.exit_code == 1
@@ -142,7 +142,7 @@ def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
     assert ended.stdout == ""
 
 
-def test_every_fault_of_the_settings_is_told_at_once() -> None:
+def test_all_faults_of_the_settings_are_reported_at_once() -> None:
     """Nobody wants to find them one by one."""
     result = CommandLine(None, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "long", "SHEPHERD_BMDB_PORT": "0"})(
         "machine", "list"
@@ -156,7 +156,7 @@ def test_every_fault_of_the_settings_is_told_at_once() -> None:
         assert variable in result.stderr
 
 
-def test_what_may_pass_is_told_as_such() -> None:
+def test_a_temporary_failure_is_reported_as_such() -> None:
     """An operator need not search for a mistake when the database is just away."""
     nowhere = {"SHEPHERD_BMDB_HOST": "/nowhere"}
     result = CommandLine(None, nowhere)("pauses")
@@ -188,7 +188,7 @@ def test_migrate_brings_an_empty_database_up_to_date(empty_database: BmdbSetting
     assert f"nothing to apply: the BMDB has version {NEWEST}" in again.stderr
 
 
-def test_a_dry_run_of_migrate_tells_and_changes_nothing(empty_database: BmdbSettings) -> None:
+def test_a_dry_run_of_migrate_lists_migrations_and_changes_nothing(empty_database: BmdbSettings) -> None:
     """Operators look before they change a schema."""
     shepherdctl = CommandLine(empty_database)
     assert shepherdctl.read("db", "migrate", "--dry-run").count("would be applied") == NEWEST
@@ -199,14 +199,14 @@ def test_a_dry_run_of_migrate_tells_and_changes_nothing(empty_database: BmdbSett
     }
 
 
-def test_status_tells_both_versions(database: BmdbSettings) -> None:
+def test_status_shows_both_schema_versions(database: BmdbSettings) -> None:
     """A deployment begins with the question whether code and schema fit."""
     shown = CommandLine(database).read("db", "status")
     assert shown.count(f"version {NEWEST}") == 2
     assert "up to date" in shown
 
 
-def test_status_tells_that_the_database_is_newer(own_fleet: Fleet) -> None:
+def test_status_shows_that_the_database_is_newer(own_fleet: Fleet) -> None:
     """Old code must not be let loose on a new schema, nor say that all is well."""
     own_fleet.sql("INSERT INTO schema_migrations (version, name, checksum) VALUES (9999, 'later', '')")
     shepherdctl = CommandLine(own_fleet.settings)

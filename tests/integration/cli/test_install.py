@@ -131,7 +131,7 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     assert facts["state"] == ["installed"]
 
 
-def test_programs_are_told_of_request_and_report(fleet: Fleet) -> None:
+def test_json_has_request_and_report(fleet: Fleet) -> None:
     """With whole words and times, and null where there is nothing."""
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
@@ -188,7 +188,7 @@ def test_a_pending_request_is_replaced_only_when_that_is_asked_for(fleet: Fleet)
     assert "Generation 1, requested 5 min ago, has no outcome yet" in result.stderr
 
 
-def test_a_dry_run_tells_and_changes_nothing(fleet: Fleet) -> None:
+def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet) -> None:
     """Also what would happen to a machine that no loop cares for any more."""
     machine_id = fleet.started_machine()
     fleet.request_installation(machine_id, 4)
@@ -214,7 +214,7 @@ def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str,
     assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
 
 
-def test_where_nobody_can_be_asked_yes_must_be_said(fleet: Fleet) -> None:
+def test_without_a_terminal_yes_is_required(fleet: Fleet) -> None:
     """A script that destroys something says so; what happens to stand in its input is no answer."""
     fleet.started_machine()
     result = CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE)
@@ -223,7 +223,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said(fleet: Fleet) -> None:
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-def test_what_came_while_the_operator_thought_is_told(fleet: Fleet) -> None:
+def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
     """Between look and request the machine may have been given to somebody else."""
     machine_id = fleet.started_machine()
     shepherdctl, twin = CommandLine(fleet.settings), fleet.connection
@@ -304,7 +304,7 @@ def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> Non
         ("started_machine", "in the response to its next heartbeat"),
     ],
 )
-def test_it_is_told_when_the_machine_gets_to_know(fleet: Fleet, plant: str, words: str) -> None:
+def test_the_time_until_the_machine_learns_of_it_is_shown(fleet: Fleet, plant: str, words: str) -> None:
     """Who waits for an installation should know whether anybody is there to begin it."""
     getattr(fleet, plant)()
     assert words in CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--yes").stderr
@@ -336,7 +336,7 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
 # Hardware.
 
 
-def test_the_hardware_is_told_in_words(fleet: Fleet) -> None:
+def test_the_hardware_is_shown_in_words(fleet: Fleet) -> None:
     """Who stands before a rack looks for a serial number, and for the disk that fails."""
     machine_id = fleet.started_machine()
     reported_hardware(fleet, machine_id, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)

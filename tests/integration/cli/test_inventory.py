@@ -63,7 +63,7 @@ def rows_of(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline=""), strict=True))
 
 
-def test_the_table_tells_rounded_sums_and_a_total(shepherdctl: CommandLine) -> None:
+def test_the_table_has_rounded_sums_and_a_total(shepherdctl: CommandLine) -> None:
     """What was never reported is blank, not nothing; and it is said that it is missing."""
     result = shepherdctl("inventory")
     assert result.stdout.splitlines() == [
@@ -149,7 +149,7 @@ def test_sums_are_exact_beyond_the_databases_own_numbers(fleet: Fleet) -> None:
     assert "24 EiB" in shepherdctl.read("inventory")
 
 
-def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
+def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:
     """No output at all would look like a mistake; programs get what they can read."""
     shepherdctl = CommandLine(fleet.settings)
     result = shepherdctl("inventory")

@@ -78,7 +78,7 @@ def installed(fleet: Fleet) -> UUID:
         (paused, "unhealthy", "unhealthy, no heartbeat for 2 h, paused by alice"),
     ],
 )
-def test_the_state_of_a_machine_is_told_in_words(
+def test_the_state_of_a_machine_is_shown_in_words(
     fleet: Fleet, plant: Callable[[Fleet], UUID], state: str, words: str
 ) -> None:
     """The words are for people; programs get a name that stays the same."""
@@ -90,7 +90,7 @@ def test_the_state_of_a_machine_is_told_in_words(
     assert shepherdctl.load("machine", "show", str(machine_id))["state"] == state
 
 
-def test_silence_is_what_the_recoverer_is_set_to(fleet: Fleet) -> None:
+def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
     """Else the list and the loop would speak of different machines."""
     fleet.unhealthy_machine(120)
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
@@ -154,7 +154,7 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, width: i
     assert ("2001:db8:1234:5678:9abc:def0:1234:5678" in shown) is (width == 120)
 
 
-def test_nothing_is_left_out_silently(fleet: Fleet) -> None:
+def test_a_shortened_list_says_so(fleet: Fleet) -> None:
     """Who sees a part must know that it is one."""
     for _ in range(3):
         fleet.provided_machine()
@@ -214,7 +214,7 @@ def test_machines_that_need_attention_are_listed_first(fleet: Fleet) -> None:
     ]
 
 
-def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
+def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:
     """No output at all would look like a mistake; programs get an empty list."""
     shepherdctl = CommandLine(fleet.settings)
     result = shepherdctl("machine", "list")
@@ -243,7 +243,7 @@ def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments:
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 
-def test_show_tells_what_went_wrong_who_works_and_what_holds(fleet: Fleet) -> None:
+def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     """One command must answer why a machine is as it is."""
     machine_id = failed(fleet, "AgentExited: status 1")
     queries.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
@@ -278,7 +278,7 @@ def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None
     assert document == {"machine_id": str(machine_id), "forgotten": False, "host_key": None}
 
 
-def test_history_is_told_newest_last_with_causes(fleet: Fleet) -> None:
+def test_history_is_shown_newest_last_with_causes(fleet: Fleet) -> None:
     """As a log: what happened last stands above the prompt."""
     machine_id = failed(fleet, "SshRefused: nothing listens")
     shepherdctl = CommandLine(fleet.settings)

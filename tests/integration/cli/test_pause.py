@@ -129,7 +129,7 @@ def test_pauses_are_listed_oldest_first_with_owner_and_reason(fleet: Fleet) -> N
     assert second.endswith("second [bold]one[/bold]")
 
 
-def test_without_pauses_that_is_said(fleet: Fleet) -> None:
+def test_without_pauses_the_list_says_so(fleet: Fleet) -> None:
     """No output at all would look like a mistake."""
     result = CommandLine(fleet.settings)("pauses")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing is paused\n")

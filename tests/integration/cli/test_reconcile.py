@@ -271,7 +271,7 @@ def test_a_release_that_was_asked_for_is_shown_and_can_be_taken_back(
     assert name in living(api)
 
 
-def test_a_provider_that_takes_no_machines_back_is_told_apart(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_provider_without_release_is_reported_as_such(fleet: Fleet, tmp_path: Path) -> None:
     """Before anything is looked at or recorded."""
     machine_id = fleet.provided_machine()
     (tmp_path / "list.json").write_text("[]")

@@ -130,7 +130,7 @@ def test_a_rehearsed_recovery_names_the_machines_and_touches_none(fleet: Fleet) 
     assert "no machine is due" in nothing.stderr
 
 
-def test_a_rehearsed_recovery_tells_what_is_suspended_and_what_would_be_done_were_it_not(fleet: Fleet) -> None:
+def test_a_dry_run_of_recovery_shows_suspended_machines_and_their_steps(fleet: Fleet) -> None:
     """An operator looks here before overriding it; that nothing is due would be the wrong answer."""
     machines = [fleet.unhealthy_machine() for _ in range(12)]
     fleet.sql("UPDATE machine_provided SET provider = 'equinix'")
@@ -182,7 +182,7 @@ def test_what_the_provisioner_disputes_is_part_of_its_plan(
     assert "take back  rack1-2" in command_line.process("run", "provisioner", "--dry-run").stdout
 
 
-def test_what_the_updater_would_put_on_record_is_told_fact_by_fact(
+def test_a_dry_run_of_the_updater_shows_each_changed_fact(
     shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
 ) -> None:
     """Whoever edits a list sees what comes of it."""
@@ -221,7 +221,7 @@ def test_a_run_too_short_for_a_machine_is_refused(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_all_faults_of_a_loop_are_told_at_once(loop: str) -> None:
+def test_all_faults_of_a_loop_are_reported_at_once(loop: str) -> None:
     """Those of the database and those of the loop and its provider."""
     ran = CommandLine(None, {"SHEPHERD_PROVIDER": "static", "SHEPHERD_SESSION_SECONDS": "0"}).process("run", loop)
     assert (ran.returncode, ran.stdout) == (1, "")

@@ -31,7 +31,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
     return CommandLine(fleet.settings)
 
 
-def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Whoever looks from one command to the other must not find two truths."""
     apart = fleet.unhealthy_machine()
     fleet.change(apart, f"INSERT INTO machine_quarantine VALUES ('{apart}', now(), '?', '')")
@@ -53,7 +53,7 @@ def test_states_are_counted_as_the_list_tells_them(shepherdctl: CommandLine, fle
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_the_machines_that_are_paused_are_counted_as_the_list_tells_them(
+def test_status_counts_the_paused_machines_of_the_list(
     shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int
 ) -> None:
     """A pause of everything that the counts left out looked like no pause at all."""
@@ -65,7 +65,7 @@ def test_the_machines_that_are_paused_are_counted_as_the_list_tells_them(
     assert listed.total() == paused
 
 
-def test_a_line_for_each_provider_tells_the_states_and_what_is_held_up(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_each_provider_has_a_line_with_states_and_suspensions(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Columns of what does not occur only hide what does."""
     fleet.provided_machine("equinix")
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
@@ -78,9 +78,7 @@ def test_a_line_for_each_provider_tells_the_states_and_what_is_held_up(shepherdc
     assert result.stderr == ""
 
 
-def test_where_recovery_is_held_back_the_figures_that_decided_it_are_told(
-    shepherdctl: CommandLine, fleet: Fleet
-) -> None:
+def test_a_suspension_is_shown_with_its_figures(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """Nobody must have to ask why silent machines are left alone; a hold that ended counts for silence still."""
     fleet.sql(
         "INSERT INTO recovery_suspensions VALUES ('equinix', '', now() - interval '4 minutes', NULL, :reason), "
@@ -105,7 +103,7 @@ def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
     assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
 
 
-def test_what_waits_for_the_limit_of_machines_is_told_with_its_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """A fleet that does not grow any more is looked at here first; what nobody saw for a day is no news."""
     fleet.sql(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
@@ -121,7 +119,7 @@ def test_what_waits_for_the_limit_of_machines_is_told_with_its_age(shepherdctl: 
     assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
 
 
-def test_an_empty_fleet_is_said_to_be_empty(fleet: Fleet) -> None:
+def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:
     """Not even the head of a table, and no failure."""
     result = CommandLine(fleet.settings)("status")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")

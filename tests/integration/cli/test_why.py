@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_first_thing_that_blocks_each_process_is_told(fleet: Fleet, case: str) -> None:
+def test_the_first_thing_that_blocks_each_process_is_shown(fleet: Fleet, case: str) -> None:
     """Instead of half an hour with the database; and it is what claims go by."""
     plant, *expected = CASES[case]
     machine_id = plant(fleet)
@@ -191,7 +191,7 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
         ("rebooted, in vain", RECOVER, 28, 28),
     ],
 )
-def test_it_is_told_when_that_ends_and_when_it_will_be_tried(
+def test_the_end_of_the_block_and_the_next_try_are_shown(
     fleet: Fleet, case: str, process: Process, until: int | None, next_at: int | None
 ) -> None:
     """An operator decides by that whether to wait or to act; what nobody knows is not made up."""
@@ -219,7 +219,7 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
     assert (ends(told["processes"][0], "until", now), ends(told["processes"][0], "next_at", now)) == (60, 120)
 
 
-def test_silence_is_judged_by_the_settings_of_the_recoverer(fleet: Fleet) -> None:
+def test_unhealthy_follows_the_settings_of_the_recoverer(fleet: Fleet) -> None:
     """Else the answer and the loop would speak of different machines."""
     machine_id = fleet.unhealthy_machine(120)
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
@@ -297,7 +297,7 @@ def test_nothing_is_done_without_a_reason(fleet: Fleet, command: str) -> None:
     assert fleet.events(machine_id) == ["Started", "Failed"]
 
 
-def test_the_history_tells_the_steps(fleet: Fleet) -> None:
+def test_the_history_shows_the_steps(fleet: Fleet) -> None:
     """What was tried, and what was not and why."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql(

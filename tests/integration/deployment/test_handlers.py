@@ -213,7 +213,7 @@ def test_the_updater_follows_the_list(
     assert fleet.sql("SELECT provider_ip_address FROM machine_provided") == [["192.0.2.7"]]
 
 
-def test_the_recoverer_reboots_silent_machines(fleet: Fleet, equinix: EquinixApi) -> None:
+def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, equinix: EquinixApi) -> None:
     """With a provider that can."""
     machine = fleet.unhealthy_machine()
     device = equinix.add_active_device(f"{PREFIX}x", racked=False)

@@ -205,9 +205,7 @@ def unthinkable() -> Connection:
     raise KeyError("password=hunter2")
 
 
-def test_what_nobody_thought_of_is_answered_without_its_words(
-    cloudformation: ScriptedServer, clock: ManualClock
-) -> None:
+def test_an_unexpected_error_is_answered_without_its_text(cloudformation: ScriptedServer, clock: ManualClock) -> None:
     """An error that is not ours may hold anything, and a reason is read by everybody who sees the stack."""
     handle(asked(cloudformation, "Create"), unthinkable, clock, 60)
     assert answered(cloudformation)["Reason"] == "KeyError: unexpected; see the log"
@@ -236,7 +234,7 @@ def test_an_answer_that_got_lost_is_sent_again(
 
 
 @pytest.mark.parametrize("reached", [True, False])
-def test_an_answer_that_nobody_takes_is_a_failure_of_the_function(
+def test_an_answer_that_is_not_accepted_fails_the_function(
     cloudformation: ScriptedServer,
     clock: ManualClock,
     bmdb: Connection,

@@ -233,7 +233,7 @@ def test_who_needs_the_database_alone_knows_nothing_else(
     ],
     ids=["own", "domain", "elsewhere", "both"],
 )
-def test_agents_report_to_this_deployment_unless_told_otherwise(answers: dict[str, str], endpoint: str) -> None:
+def test_agents_report_to_this_deployment_by_default(answers: dict[str, str], endpoint: str) -> None:
     """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
     stack = deployed(**answers)
     assert properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_AGENT_ENDPOINT"] == endpoint

@@ -83,7 +83,7 @@ def test_a_key_that_cannot_be_used_is_held_against_no_machine(
 
 @pytest.mark.usefixtures("initializer")
 @pytest.mark.parametrize(("seconds", "said"), [("300", b"300"), ("", b"unset")])
-def test_agents_are_told_how_often_to_report(
+def test_agents_get_their_heartbeat_interval(
     deadline: Deadline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: str, said: bytes
 ) -> None:
     """By what they are started with; where nothing is set, what the machine's environment says counts."""

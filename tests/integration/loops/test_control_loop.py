@@ -304,9 +304,7 @@ def test_counts_add_up_whatever_comes_of_the_work(fleet: Fleet, run: Runner) -> 
         assert fleet.events(machine) == ["Started", "Finished" if error is None else "Failed"]
 
 
-def test_the_backlog_tells_how_much_is_still_due_and_for_how_long(
-    fleet: Fleet, run: Runner, clock: ManualClock
-) -> None:
+def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """These two figures say whether there are enough workers."""
     for _ in range(3):
         fleet.provided_machine()
@@ -332,9 +330,7 @@ def test_a_failure_is_kept_with_its_cause(fleet: Fleet, run: Runner, capsys: pyt
     assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == ("WARNING", str(machine), 60)
 
 
-def test_an_error_that_nobody_thought_of_is_a_failure_too(
-    fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unexpected_error_fails_the_work(fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     """A bug that one machine provokes must neither stop the others nor go unseen."""
     machine = fleet.provided_machine()
     assert run(Errands(raises(ValueError("a bug"))))[Metric.FAILED] == 1
@@ -344,7 +340,7 @@ def test_an_error_that_nobody_thought_of_is_a_failure_too(
     assert "in errand" in line["exception"]
 
 
-def test_a_cause_that_the_database_cannot_hold_stops_nobody(fleet: Fleet, run: Runner) -> None:
+def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, run: Runner) -> None:
     """Causes quote providers and machines: NUL and broken UTF-8 must not fail every invocation."""
     odd, sound = fleet.provided_machine(), fleet.provided_machine()
 
@@ -569,7 +565,7 @@ def test_nothing_is_committed_when_the_session_was_lost(
     assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
 
 
-def test_a_worker_that_was_taken_for_dead_changes_nothing_more(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """Its machine was worked on by somebody else meanwhile."""
     machine = fleet.provided_machine()
     began, taken_over = threading.Event(), threading.Event()
@@ -629,7 +625,7 @@ def test_when_the_runner_fails_no_effect_may_begin_any_more(
             attempt.deadline.check()
 
 
-def test_twins_never_work_on_the_same_machine(fleet: Fleet, run: Runner) -> None:
+def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runner) -> None:
     """Schedules deliver events twice, and several invocations at once are how a fleet is worked on faster."""
     machines = [fleet.provided_machine() for _ in range(20)]
     together = threading.Barrier(2)
@@ -655,9 +651,7 @@ def dump(fleet: Fleet) -> dict[str, list[list[Any]]]:
     return {name: fleet.sql(f"SELECT t::text FROM {name} t ORDER BY 1") for (name,) in tables}
 
 
-def test_a_dry_run_changes_nothing_and_tells_what_the_next_claim_takes(
-    fleet: Fleet, run: Runner, clock: ManualClock
-) -> None:
+def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """It claims, and undoes that; so it cannot differ from what would happen."""
     for _ in range(5):
         fleet.provided_machine()
@@ -688,7 +682,7 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     assert dump(fleet) == before
 
 
-def test_history_is_kept_for_ever_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
+def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
     """It is the audit trail, and outlives the machines; who wants less of it must say so."""
     machine_id = fleet.provided_machine()
     run(Errands())
@@ -775,7 +769,9 @@ def waiting_for_answers(wanted: int) -> bool:
 
 
 @pytest.mark.parametrize("error", [SessionExpired(), BmdbUnavailable("gone")])
-def test_nobody_waits_for_an_answer_when_the_session_is_over(fleet: Fleet, run: Runner, error: Exception) -> None:
+def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
+    fleet: Fleet, run: Runner, error: Exception
+) -> None:
     """A thread that did would hold its place at the provider in the next invocation."""
     fleet.provided_machine()
     ended: SimpleQueue[BaseException] = SimpleQueue()
@@ -819,7 +815,7 @@ def test_who_was_given_up_is_not_let_through(fleet: Fleet, run: Runner, clock: M
     assert loop.asked == []
 
 
-def test_a_loop_that_interrupts_nothing_asks_nobody(fleet: Fleet, run: Runner) -> None:
+def test_a_loop_that_interrupts_no_machine_asks_no_check(fleet: Fleet, run: Runner) -> None:
     """To confirm is to check, there."""
     fleet.provided_machine()
     counts = run(Errands(lambda attempt: attempt.deadline.confirm()))

@@ -331,7 +331,7 @@ class _Knowing(Edge):
 # --- failures ---
 
 
-def test_every_failure_of_ssh_is_told_by_its_name(world: World) -> None:
+def test_every_failure_of_ssh_is_recorded_by_name(world: World) -> None:
     """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
     harms: dict[str, Callable[[str], None]] = {
         "SshRefused": world.pool.power_off,
@@ -370,7 +370,7 @@ def test_every_failure_of_ssh_is_told_by_its_name(world: World) -> None:
     ],
     ids=["exit status", "no answer of ours", "no answer", "error", "for somebody else", "key too short"],
 )
-def test_every_failure_of_an_agent_is_told_by_its_name(
+def test_every_failure_of_an_agent_is_recorded_by_name(
     world: World, script: Callable[[str], Path], cause: str, text: str
 ) -> None:
     """Nothing but a full and correct answer counts as a started agent; the host key stays pinned all the same."""
@@ -402,7 +402,9 @@ def test_the_last_words_of_an_agent_that_failed_are_logged(
     assert all(line["machine_id"] == str(machine_id) for line in logged)
 
 
-def test_a_machine_that_goes_down_in_the_middle_is_told_as_such(world: World, script: Callable[[str], Path]) -> None:
+def test_a_machine_that_goes_down_in_the_middle_is_recorded_as_down(
+    world: World, script: Callable[[str], Path]
+) -> None:
     """It is no refusal, and no time was used up."""
     machine_id, name = world.machine()
 

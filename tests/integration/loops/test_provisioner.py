@@ -281,7 +281,7 @@ def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, cl
     assert len(provided(fleet)) == 2
 
 
-def test_what_waits_for_the_limit_is_told(
+def test_machines_waiting_for_the_limit_are_counted(
     fleet: Fleet, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its fleet stopped growing, and nobody was told that a setting of theirs is why."""
@@ -354,7 +354,7 @@ def test_both_sides_are_read_at_the_same_time(fleet: Fleet, edge: Edge, run: Run
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("step", STEPS, ids=" ".join)
 @pytest.mark.parametrize("kind", ["equinix", "static"])
-def test_wherever_a_pass_dies_the_next_one_finishes_its_work(
+def test_an_invocation_killed_anywhere_is_completed_by_the_next(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, *, kind: str, step: tuple[str, str], nth: int
 ) -> None:
     """Exactly one machine for one capacity, none lost, none doubled, nothing for people to clear away."""
@@ -382,7 +382,7 @@ def test_wherever_a_pass_dies_the_next_one_finishes_its_work(
 
 @pytest.mark.parametrize("seconds", [0, 31], ids=["as it was", "with its session over"])
 @pytest.mark.parametrize("step", STEPS, ids=" ".join)
-def test_a_pass_that_was_taken_for_dead_does_nothing_more(
+def test_an_invocation_whose_session_expired_does_nothing(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock, *, step: tuple[str, str], seconds: float
 ) -> None:
     """The lock is free when its session is dead; whoever held it may still wake up, whatever its clock says."""
@@ -510,9 +510,7 @@ def test_of_two_provisioners_one_works_and_the_other_leaves(
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
 
 
-def test_twins_that_begin_at_the_same_time_create_each_machine_once(
-    fleet: Fleet, api: EquinixApi, run: Run, clock: ManualClock
-) -> None:
+def test_concurrent_runs_create_each_machine_once(fleet: Fleet, api: EquinixApi, run: Run, clock: ManualClock) -> None:
     """Also when nobody has ever taken the lock before."""
     together = threading.Barrier(3)
 
@@ -603,7 +601,7 @@ def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
     assert queries.pauses(fleet.connection) == []
 
 
-def test_capacity_that_somebody_else_took_is_forgotten(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+def test_an_intent_for_capacity_taken_by_others_is_dropped(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """Between the listing and the creation; nothing of it may be left, and the others are created."""
     taken = min(reservation.id for reservation in api.reservations())
 
@@ -737,7 +735,7 @@ def test_a_pause_of_something_else_does_not_stop_it(
 # --- dry run ---
 
 
-def test_a_dry_run_changes_nothing_and_tells_what_the_next_pass_does(
+def test_a_dry_run_changes_nothing_and_returns_the_next_plan(
     fleet: Fleet, api: EquinixApi, edge: Edge, make: Callable[..., Provisioner], clock: ManualClock
 ) -> None:
     """It decides with the same function."""

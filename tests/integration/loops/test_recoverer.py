@@ -241,7 +241,7 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> No
     assert world.reboots(machine) == 0
 
 
-def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World) -> None:
+def test_a_machine_unknown_to_the_provider_is_recorded_as_such(world: World) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
     world.given(world.fleet.unhealthy_machine(silent_for=0))  # a witness, or nobody is believed to be silent
     gone, sound = (world.given(world.fleet.unhealthy_machine()) for _ in range(2))
@@ -253,7 +253,7 @@ def test_a_machine_that_the_provider_does_not_know_is_told_as_such(world: World)
     assert world.reboots(sound) == 1
 
 
-def test_twins_reboot_each_machine_once(world: World) -> None:
+def test_concurrent_runs_reboot_each_machine_once(world: World) -> None:
     """A reboot in the middle of a boot could break what the first one would have mended."""
     world.given(world.fleet.unhealthy_machine(silent_for=0))
     machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(8)]

@@ -108,7 +108,7 @@ def world(fleet: Fleet, clock: ManualClock) -> Schedule:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_machine_that_was_silent_for_long_is_recovered_at_the_next_look(world: Schedule, name: str) -> None:
+def test_a_machine_unhealthy_for_long_is_recovered_at_the_next_snapshot(world: Schedule, name: str) -> None:
     """However rarely somebody looks: it was silent when somebody looked last."""
     gaps, _ = SCHEDULES[name]
     lost = world.fleet.unhealthy_machine(2 * HOUR)
@@ -116,7 +116,7 @@ def test_a_machine_that_was_silent_for_long_is_recovered_at_the_next_look(world:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_machine_that_falls_silent_is_recovered_after_a_few_looks(world: Schedule, name: str) -> None:
+def test_a_machine_that_becomes_unhealthy_is_recovered_after_a_few_snapshots(world: Schedule, name: str) -> None:
     """Up to a look every five minutes after the time that is configured, else after two or three looks."""
     gaps, looks = SCHEDULES[name]
     lost = world.reporting.pop()
@@ -136,7 +136,7 @@ def test_another_schedule_needs_no_time_to_get_used_to(
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_an_outage_of_the_bmdb_gets_nobody_rebooted_however_late_one_reports(world: Schedule, name: str) -> None:
+def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(world: Schedule, name: str) -> None:
     """Neither one that lies wholly between two looks, nor one that some looks fell into; ``make chaos`` has all."""
     for lasted in drawn(OUTAGES, name):
         gaps = [*islice(cycle(SCHEDULES[name][0]), 7)]
@@ -154,7 +154,7 @@ def test_an_outage_of_the_bmdb_gets_nobody_rebooted_however_late_one_reports(wor
     began=st.floats(1, 2 * HOUR),
     outage=st.sampled_from(sorted(OUTAGES.items())),
 )
-def test_whatever_the_schedule_the_dead_are_recovered_and_the_living_are_not(
+def test_on_any_schedule_unhealthy_machines_alone_are_recovered(
     world: Schedule, gaps: list[float], began: float, outage: tuple[float, float]
 ) -> None:
     """Rates of which nobody thought, with an outage somewhere."""
@@ -169,7 +169,7 @@ def test_whatever_the_schedule_the_dead_are_recovered_and_the_living_are_not(
     assert world.provider.reboots.total() == 1
 
 
-def test_after_an_outage_silence_is_counted_anew_and_the_dead_are_recovered(world: Schedule) -> None:
+def test_after_an_outage_the_timeout_starts_over_and_failed_machines_recover(world: Schedule) -> None:
     """Heartbeats that the BMDB could not take say nothing about machines; those that never come again do."""
     lost = world.reporting.pop()
     world.pass_time(2 * HOUR)
@@ -215,7 +215,7 @@ def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
     assert world.looks_until_rebooted(machine, islice(cycle(gaps), 24)) == looks
 
 
-def test_a_look_that_dies_leaves_the_gap_to_the_next_one(world: Schedule) -> None:
+def test_a_killed_snapshot_leaves_the_gap_to_the_next_one(world: Schedule) -> None:
     """It is on record with the look itself, before anybody judges by it."""
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
@@ -230,7 +230,7 @@ def test_a_look_that_dies_leaves_the_gap_to_the_next_one(world: Schedule) -> Non
         suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
 
 
-def test_twins_and_repeated_looks_do_not_make_a_gap_shorter(world: Schedule) -> None:
+def test_concurrent_and_repeated_snapshots_do_not_shorten_a_gap(world: Schedule) -> None:
     """An operator may run the loop by hand, and Lambda twice."""
     late, lost, *_ = world.reporting
     world.reporting.remove(lost)
@@ -244,7 +244,7 @@ def test_twins_and_repeated_looks_do_not_make_a_gap_shorter(world: Schedule) -> 
     assert world.looks_until_rebooted(lost, [30 * MINUTE] * 3) == 1
 
 
-def test_gaps_that_nobody_asks_for_any_more_are_dropped(world: Schedule) -> None:
+def test_gaps_that_are_too_old_to_matter_are_deleted(world: Schedule) -> None:
     """A slow schedule leaves one for each look."""
     for _ in range(8):
         world.pass_time(4 * HOUR)
@@ -274,7 +274,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     assert ids(claimed(session, Process.RECOVERY, timeouts=look.timeouts)) == [lost]
 
 
-def test_why_tells_that_nobody_looked(world: Schedule) -> None:
+def test_why_names_the_gap_between_snapshots(world: Schedule) -> None:
     """Else an operator sees a machine that is due, and that nobody takes."""
     lost = world.reporting.pop()
     world.pass_time(30 * MINUTE)

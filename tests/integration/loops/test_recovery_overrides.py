@@ -176,7 +176,7 @@ def test_one_override_at_a_time_for_a_place(world: Dark) -> None:
         assert sorted(pool.map(operator, (1, 2))) == [False, True]
 
 
-def test_whoever_dies_with_an_override_in_hand_has_not_used_it_up_and_not_gone_beyond_it(world: Dark) -> None:
+def test_a_run_killed_with_an_override_neither_uses_it_up_nor_exceeds_it(world: Dark) -> None:
     """A machine that was let through stays so; it is counted once."""
     world.override(5)
     for _ in range(4):
@@ -218,7 +218,7 @@ def test_a_concurrent_run_counts_what_the_first_one_admitted(world: Dark) -> Non
     assert world.fleet.sql("SELECT count(*) FROM recovery_override_machines") == [[5]]
 
 
-def test_twins_together_take_no_more_than_an_override_allows(world: Dark) -> None:
+def test_concurrent_runs_together_stay_within_an_override(world: Dark) -> None:
     """From the look to the reboot, both at once."""
     world.override(5)
     together = threading.Barrier(2)
@@ -265,7 +265,7 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     assert verdict.blocked_by is Block.RECOVERY_SUSPENDED
 
 
-def test_a_dry_run_tells_what_an_override_would_let_be_done(world: Dark, clock: ManualClock) -> None:
+def test_a_dry_run_shows_what_an_override_would_admit(world: Dark, clock: ManualClock) -> None:
     """And uses nothing of it up."""
     world.override(5)
     rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
@@ -352,7 +352,7 @@ def test_a_second_override_and_a_withdrawal_of_none_are_refused(shepherdctl: Com
     assert "shepherdctl recovery withdraw" in again.stderr
 
 
-def test_where_nothing_is_suspended_that_is_said(world: Dark, shepherdctl: CommandLine) -> None:
+def test_an_override_without_a_suspension_says_so(world: Dark, shepherdctl: CommandLine) -> None:
     """An operator who types it too early, or too late, must not think that machines are being rebooted."""
     assert shepherdctl("recovery", "override", *GIVEN).stderr == ""
     shepherdctl.read("recovery", "withdraw", "--provider", PROVIDER)

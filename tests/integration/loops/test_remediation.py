@@ -250,7 +250,7 @@ def test_a_machine_that_comes_back_in_time_is_left_alone(world: World) -> None:
     assert world.fleet.sql("SELECT 1 FROM machine_grace") == []
 
 
-def test_a_machine_on_which_nobody_tried_to_start_an_agent_waits(world: World) -> None:
+def test_a_machine_without_an_attempted_agent_start_waits(world: World) -> None:
     """If the Initializer is out of order, no machine is to blame, and none may end in quarantine for it."""
     world.run()
     world.watch(120)
@@ -316,7 +316,7 @@ def test_a_machine_that_fails_again_continues_with_its_policy(world: World) -> N
     assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
 
 
-def test_after_a_healthy_while_the_ladder_begins_anew(world: World) -> None:
+def test_the_policy_starts_over_after_healthy_time(world: World) -> None:
     """A fault once a month is no reason for a quarantine; the history says why it began anew."""
     for _ in range(4):
         world.run()
@@ -489,7 +489,7 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
     assert world.quarantined, "two attempts, the one that died among them"
 
 
-def test_a_function_that_dies_before_the_step_took_no_step_and_says_so_in_time(world: World) -> None:
+def test_a_function_killed_before_the_step_delays_the_next_attempt(world: World) -> None:
     """Nobody knows that it did not; the machine is given its time, and then the next attempt."""
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
@@ -504,7 +504,7 @@ def test_a_function_that_dies_before_the_step_took_no_step_and_says_so_in_time(w
     assert world.told == ["reboot", "Expired", "reboot"]
 
 
-def test_a_function_that_dies_before_it_decided_counts_for_nothing(world: World) -> None:
+def test_a_function_killed_before_its_decision_uses_no_attempt(world: World) -> None:
     """Nothing can have happened to the machine by then."""
     session = world.fleet.open_session()
     claimed(session, RECOVER)
@@ -584,7 +584,7 @@ def test_quarantine_happens_once_whatever_was_lost(world: World, lost: Lost) -> 
         world.fleet.disconnect()
 
 
-def test_a_dead_session_puts_nothing_into_quarantine(world: World) -> None:
+def test_an_expired_session_quarantines_nothing(world: World) -> None:
     """Its machine was given to somebody else, and may have come back."""
     session = world.fleet.open_session()
     held = claimed(session, RECOVER)
@@ -593,7 +593,7 @@ def test_a_dead_session_puts_nothing_into_quarantine(world: World) -> None:
     assert not world.quarantined
 
 
-def test_twins_take_each_step_once(world: World) -> None:
+def test_concurrent_runs_take_each_step_once(world: World) -> None:
     """Two schedules may tick in the same moment, on every rung."""
     world.policy = "reboot:1,power-cycle:1,quarantine"
     for _ in range(3):
@@ -801,7 +801,7 @@ def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: W
     assert world.rack.asked == ["reboot"]
 
 
-def test_machines_that_let_nobody_in_are_counted_and_say_what_to_do(world: World) -> None:
+def test_machines_without_ssh_access_are_counted_with_advice(world: World) -> None:
     """No loop cures them, so an operator must see them."""
     world.run()
     world.watch(3)

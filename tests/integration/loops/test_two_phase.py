@@ -537,7 +537,7 @@ def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == [machine_id]
 
 
-def test_a_release_of_unknown_outcome_is_kept_until_somebody_decides(
+def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
     fleet: Fleet, operator: Operator, api: EquinixApi
 ) -> None:
     """The first request may have its effect yet, so the second one's refusal says nothing about it."""
@@ -703,7 +703,7 @@ def test_who_waits_stays_alive(fleet: Fleet, api: EquinixApi) -> None:
 
 
 @pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])
-def test_twins_do_it_once_and_both_find_it_done(fleet: Fleet, api: EquinixApi, remedy: str) -> None:
+def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, api: EquinixApi, remedy: str) -> None:
     """Two operators with the same alarm."""
     machine_id = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()

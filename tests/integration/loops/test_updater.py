@@ -184,7 +184,7 @@ def test_a_settled_fleet_is_compared_now_and_then(fleet: Fleet, listed: Listed, 
     ],
     ids=str,
 )
-def test_an_unsettled_machine_is_looked_for_every_minute(
+def test_a_machine_that_is_not_ready_is_listed_every_minute(
     fleet: Fleet, listed: Listed, run: Run, not_ready: dict[str, Any]
 ) -> None:
     """Somebody waits for it to come up."""
@@ -304,7 +304,7 @@ def test_machines_of_another_provider_are_not_touched(fleet: Fleet, listed: List
 # --- with real adapters ---
 
 
-def test_a_list_that_somebody_edits_is_followed(fleet: Fleet, run: Run) -> None:
+def test_an_edited_list_is_recorded(fleet: Fleet, run: Run) -> None:
     """The provider that keeps no record of use: its entries are machines if the BMDB has them."""
     names = ["a", "b"]
     provider = static(names)
@@ -423,7 +423,7 @@ def test_pauses_of_processes_machines_and_other_providers_do_not_hold_it(
     assert run(listed)[Metric.UPDATED] == 1
 
 
-def test_a_plan_tells_the_changes_and_makes_none(
+def test_a_dry_run_returns_the_changes_and_makes_none(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
     """Nor does it hold up a pass beside it, or tell of what a pass would not look at."""
@@ -447,9 +447,7 @@ def test_a_plan_tells_the_changes_and_makes_none(
     assert rows(fleet) == before
 
 
-def test_every_change_is_told_in_the_log(
-    fleet: Fleet, listed: Listed, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_change_is_logged(fleet: Fleet, listed: Listed, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """The BMDB keeps no history of it; somebody may ask since when a machine has had this address."""
     (machine_id,) = plant(fleet, listed, 1)
     run(listed)
@@ -461,7 +459,7 @@ def test_every_change_is_told_in_the_log(
 # --- beside itself, and interrupted ---
 
 
-def test_a_twin_leaves_without_asking_the_provider(fleet: Fleet, listed: Listed, run: Run) -> None:
+def test_a_concurrent_run_ends_without_asking_the_provider(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Ticks come twice, and before the last one is done."""
     plant(fleet, listed, 1)
     twins: list[Counts] = []
@@ -554,7 +552,7 @@ def test_a_long_listing_keeps_the_session_alive(fleet: Fleet, listed: Listed, ru
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_wherever_a_pass_dies_the_next_one_finishes_its_work(
+def test_an_invocation_killed_anywhere_is_completed_by_the_next(
     fleet: Fleet, listed: Listed, run: Run, statement: str, when: str
 ) -> None:
     """Nothing is stuck, and nobody has to look."""
@@ -583,7 +581,7 @@ def killed(fleet: Fleet, when: str, statement: str, nth: int = 1) -> Watched:
     return connection
 
 
-def test_a_pass_that_dies_between_two_chunks_is_made_again(fleet: Fleet, listed: Listed, run: Run) -> None:
+def test_an_invocation_killed_between_two_chunks_is_repeated(fleet: Fleet, listed: Listed, run: Run) -> None:
     """What was written stays; what was not must not wait for an hour, although no machine is not_ready."""
     plant_many(fleet, listed)
     with pytest.raises(Killed):

@@ -233,7 +233,7 @@ def test_where_a_subnet_has_no_room_the_next_one_is_tried(
         ("Unsupported", ProviderRefused, None),
     ],
 )
-def test_where_no_subnet_has_room_it_is_said_why(
+def test_the_reason_why_no_subnet_has_room_decides_the_error(
     api: Ec2Api,
     provider: Ec2Provider,
     deadline: Deadline,
@@ -312,7 +312,7 @@ def test_the_private_host_key_is_in_no_error(
     assert not [line for line in [*lines, encoded, encoded[:40]] if line in shown]
 
 
-def test_who_lacks_which_permission_is_said(api: Ec2Api, provider: Ec2Provider, deadline: Deadline) -> None:
+def test_a_denial_names_principal_and_permission(api: Ec2Api, provider: Ec2Provider, deadline: Deadline) -> None:
     """The policy is the operator's to write; EC2's blob after the sentence is of use to nobody."""
     sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: instance/*"
     blob = " Encoded authorization failure message: x1y2z3"
@@ -454,7 +454,7 @@ def test_what_has_ended_is_not_found(api: Ec2Api, provider: Ec2Provider, machine
     assert changes(api) == {"RunInstances"}
 
 
-def test_a_listing_with_somebody_elses_instance_is_no_listing(
+def test_a_listing_with_a_foreign_instance_is_refused(
     api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline
 ) -> None:
     """It was asked for ours: whoever gives us more may as well have left some out."""
@@ -497,7 +497,7 @@ def test_what_changes_something_is_tried_once(
     assert api.calls[action] == 1
 
 
-def test_without_a_region_it_is_said_what_is_missing(provider: Ec2Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_region_the_error_names_the_setting(provider: Ec2Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an operator's own machine nothing sets it."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)

@@ -196,7 +196,7 @@ def test_a_failed_device_is_listed_as_failed(world: World, deadline: Deadline) -
     assert failed.status is ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 
-def test_a_state_nobody_heard_of_stops_nothing(world: World, deadline: Deadline) -> None:
+def test_an_undocumented_state_stops_nothing(world: World, deadline: Deadline) -> None:
     """An API that is extended must not stop the fleet."""
     world.api.add_active_device("shepherd-1", reservation_id=world.reservation_id)
     world.api.faults.add(UnknownState(path=DEVICES))
@@ -481,7 +481,7 @@ def test_a_refusal_because_we_were_faster_ourselves_is_none(world: World, deadli
     assert [device.id for device in world.api.devices()] == [created.provider_id]
 
 
-def test_a_reservation_that_is_said_to_be_free_is_asked_about_by_tag(world: World, deadline: Deadline) -> None:
+def test_a_free_reservation_is_checked_by_tag(world: World, deadline: Deadline) -> None:
     """What the API says about a reservation is cached for minutes."""
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     stale = {"id": world.reservation_id, "device": None, "provisionable": True, "plan": {"slug": "c3.small.x86"}}
@@ -511,7 +511,7 @@ def test_a_device_without_the_token_is_not_taken_for_ours(world: World, deadline
         world.provider.create_machine(world.capacity, TOKEN, deadline)
 
 
-def test_capacity_that_somebody_took_is_left_to_them(world: World, deadline: Deadline) -> None:
+def test_capacity_taken_by_others_is_left_alone(world: World, deadline: Deadline) -> None:
     """Between the listing and a creation there is time for others; the API refuses, and shows who was faster."""
     offered = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
     world.api.occupy(world.reservation_id)
@@ -612,7 +612,7 @@ def test_a_key_that_is_refused_is_refused_in_the_words_of_the_api(world: World, 
     assert world.api.devices() == []
 
 
-def test_a_key_that_somebody_removed_is_added_again(world: World, deadline: Deadline) -> None:
+def test_a_removed_key_is_added_again(world: World, deadline: Deadline) -> None:
     """A warm function remembers an id that means nothing any more."""
     ids = [reservation.id for reservation in world.api.reservations()]
     world.provider.create_machine(capacity(ids[0]), TOKEN, deadline)
@@ -672,7 +672,7 @@ def test_a_key_that_cannot_be_read_is_an_error_of_the_provider(
         world.another(public_key=ask).create_machine(world.capacity, TOKEN, deadline)
 
 
-def test_whoever_waits_for_the_key_waits_until_its_deadline(world: World, deadline: Deadline) -> None:
+def test_a_request_waits_for_the_key_until_its_deadline(world: World, deadline: Deadline) -> None:
     """The thread that adds it may be stuck."""
     asked, answer = threading.Event(), threading.Event()
 

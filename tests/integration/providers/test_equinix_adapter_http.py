@@ -272,7 +272,7 @@ def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: Htt
     assert max(most) == 2
 
 
-def test_whoever_waits_for_its_turn_waits_until_its_deadline(script: Script, deadline: Deadline) -> None:
+def test_a_request_waits_for_its_turn_until_its_deadline(script: Script, deadline: Deadline) -> None:
     """Slow requests of others are no excuse."""
     arrived = threading.Event()
 
@@ -370,7 +370,7 @@ def test_the_credential_is_in_no_error(fault: Reply, script: Script, api: HttpAp
     assert KEY not in whole_text(caught.value)
 
 
-def test_nobody_listening_is_a_passing_failure(clock: ManualClock, deadline: Deadline) -> None:
+def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadline) -> None:
     """The reason is named, without the layers of libraries around it."""
     with serving() as server:
         url = server.url

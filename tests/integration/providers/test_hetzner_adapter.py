@@ -316,7 +316,7 @@ def test_a_reboot_is_no_reinstall(kind: str, choice: str, act: str, world: World
 
 @pytest.mark.parametrize("armed", [("linux", "Debian 12 base", 0), ("rescue", "linux", 1), ("vnc", "", 0)])
 @pytest.mark.parametrize("act", ["reboot", "power_cycle", "reinstall"])
-def test_what_somebody_else_armed_is_neither_started_nor_undone(
+def test_an_activation_by_others_is_left_alone(
     act: str, armed: tuple[str, str, int], world: World, deadline: Deadline
 ) -> None:
     """They are at work on the machine, or forgot it; a reset would erase it in their name."""
@@ -468,7 +468,7 @@ def test_many_that_need_the_key_at_the_same_time_add_one(world: World, deadline:
     assert len(found) == 1
 
 
-def test_a_key_that_somebody_removed_is_added_again(world: World, deadline: Deadline) -> None:
+def test_a_removed_key_is_added_again(world: World, deadline: Deadline) -> None:
     """A warm function remembers a fingerprint that means nothing any more."""
     world.provider.reinstall(A, deadline)
     world.robot.remove_keys()

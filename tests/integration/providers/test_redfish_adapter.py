@@ -235,7 +235,7 @@ def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) 
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
 
 
-def test_a_lasting_override_is_somebody_s_will(site: Site) -> None:
+def test_a_permanent_boot_override_is_left_alone(site: Site) -> None:
     """Whoever lets all machines boot over the network decides there what they boot."""
     site.override("Continuous")
     site.provider().reboot(NAME, site.deadline)
@@ -336,7 +336,7 @@ def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
     assert site.bmc.override == "Disabled"
 
 
-def test_a_machine_that_cannot_be_switched_on_again_is_said_to_be_off(site: Site) -> None:
+def test_a_machine_that_cannot_be_switched_on_is_reported_as_off(site: Site) -> None:
     """Somebody has to switch it on."""
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=0, status=400))
     with pytest.raises(ProviderRefused, match="the machine is off"):
@@ -353,7 +353,7 @@ def test_a_bmc_without_a_reset_is_not_supported(site: Site) -> None:
         site.provider().reboot(NAME, site.deadline)
 
 
-def test_it_reinstalls_only_if_told_from_what(site: Site) -> None:
+def test_it_reinstalls_only_with_a_boot_source(site: Site) -> None:
     """A restart in place of an installation would look like one."""
     without = site.provider()
     assert without.capabilities == {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}
@@ -365,7 +365,7 @@ def test_it_reinstalls_only_if_told_from_what(site: Site) -> None:
 # The listing
 
 
-def test_a_listing_tells_what_is_on_and_what_is_off(site: Site) -> None:
+def test_a_listing_has_the_power_states(site: Site) -> None:
     """It is what an operator sees of machines that do not answer."""
     site.switch_off()
     listing = site.provider().list_machines(site.deadline)

@@ -152,7 +152,7 @@ def test_an_answer_that_comes_late_is_an_answer(
     assert bmc.resets == ["ForceRestart"]
 
 
-def test_a_change_of_power_that_never_happens_is_not_noticed_here(
+def test_a_power_change_that_never_happens_raises_no_error(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
     """A restart returns when it is accepted; that the machine stays silent is for the Recoverer to see."""
@@ -337,7 +337,7 @@ def test_a_password_may_hold_anything_that_can_be_typed(
     assert bmc.bad_logins == 0
 
 
-def test_a_store_without_the_secret_is_told_apart_from_one_that_is_down(
+def test_a_missing_secret_and_an_unavailable_store_differ(
     rack: RedfishRack, clock: ManualClock, deadline: Deadline
 ) -> None:
     """One needs a person, the other time."""

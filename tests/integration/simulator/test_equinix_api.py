@@ -580,7 +580,7 @@ def test_a_device_made_by_hand_is_listed_like_any_other(make: Callable[..., Worl
     assert world.hardware.calls == [("rack", made.id)]
 
 
-def test_a_snatched_reservation_belongs_to_somebody_else(make: Callable[..., World]) -> None:
+def test_a_taken_reservation_belongs_to_another_project(make: Callable[..., World]) -> None:
     """Nothing of ours is behind it, and we cannot use it."""
     world = make()
     reservation_id = world.api.reservations()[0].id

@@ -189,7 +189,7 @@ def test_a_listing_can_shrink_between_two_pages(make: Callable[..., Client]) -> 
     assert [page["meta"]["total"] for page in (first, second, third)] == [7, 6, 6]
 
 
-def test_a_device_can_be_in_a_state_that_nobody_documented(make: Callable[..., Client]) -> None:
+def test_a_device_can_be_in_an_undocumented_state(make: Callable[..., Client]) -> None:
     """In an answer alone: the device itself is sound."""
     client = make(faults.UnknownState(method="GET", times=2, state="post_provisioning", count=1))
     device_id = client.create(0).json()["id"]
@@ -211,7 +211,7 @@ def test_a_fault_that_does_not_fit_the_answer_changes_nothing(make: Callable[...
     assert response.status_code == 404
 
 
-def test_a_rule_hits_from_its_nth_match_as_often_as_told(make: Callable[..., Client]) -> None:
+def test_a_rule_applies_from_its_nth_match_so_many_times(make: Callable[..., Client]) -> None:
     """Only calls that match are counted."""
     client = make(faults.FakeAnswer(method="GET", path="/ssh-keys", nth=2, times=2, status=503))
     statuses = []

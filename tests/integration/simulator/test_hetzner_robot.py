@@ -130,9 +130,7 @@ def test_what_the_description_does_not_know_is_an_error_of_the_simulation(
         ("GET", "/reset/1", 404, {"error": {"status": 404, "code": "SERVER_NOT_FOUND", "message": "no", "why": "?"}}),
     ],
 )
-def test_an_answer_that_the_description_does_not_know_is_noticed(
-    method: str, path: str, status: int, body: object
-) -> None:
+def test_an_answer_outside_the_description_fails(method: str, path: str, status: int, body: object) -> None:
     """The checks of the simulated answers can fail."""
     found = find(method, path)
     assert found is not None

@@ -107,7 +107,7 @@ def test_a_reboot_kills_every_process_and_keeps_disk_and_host_key(client: Client
     assert (client.pool.reboots(busy), client.pool.runs(busy)) == (1, 1)
 
 
-def test_a_reboot_cuts_off_whoever_is_logged_in(client: Client, machine: str) -> None:
+def test_a_reboot_closes_open_ssh_sessions(client: Client, machine: str) -> None:
     """A work step that runs into a reboot must see its connection break."""
     client.upload(machine, "/root/endless", b"#!/bin/sh\necho begun\nexec sleep 1000\n")
     with client.login(machine) as ssh:
@@ -154,7 +154,7 @@ def test_a_removed_machine_leaves_nothing_behind(client: Client, busy: str) -> N
     assert client.pool.rack(busy, client.authorized_key) != address
 
 
-def test_closing_a_park_kills_its_processes_and_nobody_elses(client: Client, busy: str, tmp_path: Path) -> None:
+def test_closing_a_pool_kills_its_own_processes_only(client: Client, busy: str, tmp_path: Path) -> None:
     """Two simulations on one computer, with machines of the same names, do not disturb each other."""
     with MachinePool(tmp_path / "other", 0, boot_seconds=0) as pool:
         other = Client(pool)
@@ -281,7 +281,7 @@ def test_an_uploaded_file_runs_with_its_three_streams(client: Client, machine: s
     assert client.pool.runs(machine) == 1
 
 
-def test_a_process_that_dies_of_a_signal_has_no_exit_status(client: Client, machine: str) -> None:
+def test_a_process_killed_by_a_signal_has_no_exit_status(client: Client, machine: str) -> None:
     """As under sshd."""
     client.upload(machine, "/root/suicide", b"#!/bin/sh\nkill -KILL $$\n")
     assert client.run(machine, "/root/suicide").status == -1

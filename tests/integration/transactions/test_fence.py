@@ -121,7 +121,7 @@ def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> Non
 
 
 @each_end
-def test_an_end_of_work_beside_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
+def test_an_end_of_work_that_races_with_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
     """The session was reaped while its commit was on its way: the machine belongs to the next session."""
     session, held = held_for_a_moment(fleet, end=end)
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")

@@ -126,7 +126,7 @@ def test_an_end_that_came_too_late_is_not_taken_for_done(
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_end_that_somebody_else_also_reached_is_not_taken_for_ours(
+def test_another_sessions_end_of_work_is_not_taken_for_ours(
     fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
     """Another session ended the same work in the same way; the history names that session."""

@@ -188,7 +188,7 @@ class ProviderContract:
         assert with_token[0].availability is Availability.KNOWN_USED
         assert world.provider.get_machine(created.provider_id, deadline).token == TOKEN
 
-    def test_capacity_of_somebody_else_is_not_taken(self, world: World, deadline: Deadline) -> None:
+    def test_capacity_used_by_others_is_not_taken(self, world: World, deadline: Deadline) -> None:
         """Two machines on one piece of capacity would be one machine with two owners."""
         if not world.stores_tokens:
             pytest.skip("this provider cannot tell who uses its capacity")
@@ -223,7 +223,7 @@ class ProviderContract:
 
     # States
 
-    def test_a_state_of_which_nobody_has_heard_is_unknown(self, world: World, deadline: Deadline) -> None:
+    def test_an_undocumented_state_is_unknown(self, world: World, deadline: Deadline) -> None:
         """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
         if world.confuse is None:
             pytest.skip("this world has no states")

@@ -65,7 +65,7 @@ def test_a_body_over_the_limit_is_not_looked_at() -> None:
     ],
     ids=["empty", "no message", "a page", "cut off", "no text", "no UUID", "too long"],
 )
-def test_what_is_no_heartbeat_is_told_so(body: bytes, reason: str) -> None:
+def test_an_invalid_heartbeat_is_refused_as_such(body: bytes, reason: str) -> None:
     """An agent that speaks another version of the protocol must be found out, and tells nobody by itself."""
     refused = answer(body)
     assert (refused.status, refused.body.decode()) == (HTTPStatus.BAD_REQUEST, f"{reason}\n")
@@ -89,7 +89,7 @@ def test_a_report_that_cannot_be_is_refused(message: HeartbeatRequest) -> None:
     assert answer(message.SerializeToString()).status == HTTPStatus.BAD_REQUEST
 
 
-def test_every_refusal_tells_the_time_in_a_line_of_text() -> None:
+def test_every_refusal_has_the_time_in_a_line_of_text() -> None:
     """People look at them with curl; agents set their clocks by them."""
     for refused in (answer(path="/"), answer(method="GET"), answer(b"x" * 2000), answer(b"\xff")):
         assert refused.headers["shepherd-time"] == "1700000000000"

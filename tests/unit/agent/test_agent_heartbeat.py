@@ -40,7 +40,7 @@ def test_a_delivery_ends_the_growth() -> None:
     assert pause_after(300.0, 60.0, delivered=True) == 60
 
 
-def test_after_an_outage_the_agent_reports_before_its_machine_is_taken_for_silent() -> None:
+def test_after_an_outage_the_agent_reports_within_the_heartbeat_timeout() -> None:
     """Else an outage of the endpoint would end with a reboot of the fleet."""
     longest = pause_after(1e9, interval({}), delivered=False)
     assert longest * 1.5 < RecovererSettings.model_fields["heartbeat_timeout_seconds"].default

@@ -54,7 +54,7 @@ def test_a_refusal_means_what_its_code_says(status: int, code: str, meaning: Aws
     assert meaning is AwsFault.DENIED or "hunter2" not in said
 
 
-def test_a_denial_says_who_lacks_what_and_leaves_out_the_rest() -> None:
+def test_a_denial_names_principal_and_action_only() -> None:
     """EC2 adds a thousand characters that only another call could decode."""
     sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:::instance/*"
     message = f"{sentence} Encoded authorization failure message: {'x' * 1000}"

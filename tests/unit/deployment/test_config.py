@@ -66,7 +66,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.agent_path == "/root/agent"
 
 
-def test_every_fault_of_every_type_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One deployment to mend them all, not one for each."""
     given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", EQUINIX_DEVICE_PREFIX="FIXME-")
     found = faults(InitializerSettings, EquinixSettings)
@@ -84,7 +84,7 @@ def test_every_fault_of_every_type_is_told_at_once(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_a_fault_tells_the_value_and_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the source code at hand."""
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
     provider, port = faults(InitializerSettings)
@@ -94,7 +94,7 @@ def test_a_fault_tells_the_value_and_what_was_wanted(monkeypatch: pytest.MonkeyP
     assert port.endswith("SSH port of the machines.")
 
 
-def test_a_fault_that_two_types_share_is_told_once() -> None:
+def test_a_fault_that_two_types_share_is_reported_once() -> None:
     """The types of one function overlap."""
     found = faults(ProvisionerSettings, RecovererSettings)
     assert len(found) == len(set(found))

@@ -145,7 +145,7 @@ def test_a_token_that_is_none_is_left_out(value: str) -> None:
     assert machine(Instance.of({**RUNNING, "Tags": tags}), "private").token is None
 
 
-def test_an_instance_of_which_nothing_is_said_but_its_id_is_in_an_unknown_state() -> None:
+def test_an_instance_without_details_has_an_unknown_state() -> None:
     """What is missing is not made up."""
     assert machine(Instance.of({"InstanceId": "i-1"}), "private") == Machine(
         provider_id="i-1",  # type: ignore[arg-type]  # as above
@@ -225,7 +225,7 @@ def test_the_private_host_key_is_one_that_belongs_to_the_public_one() -> None:
     assert ssh_keys.public_line(private) == key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def test_a_new_instance_is_told_what_the_settings_say() -> None:
+def test_a_new_instance_is_launched_from_the_settings() -> None:
     """What is unset is left to the launch template."""
     told = launch(settings(), "f/1", TOKEN, HOST_KEY, "data")
     assert told["LaunchTemplate"] == {"LaunchTemplateName": "metal"}

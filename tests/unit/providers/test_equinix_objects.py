@@ -129,7 +129,7 @@ def test_a_mere_link_still_names_the_reservation(link: dict[str, str]) -> None:
     assert meant(hardware_reservation=link).reservation_id == "r-9"
 
 
-def test_a_device_says_little_when_it_was_just_created_so_what_it_is_on_is_told() -> None:
+def test_a_new_device_gets_its_reservation_from_the_request() -> None:
     """The BMDB records the reservation from the answer to the creation."""
     created = machine(Device.model_validate(device(state="queued")), "r-1")
     assert created.reservation_id == "r-1"

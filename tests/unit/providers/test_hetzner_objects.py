@@ -58,7 +58,7 @@ def test_a_server_is_possibly_used_and_a_cancelled_one_is_no_capacity() -> None:
     assert machine(server(cancelled=True)).failed
 
 
-def test_the_prefix_chooses_and_nameless_servers_are_nobodys() -> None:
+def test_the_prefix_selects_servers_and_excludes_nameless_ones() -> None:
     """Robot calls a new server nothing until somebody gives it a name."""
     listed = [{"server": {"server_number": n, "server_name": name}} for n, name in enumerate(["fleet-1", None, "x"])]
     assert [found.provider_id for found in machines("fleet-", listed)] == ["0"]

@@ -80,7 +80,7 @@ def test_a_faulty_field_is_refused_with_entry_field_and_value(field: str, value:
     assert str(raised.value).count("entry") == 1
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     """Nobody likes to mend a list one fault at a time."""
     with pytest.raises(ListingInvalid) as raised:
         parse({**GOOD, "Addr": "x", "Fingerprint": "y"}, {"ID": "a"}, 7, {**GOOD, "ID": "b", "Addr": "192.0.2.13"})
@@ -123,7 +123,7 @@ def test_a_bmc_has_one_spelling() -> None:
         parse(*({**LEAST, "ID": bmc, "Addr": f"192.0.2.{len(bmc)}", "Bmc": bmc} for bmc in spellings))
 
 
-def test_systems_of_one_bmc_are_told_apart() -> None:
+def test_systems_of_one_bmc_are_distinguished() -> None:
     """A chassis with blades has one BMC for all of them."""
     assert len(parse(GOOD, {**LEAST, "Bmc": GOOD["Bmc"], "System": "/redfish/v1/Systems/2"})) == 2
 

@@ -102,7 +102,7 @@ def test_a_field_that_is_written_twice_is_refused() -> None:
         parse(b'[{"ID": "a", "Addr": "192.0.2.1", "ID": "b"}]')
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     """Nobody likes to mend a list one fault at a time."""
     with pytest.raises(ListingInvalid) as raised:
         parse(b'[{"ID": "", "Addr": 1, "Rack": 2}, 5, {"ID": "a", "Addr": "192.0.2.1"}, {"ID": "a"}]')

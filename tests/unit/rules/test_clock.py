@@ -31,7 +31,7 @@ def test_one_step_may_have_a_limit_of_its_own(clock: ManualClock) -> None:
     assert deadline.left(at_most=2) == 1
 
 
-def test_how_long_a_deadline_is_over_can_be_told(clock: ManualClock) -> None:
+def test_the_time_since_a_deadline_is_known(clock: ManualClock) -> None:
     """Whoever waits for a slow thread gives it a little longer before it gives it up."""
     deadline = Deadline(clock, 10)
     clock.now += 12

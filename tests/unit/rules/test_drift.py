@@ -149,13 +149,13 @@ def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the
     assert look(listed(token=7)).drift[ProviderId("a")].machine_id is None
 
 
-def test_what_protects_a_machine_is_told() -> None:
+def test_the_reason_that_protects_a_machine_is_given() -> None:
     """Whoever wants to forget a machine whose agent reports must see that it does."""
     seen = look(provided=(known(heartbeat_seconds=12.3),))
     assert seen.drift[ProviderId("a")].text.endswith("but its agent reported 12 s ago")
 
 
-def test_what_the_provider_gave_up_on_is_told_from_what_is_to_be_released() -> None:
+def test_failed_devices_and_devices_to_release_differ() -> None:
     """Both are stranded; an operator does something else about each."""
     given_up = look(listed(failed=True), provided=(known(),)).drift[ProviderId("a")]
     asked_for = look(listed(), provided=(known(asked_seconds=1),)).drift[ProviderId("a")]
@@ -190,7 +190,7 @@ def test_two_looks_agree_on_what_they_see_alike(
     assert [(difference.kind, both) for difference, both in agreed(first, second)] == found
 
 
-def test_differences_are_told_in_one_order() -> None:
+def test_drift_is_listed_in_one_order() -> None:
     """Whoever looks again wants to find them where they were."""
     names = list("hcagbedf")
     seen = look(*map(listed, names))

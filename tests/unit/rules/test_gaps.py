@@ -27,7 +27,7 @@ DAY = 24 * HOUR
         (1, 10), (2, 10), (5, 10), (6, 11.1), (10, 17.5), (15, 25), (30, 40), (60, 70), (24 * 60, 24 * 60 + 10),
     ],
 )  # fmt: skip
-def test_a_machine_was_silent_before_the_gap_began(gap: float, silent_for: float) -> None:
+def test_time_without_a_heartbeat_before_the_gap_counts(gap: float, silent_for: float) -> None:
     """And with schedules of up to five minutes as long as is configured."""
     assert extended_timeout(SILENCE, [Gap(gap * MINUTE)]) == pytest.approx(silent_for * MINUTE)
 
@@ -61,7 +61,7 @@ def test_a_machine_that_was_to_come_back_was_overdue_before_the_gap(gaps: list[G
 
 
 @given(st.lists(st.builds(Gap, st.floats(0, HOUR), st.floats(0, HOUR)), max_size=4), st.floats(0, HOUR))
-def test_nothing_changes_before_it_is_said_to(among: list[Gap], later: float) -> None:
+def test_the_extension_ends_at_its_stated_time(among: list[Gap], later: float) -> None:
     """Who is spared for a gap is looked at again then, and waits no longer than he must."""
     left = recheck_after(SILENCE, among)
     aged = [Gap(gap.seconds, gap.ended_ago + later) for gap in among]
@@ -161,7 +161,7 @@ def test_no_healthy_machine_is_recovered_whatever_the_schedule(play: Play, seed:
 
 
 @given(plays(), st.integers(0, 2**32), st.floats(0, 8 * 60 * MINUTE))
-def test_a_dead_machine_is_recovered_within_a_bound_whatever_the_schedule(play: Play, seed: int, death: float) -> None:
+def test_a_failed_machine_is_recovered_within_a_bound_on_any_schedule(play: Play, seed: int, death: float) -> None:
     """The bound is that of the rule, and one more look."""
     agent = Agent(Random(seed), died_at=death)
     agent.live(play.ticks[-1], play.outages)

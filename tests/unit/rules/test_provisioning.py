@@ -188,7 +188,7 @@ def test_a_machine_that_is_listed_as_unused_is_missing_too() -> None:
 
 
 @pytest.mark.parametrize(("age", "missed"), [(600, 0), (601, 1)])
-def test_a_machine_that_was_created_lately_is_not_missed(age: float, missed: int) -> None:
+def test_a_recently_created_machine_is_not_reported_missing(age: float, missed: int) -> None:
     """Listings lag; a chunk of new machines would look like a fleet that vanished."""
     young = replace(known("a", 1), age_seconds=age)
     assert len(plan(ledger=Ledger(provided=(young,))).set_aside) == missed
@@ -320,7 +320,7 @@ def test_a_machine_that_failed_is_adopted_too() -> None:
     assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0).adopt == ((intent, machine),)
 
 
-def test_a_token_of_nobody_makes_no_adoption() -> None:
+def test_an_unknown_token_is_not_adopted() -> None:
     """Its intent was given up, or it is another deployment's."""
     found = plan(in_use("a", token=9), ledger=Ledger(intents=(Intent(uuid(7), None),)))
     assert found.adopt == ()

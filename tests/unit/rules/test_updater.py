@@ -132,7 +132,7 @@ def test_text_that_the_database_cannot_hold_is_cut_and_then_no_change_any_more()
     assert changes([odd], [known(found["a"])]) == []
 
 
-def test_a_change_tells_what_was_and_what_is() -> None:
+def test_a_change_has_the_old_and_the_new_value() -> None:
     """In the log and in a dry run, of the facts that differ alone."""
     (change,) = changes([replace(MACHINE, address=None)], [known()])
     assert change.summary == {

@@ -108,7 +108,7 @@ def test_a_seed_draws_the_same_mutants_again() -> None:
     assert names != [mutant.name for mutant in drawn(2, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
 
 
-def test_every_mutant_that_nobody_can_notice_is_one() -> None:
+def test_every_equivalent_mutant_exists() -> None:
     """An entry whose text has changed excuses nothing any more; one without a reason never did."""
     there = {mutant.name for file in {name[0] for name in equivalent()} & set(files()) for mutant in mutants_of(file)}
     assert equivalent().keys() - there == set()

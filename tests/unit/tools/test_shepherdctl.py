@@ -87,7 +87,7 @@ def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
         (-7_199.9, "in 2 h"),
     ],
 )
-def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, words: str) -> None:
+def test_times_are_relative_in_a_suitable_unit(seconds: float, words: str) -> None:
     """People ask how long ago, not when; a pause of two hours has two hours left, not one, a moment after it began."""
     assert formats.relative(NOON - timedelta(seconds=seconds), NOON) == words
 
@@ -108,7 +108,7 @@ def test_times_are_told_relative_in_the_unit_that_suits_them(seconds: float, wor
         (1 << 80, "1048576 EiB"),
     ],
 )
-def test_sizes_are_told_in_the_unit_that_suits_them(octets: int, words: str) -> None:
+def test_sizes_are_in_a_suitable_unit(octets: int, words: str) -> None:
     """With three or four digits, and never 1024 of a unit for which there is a larger one."""
     assert formats.size(octets) == words
 
@@ -117,7 +117,7 @@ def test_sizes_are_told_in_the_unit_that_suits_them(octets: int, words: str) -> 
     ("octets", "words"),
     [(125_000_000, "1 Gbit/s"), (3_125_000_000, "25 Gbit/s"), (312_500_000, "2.5 Gbit/s"), (12_500_000, "100 Mbit/s")],
 )
-def test_speeds_are_told_in_bits_as_networks_are_sold(octets: int, words: str) -> None:
+def test_speeds_are_in_bits_per_second(octets: int, words: str) -> None:
     """The agent reports bytes; nobody knows a port by them."""
     assert formats.speed(octets) == words
 
@@ -146,7 +146,7 @@ def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]
     }
 
 
-def test_short_ids_can_be_told_apart(terminal: Callable[[int], Terminal]) -> None:
+def test_short_ids_are_distinct(terminal: Callable[[int], Terminal]) -> None:
     """On a terminal ids are as short as they can be; who copies one must get what it stood for."""
     terminal(80)
     assert output.ids([A, C]) == ["aaaaaaaa", "cccccccc"]
