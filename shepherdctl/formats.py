@@ -26,7 +26,9 @@ def duration(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= _LONGEST_DAYS * _UNITS["d"]:
-        message = f"{text!r} is no duration: 90s, 15m, 2h or 1d was wanted, and at most {_LONGEST_DAYS}d."
+        message = (
+            f"{text!r} is not a duration: it must be 90s, 15m, 2h or 1d, for example, and at most {_LONGEST_DAYS}d."
+        )
         raise typer.BadParameter(message)
     return float(seconds)
 

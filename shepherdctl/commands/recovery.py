@@ -32,7 +32,7 @@ def _seconds(text: str) -> float:
     """Return the duration of an override in seconds."""
     seconds = duration(text)
     if seconds > _LONGEST_DAYS * 86_400:
-        message = f"{text!r} is too long: at most {_LONGEST_DAYS}d was wanted."
+        message = f"{text!r} is too long: it must be at most {_LONGEST_DAYS}d."
         raise typer.BadParameter(message)
     return seconds
 

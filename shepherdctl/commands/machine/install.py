@@ -33,14 +33,14 @@ def _image(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or not re.fullmatch(r"[!-~]+", text) or "#" in text:
-        message = "an https URL was wanted, without user and fragment."
+        message = "must be an https URL without user and fragment."
         raise typer.BadParameter(message)
     return text
 
 
 def _sha256(text: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
-        message = f"{text!r} is no SHA-256: 64 hexadecimal digits were wanted."
+        message = f"{text!r} is not a SHA-256: it must be 64 hexadecimal digits."
         raise typer.BadParameter(message)
     return text.lower()
 
@@ -131,7 +131,7 @@ def _content(file: Path | None) -> bytes:
         message = f"{file} cannot be read: {error.strerror}."
         raise typer.BadParameter(message) from error
     if not 0 < len(content) <= _LONGEST_PARAMETERS:
-        message = f"{file} is empty or too long: 1 to {_LONGEST_PARAMETERS} bytes of node parameters were wanted."
+        message = f"{file} is empty or too long: node parameters must be 1 to {_LONGEST_PARAMETERS} bytes."
         raise typer.BadParameter(message)
     return content
 

@@ -613,7 +613,7 @@ def test_a_heartbeat_whose_answer_was_lost_is_no_replay_of_itself(
     assert after[0] != before[0]
     assert len(after[2]) == commit
     assert fleet.sql("SELECT process FROM machine_due") == [[None if commit else "ShepherdRecovery"]]
-    # What is wanted is told with the next answer at the latest.
+    # The agent gets the request with the next answer at the latest.
     answer = HeartbeatResponse.FromString(api.handle(agent.request()).body)
     assert answer.installation_request.generation == (0 if commit else 1)
     assert api.handle(request).status == UNAUTHORIZED

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.chaos.invariants import INVARIANTS
 from tests.chaos.planted import PLANTED_BUGS, ROOT, WAIT_SECONDS, Edit, PlantedBug, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
+    from tests.chaos.invariants import Invariant
     from tests.chaos.planted import Outcome
 
 AT_ONCE = 2
@@ -70,3 +72,11 @@ def test_the_reliability_page_lists_every_planted_bug() -> None:
     section = page.partition("## The tests can fail")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "](../" in line]
     assert rows == [planted.row for planted in PLANTED_BUGS]
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS, ids=lambda invariant: invariant.name)
+def test_the_reliability_page_lists_every_invariant(invariant: Invariant) -> None:
+    """The page says that it lists every promise."""
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    section = page.partition("## What is promised")[2].partition("\n## ")[0]
+    assert f"`{invariant.name}`" in section

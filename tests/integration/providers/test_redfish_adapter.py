@@ -148,7 +148,7 @@ def test_a_machine_that_cannot_be_restarted_is_left_as_it_is(site: Site, action:
 
 @pytest.mark.parametrize("action", ["reboot", "power_cycle"])
 def test_a_machine_that_is_off_is_switched_on(site: Site, action: str) -> None:
-    """Many BMCs refuse to restart what is off, and what was wanted is a machine that runs."""
+    """Many BMCs refuse to restart a machine that is off, and the machine must run afterwards."""
     site.switch_off()
     getattr(site.provider(), action)(NAME, site.deadline)
     site.rack.wait_until_idle()

@@ -125,7 +125,7 @@ class Case:
         """What the working session holds."""
         self.pause: UUID
         self.seen: installation.Installation
-        """What was wanted when an operator looked."""
+        """The request that the operator saw."""
 
     def _agent(self) -> None:
         self.fleet.change(

@@ -21,7 +21,7 @@ def test_the_interval_is_a_minute_unless_it_is_set(environment: dict[str, str], 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "often", "1e999"])
 def test_an_interval_that_makes_no_sense_is_refused(text: str) -> None:
-    """The name, the value and what was wanted are told."""
+    """The error names the variable, the value and the requirement."""
     with pytest.raises(Refusal, match=rf"{INTERVAL_VARIABLE} is '{text}'; set it to a positive number"):
         interval({INTERVAL_VARIABLE: text})
 

@@ -94,7 +94,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "entry 2 is 7",
         "entry 3: Bmc 'https://192.0.2.111' is that of entry 0 too",
     ]
-    assert "an object with ID, Addr, Bmc and Credential was wanted" in told[5]
+    assert "it must be an object with ID, Addr, Bmc and Credential" in told[5]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,9 @@ def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, 
     """A machine would be rebooted because another one is silent."""
     first = {**GOOD, "System": one}
     second = {**LEAST, "Bmc": bmc, "System": other}
-    with pytest.raises(ListingInvalid, match=r"entry 1: Bmc .* is that of entry 0 too; a System of its own was wanted"):
+    with pytest.raises(
+        ListingInvalid, match=r"entry 1: Bmc .* is that of entry 0 too; each of them must have a System of its own"
+    ):
         parse(*({name: value for name, value in entry.items() if value is not None} for entry in (first, second)))
 
 

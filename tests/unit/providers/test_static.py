@@ -127,7 +127,7 @@ def test_what_is_not_json_is_refused(document: bytes) -> None:
 @pytest.mark.parametrize("document", [b"{}", b"null", b'"[]"', b'{"ID": "a", "Addr": "192.0.2.1"}'])
 def test_what_is_not_a_list_is_refused(document: bytes) -> None:
     """An entry without a list around it is the likeliest beginning."""
-    with pytest.raises(ListingInvalid, match="a JSON list was wanted"):
+    with pytest.raises(ListingInvalid, match="it must be a JSON list"):
         parse(document)
 
 

@@ -66,7 +66,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 )
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     """A pause that ends at another time than was meant is worse than an error; one of 0 seconds is none."""
-    with pytest.raises(typer.BadParameter, match="90s, 15m, 2h or 1d was wanted") as caught:
+    with pytest.raises(typer.BadParameter, match="it must be 90s, 15m, 2h or 1d") as caught:
         formats.duration(text)
     assert repr(text) in str(caught.value)
 

@@ -4,9 +4,11 @@
 -- transaction, which may lie before the deadline although the deadline has passed since. That a session has expired is
 -- decided by statement_timestamp(), which is never later than clock_timestamp() and by which an index can be searched.
 --
--- Every statement that writes for a session locks the session's row until it commits, and requires :fence to equal the
--- row's fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After
--- that, the lost statement has either committed or can never commit.
+-- A statement that writes for a session locks the session's row until it commits, and requires :fence to equal the row's
+-- fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After that, the
+-- lost statement has either committed or can never commit. Statements that may run twice and commit late check less:
+-- take_health_snapshot and apply_overrides the deadline alone; begin_listing, end_listing and record_waiting that the
+-- session holds the provider's row.
 
 -- name: open_session
 -- Open a session, and end the work of expired sessions with history 'Expired'. So no separate reaper is needed: every

@@ -37,7 +37,7 @@ class StaticProvider(Provider):
         Return all entries.
 
         Raises:
-            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
+            ListingInvalid: the list has errors; each is named with entry, field, value and what it must be.
         """
         return [machine(entry, ProviderStatus.RUNNING) for entry in self._list.entries(deadline)]
 

@@ -169,7 +169,7 @@ def _loopback(host: str) -> bool:
 def _encrypted(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme == "http" and not _loopback(parts.hostname or ""):
-        message = "https was wanted: http carries heartbeats and installation requests in the clear"
+        message = "must be an https URL: http carries heartbeats and installation requests unencrypted"
         raise ValueError(message)
     return endpoint
 

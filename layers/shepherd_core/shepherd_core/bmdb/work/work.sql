@@ -8,7 +8,7 @@
 -- name: claim
 -- Claim up to :limit due machines, the longest due first.
 --
--- How it works: lock as many due rows as are wanted (10 if :limit is 0), and evaluate them by the facts. Claim those
+-- How it works: lock up to :limit due rows (10 if :limit is 0), and evaluate them by the facts. Claim those
 -- that are really due. Move the others to the time from which they may be due. A claimed row moves to the session's
 -- deadline: if the session expires, the machine becomes due without any further action.
 --

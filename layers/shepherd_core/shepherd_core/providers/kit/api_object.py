@@ -1,4 +1,4 @@
-"""The objects in the answers of an API: the fields that Shepherd uses, validated, and never quoted in errors."""
+"""Objects in an API's answers: the fields that Shepherd uses, validated. Errors never quote their values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _checked(check: Callable[[object], object], wanted: str) -> PlainValidator:
+def _checked(check: Callable[[object], object], valid: str) -> PlainValidator:
     def validate(value: Any) -> Any:
         if (found := check(value)) is None:
-            message = f"{wanted} was wanted"
+            message = f"must be {valid}"
             raise ValueError(message)
         return found
 
@@ -38,13 +38,13 @@ ObjectT = TypeVar("ObjectT", bound=ApiObject)
 
 
 def parse(
-    kind: type[ObjectT], raw: object, what: str, error_type: type[ProviderError] = ProviderUnavailable
+    kind: type[ObjectT], raw: object, name: str, error_type: type[ProviderError] = ProviderUnavailable
 ) -> ObjectT:
-    """Return *raw*, decoded JSON, as an object, or raise *error_type*; errors call it *what*."""
+    """Return *raw*, decoded JSON, as an object, or raise *error_type*; *name* stands for it in errors."""
     try:
         return kind.model_validate(raw)
     except RecursionError as error:
-        raise error_type(f"{what} was not understood: it is nested too deeply") from error
+        raise error_type(f"{name} was not understood: it is nested too deeply") from error
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
-        raise error_type(f"{what} was not understood: {'; '.join(faults[:3])}") from error
+        raise error_type(f"{name} was not understood: {'; '.join(faults[:3])}") from error

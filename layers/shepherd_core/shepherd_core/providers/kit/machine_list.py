@@ -32,8 +32,8 @@ class ListField:
 
     parse: Callable[[object], Any]
     """Returns the parsed value, None if it is not valid."""
-    wanted: str
-    """A description of valid values, for error messages."""
+    valid: str
+    """A description of valid values, which ends error messages."""
     required: bool = True
 
 
@@ -65,7 +65,7 @@ class MachineList:
         Return all entries, in their order.
 
         Raises:
-            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
+            ListingInvalid: the list has errors; each is named with entry, field, value and what it must be.
             ProviderUnavailable: the list cannot be read now.
             ProviderRefused: the list cannot be read.
             TimeLimitExceeded: no time is left.
@@ -122,22 +122,22 @@ class MachineList:
         except ValueError as error:
             raise ListingInvalid(f"the list of machines is not JSON: {error}") from error
         if not isinstance(found, list):
-            raise ListingInvalid(f"the list of machines is {shown(found)}; a JSON list was wanted")
+            raise ListingInvalid(f"the list of machines is {shown(found)}; it must be a JSON list")
         entries: dict[int, dict[str, Any]] = {}
         faults: list[str] = []
         first: dict[tuple[str, object], int] = {}
         for index, entry in enumerate(found):
             if not isinstance(entry, _Object):
                 *others, last = (name for name, field in self._fields.items() if field.required)
-                wanted = f"an object with {', '.join(others)} and {last} was wanted"
-                faults.append(f"entry {index} is {shown(entry)}; {wanted}")
+                valid = f"an object with {', '.join(others)} and {last}"
+                faults.append(f"entry {index} is {shown(entry)}; it must be {valid}")
                 continue
             entries[index], wrong = self._checked(entry)
             for name in ("ID", "Addr"):
                 if name in entries[index]:
                     other = first.setdefault((name, entries[index][name]), index)
                     if other != index:
-                        wrong.append(f"{name} {shown(entry[name])} is that of entry {other} too; {_OWN}")
+                        wrong.append(f"{name} {shown(entry[name])} is that of entry {other} too; it must be unique")
             faults += [f"entry {index}: {fault}" for fault in wrong]
         faults += self._disagreements(entries)
         if faults:
@@ -146,7 +146,7 @@ class MachineList:
 
     def _checked(self, entry: _Object) -> tuple[dict[str, Any], list[str]]:
         """Return the parsed values of the valid fields, and the errors of the others."""
-        faults = [f"{name} is written more than once; once was wanted" for name in entry.repeated]
+        faults = [f"{name} is written more than once; it must be written once" for name in entry.repeated]
         faults += [
             f"{name!r} is {shown(value)}; no fields but {', '.join(self._fields)} are known"
             for name, value in entry.items()
@@ -157,11 +157,11 @@ class MachineList:
             if name in entry:
                 value = field.parse(entry[name])
                 if value is None:
-                    faults.append(f"{name} is {shown(entry[name])}; {field.wanted} was wanted")
+                    faults.append(f"{name} is {shown(entry[name])}; it must be {field.valid}")
                 else:
                     values[name] = value
             elif field.required:
-                faults.append(f"{name} is missing; {field.wanted} was wanted")
+                faults.append(f"{name} is missing; it must be {field.valid}")
         return values, faults
 
 
@@ -190,11 +190,9 @@ class _Object(dict[str, object]):
         self.repeated = [name for name in self if names.count(name) > 1]
 
 
-_OWN = "one of its own was wanted"
-
 FIELDS: Mapping[str, ListField] = {
     "ID": ListField(identifier, f"a text of 1 to {LONGEST_TEXT} printable characters other than {INVALID!r}"),
-    "Addr": ListField(address, "the IP address of one machine, as text and without a zone,"),
+    "Addr": ListField(address, "the IP address of one machine, as text and without a zone"),
     "Location": ListField(text, f"a text of at most {LONGEST_TEXT} printable characters", required=False),
 }
 """The fields of every machine list."""

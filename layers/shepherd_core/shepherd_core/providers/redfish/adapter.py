@@ -98,7 +98,7 @@ class RedfishProvider(Provider):
         All BMCs together have the time for one request, and at most half of the time that is left.
 
         Raises:
-            ListingInvalid: the list has errors; each is named with entry, field, value and what was wanted.
+            ListingInvalid: the list has errors; each is named with entry, field, value and what it must be.
         """
         entries = self._list.entries(deadline)
         if not self._list_power:

@@ -97,5 +97,5 @@ class Logins:
             self._reading.release()
         user, colon, password = text.strip().partition(":")
         if not user or not colon or not password or not text.strip().isprintable():
-            raise ProviderRefused(f"the secret {secret!r} is not a credential; user:password was wanted")
+            raise ProviderRefused(f"the secret {secret!r} is not a credential; it must be user:password")
         return Credential(user, password)

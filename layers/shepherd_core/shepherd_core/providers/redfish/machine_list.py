@@ -58,11 +58,11 @@ def _matching(pattern: str, value: object) -> str | None:
 
 _FIELDS: Mapping[str, ListField] = {
     **FIELDS,
-    "Bmc": ListField(_bmc, "the https URL of a BMC, without user, path or query,"),
-    "System": ListField(_system, "the path of the machine's ComputerSystem, as /redfish/v1/Systems/1,", required=False),
+    "Bmc": ListField(_bmc, "the https URL of a BMC, without user, path or query"),
+    "System": ListField(_system, "the path of the machine's ComputerSystem, as /redfish/v1/Systems/1", required=False),
     "Credential": ListField(_credential, "the name of the SSM parameter that holds user:password"),
     "Fingerprint": ListField(
-        _fingerprint, "the SHA-256 fingerprint of the BMC's certificate, 64 hexadecimal digits,", required=False
+        _fingerprint, "the SHA-256 fingerprint of the BMC's certificate, 64 hexadecimal digits", required=False
     ),
 }
 
@@ -79,6 +79,6 @@ def _disagreements(entries: Mapping[int, Entry]) -> Iterator[str]:
                 other = others.get(system, next(iter(others.values())))
                 yield (
                     f"entry {index}: Bmc {shown(entry['Bmc'])} is that of entry {other} too; "
-                    "a System of its own was wanted in each of them"
+                    "each of them must have a System of its own"
                 )
             others.setdefault(system, index)
