@@ -23,7 +23,18 @@ from pathlib import Path
 from bench.results import machine, shown
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("claims", "flatness", "idle", "history", "reconcile", "upload", "initializer", "world", "heartbeats", "window")
+PARTS = (
+    "claims",
+    "fleet_size",
+    "idle",
+    "history",
+    "reconcile",
+    "upload",
+    "initializer",
+    "environment",
+    "heartbeats",
+    "check_to_reboot",
+)
 
 
 def main() -> None:

@@ -23,17 +23,17 @@ INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', 'Started', machine_created_at - n * interval '1 hour', NULL, NULL
     FROM machines, generate_series(1, {rows}) n;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
-    SELECT 'bench', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, {dead}) n;
+    SELECT 'bench', 'expired', 60, now() - n * interval '1 second' FROM generate_series(1, {expired}) n;
 ANALYZE;
 """
 
 
 def measure(*, quick: bool) -> Result:
     """Return the figures."""
-    machines, dead, repeats = (200, 200, 3) if quick else (50_000, 10_000, 60)
+    machines, expired, repeats = (200, 200, 3) if quick else (50_000, 10_000, 60)
     with Postgres() as postgres:
         fleets = {"short": BenchFleet(postgres, machines, due=50), "long": BenchFleet(postgres, machines, due=50)}
-        fleets["long"].admin.run(_PAST.format(rows=100, dead=dead))
+        fleets["long"].admin.run(_PAST.format(rows=100, expired=expired))
         subjects = {name: _Subject(fleet) for name, fleet in fleets.items()}
         ways = {f"{what}|{name}": way for name, subject in subjects.items() for what, way in subject.ways().items()}
         figures = {name: 1000 * median(seconds) for name, seconds in in_turn(repeats, ways).items()}
@@ -50,14 +50,14 @@ def measure(*, quick: bool) -> Result:
         result.at_most(f"{name}: times what it takes with a short past", 1.5, long / short)
     result.tables.append(
         Table(
-            f"Milliseconds, {machines:,} machines, with 2 and with 102 rows of history each and {dead:,} dead sessions",
+            f"Milliseconds, {machines:,} machines with 2 and 102 rows of history each, {expired:,} expired sessions",
             ["what", "short past", "long past", "ratio"],
             rows,
         )
     )
     result.tables.append(
         Table(
-            "What history takes, and what it takes to forget it",
+            "The size of the history, and the time to delete it",
             ["bytes of a row, indexes included", "ms for 1,000 rows, median", "longest"],
             [[size, 1000 * median(forgetting), 1000 * max(forgetting)]],
         )

@@ -91,7 +91,7 @@ class Predecessor:
             last = time.perf_counter()
         return Done(count, (last if time.perf_counter() < end else end) - began, self._meter.spent())
 
-    def look(self) -> float:
+    def query(self) -> float:
         """Return the seconds of the query for one eligible machine."""
         began = time.perf_counter()
         self._run["eligible"](provider=PROVIDER)

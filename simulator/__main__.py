@@ -1,4 +1,4 @@
-"""`python -m simulator`: see ``invoke``, whose modules take seconds to import, in which it may be interrupted too."""
+"""`python -m simulator`: see ``invoke``. An interrupt may also come during the imports, which take seconds."""
 
 import sys
 

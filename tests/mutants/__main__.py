@@ -1,5 +1,5 @@
 """
-How many small changes to the product do the tests notice? ``make mutants``.
+The share of small changes to the package that the tests notice: ``make mutants``.
 
     python -m tests.mutants [--size N] [--seed N] [--only GLOB]... [--at-once N]
 
@@ -33,15 +33,15 @@ from tests.mutants.reach import PLUGIN, Trial, ordered, reaching, recorded
 GOAL = 0.95
 SIZE = 40
 SECONDS = 120.0
-"""Of tests for one mutant; as many as fit in, the quickest first."""
+"""Time for the tests of one mutant; the quickest run first."""
 FIRST = 2
-"""Files whose tests run before the others are even imported, which would take longer; most mutants die there."""
+"""Number of files that run before the others are imported; most mutants are killed there."""
 ALL_PASSED, NONE_RUN = 0, 5
-"""What pytest returns."""
+"""Exit statuses of pytest."""
 
 
 def verdict(mutant: Mutant, tests: list[Trial]) -> tuple[str, str]:
-    """Return what became of a mutant, and by which test or of how many."""
+    """Return the verdict on a mutant, and the test that killed it or the number of tests that passed."""
     order = ordered(reaching(mutant, tests), SECONDS)
     if not order:
         return "survived", "no test reaches it"
@@ -65,7 +65,7 @@ def verdict(mutant: Mutant, tests: list[Trial]) -> tuple[str, str]:
 
 def see_that_tests_run(mutant: Mutant, tests: list[Trial]) -> None:
     """
-    See that the tests of a mutant pass without it; or else all mutants would die, of something else.
+    Check that the tests of a mutant pass without it; otherwise every mutant would be killed.
 
     Raises:
         AssertionError: they do not.
@@ -75,10 +75,17 @@ def see_that_tests_run(mutant: Mutant, tests: list[Trial]) -> None:
 
 
 def main() -> int:
-    """Print what became of each mutant, the survivors, and the rate."""
-    parser = argparse.ArgumentParser(prog="tests.mutants", description="See whether the tests notice small changes.")
-    parser.add_argument("--size", type=int, default=SIZE, help=f"how many mutants; {SIZE} if not given")
-    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="else any; it is printed")
+    """Print the verdict on each mutant, the survivors, and the rate."""
+    parser = argparse.ArgumentParser(
+        prog="tests.mutants", description="Check whether the tests notice small changes to the package."
+    )
+    parser.add_argument("--size", type=int, default=SIZE, help=f"number of mutants (default: {SIZE})")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SystemRandom().randrange(1_000_000),
+        help="seed of the draw (default: a random one, which is printed)",
+    )
     parser.add_argument("--only", metavar="GLOB", action="append", help="of these files, as bmdb/work/*; else of all")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="else as many as there are processors")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Mutants of Python: what somebody might have got wrong in an expression, or left out."""
+"""Mutants of Python: expressions that are wrong or left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARITHMETIC = {
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
 UNSEEN_KEYWORDS = {"strict", "frozen", "slots"}
-"""These guard against mistakes of ours, which are not there."""
+"""They guard against mistakes that the code does not contain, so no test can fail."""
 
 
 def changes(text: str) -> Iterator[tuple[str, int, int, str]]:
@@ -105,7 +105,7 @@ class _Finder:
         return self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)
 
     def _offset(self, line: int, column: int) -> int:
-        """Return where in the text a place is that ast gives as bytes of a line."""
+        """Return the position in the text of a place that ast gives in bytes of a line."""
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
     def _between(self, left: ast.expr, right: ast.expr, change: tuple[str, str]) -> Iterator[tuple[int, int, str]]:
@@ -118,7 +118,7 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Return what may be changed below *node*: no types, no texts, nothing that is not run."""
+    """Return the children of *node* that may be changed: no types, no texts, no code that is not run."""
     skipped: set[int] = set()
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -132,7 +132,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             skipped = {id(each) for each in (node.test, *node.body)}
         case ast.JoinedStr():
-            return  # before Python 3.12 nobody knows where its parts stand
+            return  # before Python 3.12 ast has no places of its parts
         case ast.keyword(arg=name) if name in UNSEEN_KEYWORDS:
             return
     yield from (child for child in ast.iter_child_nodes(node) if id(child) not in skipped)

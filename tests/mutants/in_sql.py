@@ -1,4 +1,4 @@
-"""Mutants of SQL: a lock, a condition, a clock or an order that somebody might have left out or got wrong."""
+"""Mutants of SQL: locks, conditions, clocks and orders that are left out or wrong."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SWAPS = {
     "false": "true", "greatest": "least", "least": "greatest", "min": "max", "max": "min", "DESC": "ASC",
 }  # fmt: skip
 COMPARISONS = {"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<=")}
-"""The same with the limit or without it; and the other way round, for moments, which are never the same twice."""
+"""With and without equality; and the opposite, since two moments are never equal."""
 CLOCKS = {"clock_timestamp", "statement_timestamp"}
 WRITES = {"INSERT", "UPDATE", "DELETE", "SHARE"}
-"""Words of statements that may wait for a lock; in others both clocks tell the same."""
+"""Words of statements that may wait for a lock; in others both clocks are equal."""
 DROPPED = {"DISTINCT", "LEFT", "NOT"}
 CONDITIONS = {"WHERE", "HAVING", "ON", "WHEN", "AND", "OR"}
-"""After these stands a condition."""
+"""Words before a condition."""
 BOUNDARIES = CONDITIONS | {
     "SELECT", "FROM", "THEN", "ELSE", "GROUP", "ORDER", "LIMIT", "FOR", "RETURNING", "UNION", "LEFT", "JOIN", "CROSS",
     "AS", "DO", "SET", "VALUES", "UPDATE", "DELETE", "INSERT", ",", ";",
@@ -100,7 +100,7 @@ def _word(token: _Token, before: str, after: list[_Token]) -> Iterator[tuple[int
 
 
 def _locks(text: str, start: int, end: int) -> Iterator[tuple[int, int, str]]:
-    """Leave out a lock, or that it passes over what is locked."""
+    """Remove a lock, or its SKIP LOCKED."""
     for match in LOCK.finditer(text, start, end):
         yield match.start(), match.end(), ""
         if match[1]:
@@ -108,7 +108,7 @@ def _locks(text: str, start: int, end: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _is_between(tokens: list[_Token], index: int) -> bool:
-    """Tell whether this AND belongs to a BETWEEN, or this ON to a conflict."""
+    """Return whether this AND belongs to a BETWEEN, or this ON to a conflict."""
     around = [each.text for each in tokens[max(0, index - 3) : index + 2]]
     return "BETWEEN" in around or around[-1] == "CONFLICT"
 
@@ -130,7 +130,7 @@ def _conditions(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, st
 
 
 def _assignments(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, str]]:
-    """Leave out one of several assignments."""
+    """Remove one of several assignments."""
     end = _until(tokens, index, BOUNDARIES - {"SET", ","})
     depth = tokens[index].depth
     inside = [each for each in tokens[index + 1 :] if each.end <= end]
@@ -142,7 +142,7 @@ def _assignments(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, s
 
 
 def _coalesced(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, str]]:
-    """Take the first of two, or the second, whatever they are."""
+    """Replace a call of two arguments by one of them."""
     inner = tokens[index + 1].depth + 1
     close = next(at for at in range(index + 2, len(tokens)) if tokens[at].depth < inner)
     comma = next((at for at in range(index, close) if tokens[at].text == "," and tokens[at].depth == inner), None)
@@ -152,7 +152,7 @@ def _coalesced(tokens: list[_Token], index: int) -> Iterator[tuple[int, int, str
 
 
 def _until(tokens: list[_Token], index: int, boundaries: set[str]) -> int:
-    """Return where that ends which begins after the token: before a boundary at its depth, or by a parenthesis."""
+    """Return the end of the expression after a token: a boundary at its depth, or a parenthesis."""
     depth, last = tokens[index].depth, index
     for at in range(index + 1, len(tokens)):
         if tokens[at].depth < depth or (tokens[at].depth == depth and tokens[at].text in boundaries):

@@ -1,4 +1,4 @@
-"""One small change to the product, which the tests should notice; which there are, and which nobody can notice."""
+"""A mutant: one small change to the package. All mutants, and those that no test can notice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mutant:
 
     @property
     def old(self) -> str:
-        """Return what stood there before."""
+        """Return the original text."""
         return source(self.file)[self.start : self.end]
 
     @property
@@ -57,13 +57,13 @@ class Mutant:
 
     @property
     def name(self) -> tuple[str, str, str, str]:
-        """Return what tells this mutant from others: file, place, and its lines before and after the change."""
+        """Return the identity of this mutant: file, place, and its lines before and after the change."""
         before = self._lines(source(self.file), self.end)
         return self.file, self.place, before, self._lines(self.changed, self.start + len(self.new))
 
     @property
     def diff(self) -> str:
-        """Return the change for people."""
+        """Return the change as a human-readable diff."""
         lines = difflib.unified_diff(source(self.file).splitlines(), self.changed.splitlines(), n=CONTEXT_LINES)
         return "\n".join(list(lines)[2:])
 
@@ -76,7 +76,7 @@ class Mutant:
 
 
 def files() -> list[str]:
-    """Return the files that have mutants: all of the package but what is generated, and what is a migration."""
+    """Return the files that have mutants: all of the package except generated code and migrations."""
     found = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("bmdb/*.sql"), *PACKAGE.glob("bmdb/*/*.sql")]
     return sorted(str(path.relative_to(PACKAGE)) for path in found if "pb" not in path.parts)
 
@@ -90,7 +90,7 @@ def mutants_of(file: str) -> tuple[Mutant, ...]:
 
 def drawn(seed: int, wanted: Callable[[str], bool]) -> list[Mutant]:
     """
-    Return all mutants of the wanted files, in an order that the seed decides.
+    Return all mutants of the chosen files, in an order that the seed decides.
 
     Each mutant's place in it is decided by its own text, so that a change
     elsewhere draws no others.
@@ -107,7 +107,7 @@ def drawn(seed: int, wanted: Callable[[str], bool]) -> list[Mutant]:
 
 @cache
 def equivalent() -> dict[tuple[str, str, str, str], str]:
-    """Return the names of the mutants that nobody can tell from the product, each with the reason."""
+    """Return the identities of the equivalent mutants, each with the reason."""
     entries = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
     names = {(e["file"], e["place"], e["before"], e["after"]): e["reason"] for e in entries}
     assert len(names) == len(entries), "an equivalent mutant is listed twice"

@@ -1,5 +1,5 @@
 """
-For pytest, on a copy of the package: notes which test reaches what, or runs some tests in a given order.
+A pytest plugin for a copy of the package: records the code that each test reaches, or runs tests in a given order.
 
     MUTANTS_RECORD=FILE     write there as JSON what each test reached
     MUTANTS_ORDER=FILE      run the tests of that JSON alone, as they follow there; it says how long each takes
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOO_LONG = 99
-"""The status of pytest when a test takes many times as long as it should: it hangs."""
+"""The exit status of pytest when a test hangs."""
 PATIENCE_SECONDS = 60.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Do what the environment asks for."""
+    """Register the plugins that the environment asks for."""
     if "MUTANTS_RECORD" in os.environ:
         config.pluginmanager.register(_Recorder(Path(os.environ["MUTANTS_RECORD"])))
     if "MUTANTS_ORDER" in os.environ:
@@ -45,7 +45,7 @@ class _Recorder:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-        """Note apart what a fixture of many tests reaches: all of them do."""
+        """Record separately the code that a shared fixture reaches: all of its tests reach it."""
         if fixturedef.scope == "function":
             yield
             return

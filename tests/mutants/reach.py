@@ -49,7 +49,7 @@ _builtins._reached = _reached
 
 @dataclass(frozen=True)
 class Trial:
-    """A test, and what is known of it."""
+    """A test, its time, and the code that it reaches."""
 
     name: str
     seconds: float
@@ -105,7 +105,7 @@ def _keep(file: Path, to: Path) -> None:
 
 
 def record(tests: str) -> str:
-    """Run tests on a copy that tells what they reach, and return that as JSON."""
+    """Run tests on a copy that records what they reach, and return that as JSON."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "record.json"
         done = run_in_copy(Path(folder), talkative, *PLUGIN, tests, environment={"MUTANTS_RECORD": str(file)})

@@ -74,12 +74,12 @@ def test_an_empty_list_is_a_list() -> None:
     ],
 )
 def test_a_faulty_entry_is_refused_with_index_field_and_value(entry: dict[str, object], field: str, value: str) -> None:
-    """Somebody has to find the place in a list of hundreds."""
+    """An operator must find the place in a list of hundreds."""
     good = {"ID": "good", "Addr": "192.0.2.99"}
     with pytest.raises(ListingInvalid) as raised:
         parse(json.dumps([good, entry]).encode())
     assert f"entry 1: {field} is {value}" in str(raised.value)
-    assert "wanted" in str(raised.value) or "known" in str(raised.value)
+    assert "must be" in str(raised.value) or "known" in str(raised.value)
     assert str(raised.value).count("entry") == 1
 
 

@@ -1,1 +1,1 @@
-"""The world outside behind our own interfaces: SSH, AWS, secrets, documents."""
+"""Adapters to outside systems, behind our own interfaces: SSH, AWS, secrets, documents."""

@@ -236,7 +236,7 @@ class Session:
         End the session, cancel its unfinished work, and return what is still due for *process* at *provider*.
 
         May run twice, also after the session expired. From now on ``seconds_left`` is
-        negative, so that nothing new begins.
+        negative, so that no new work starts.
 
         Raises:
             CommitUnknown: what was sent is still running. The session is left to expire by its deadline.

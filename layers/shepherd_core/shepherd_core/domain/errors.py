@@ -165,7 +165,7 @@ class MigrationRefused(BmdbError):
 
 
 class SessionExpired(BmdbError):
-    """The session has expired: nothing that was begun in it can be committed. Abandon its work."""
+    """The session has expired: none of its results can be committed. Abandon its work."""
 
 
 class MachineUnknown(BmdbError):

@@ -84,7 +84,7 @@ class WorkEvent(StrEnum):
     HEALTHY = "Healthy"
     """The machine was healthy until then for long enough: its remediation policy starts over."""
     QUARANTINED = "Quarantined"
-    """Recovery gave up on the machine: no loop touches it any more."""
+    """The machine is quarantined: no loop touches it any more."""
     UNQUARANTINED = "Unquarantined"
     """An operator ended the quarantine; its remediation policy starts over."""
     RETRIED = "Retried"

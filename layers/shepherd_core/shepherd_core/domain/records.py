@@ -47,7 +47,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A creation that was decided and whose outcome is not on record."""
+    """A decided creation whose outcome is not recorded yet."""
 
     machine_id: UUID
     capacity_id: str | None

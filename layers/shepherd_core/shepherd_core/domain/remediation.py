@@ -76,7 +76,7 @@ class NextStep:
     number: int
     """Of the attempt at this step; 1 is the first."""
     concludes: bool = False
-    """The step was begun before and may have been taken: it is not repeated, the machine is only waited for."""
+    """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
     skipped: tuple[tuple[StepName, str], ...] = ()
     """Earlier steps of the policy that were skipped since the last attempt, and why."""
     summary: str = ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """Where a machine is in its life. A pause, a backoff and work in hand are no states: they are shown beside it."""
+    """The state of a machine. Pause, backoff and open work are not states; they are shown in addition."""
 
     CREATING = "creating"
     """The Provisioner decided to create it; the provider has not confirmed it yet."""
@@ -33,7 +33,7 @@ class State(StrEnum):
     INSTALLED = "installed"
     """The operating system that an operator asked for is installed. No loop works on it any more."""
     QUARANTINED = "quarantined"
-    """Recovery gave up. No loop works on it until an operator takes it out of quarantine."""
+    """Recovery has ended without success. No loop works on the machine until an operator ends the quarantine."""
     FORGOTTEN = "forgotten"
     """An operator removed it from the BMDB, because the provider no longer has it."""
     RELEASED = "released"

@@ -103,12 +103,12 @@ class Loop(ABC, Generic[F]):
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, object]:  # noqa: ARG002 - as in admit
         """
-        Decide what to do with each machine, just before that begins, and record what must be on record by then.
+        Decide what to do with each machine just before its work starts, and record what must be recorded by then.
 
-        Work that is not returned is not begun. Must be quick, and may be abandoned at any moment.
+        Work that is not returned is not started. Must be quick, and may be abandoned at any moment.
 
         Raises:
-            SessionExpired: nothing may be begun.
+            SessionExpired: no work may be started.
         """
         return dict.fromkeys(works)
 

@@ -100,7 +100,7 @@ class Provisioner:
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
-        Make one pass, until the plan is carried out or *deadline* comes near, and return the counts.
+        Carry out the plan until it is complete or *deadline* comes near, and return the counts.
 
         Raises:
             DriftLimitExceeded: too many machines drifted; nothing was done. The caller counts it.

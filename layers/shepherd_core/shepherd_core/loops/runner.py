@@ -185,7 +185,7 @@ class _Run(Generic[F]):
                 question.answer.put(answers.get(question.work, SessionExpired()))
 
     def close(self) -> None:
-        """Refuse all questions, those to come too: the session is over."""
+        """Refuse all waiting and future questions: the session has expired."""
         self.closed = True
         for message in self._received():
             if isinstance(message, _Question):
@@ -201,7 +201,7 @@ class _Run(Generic[F]):
         collected = self._collect()
         for message in collected:
             if message.work not in self.running:
-                continue  # given up before: the result comes too late
+                continue  # abandoned before: the result comes too late
             if message.error is None:
                 done[message.work] = message.facts  # type: ignore[assignment]  # without an error there are facts
             else:
@@ -273,7 +273,7 @@ class _Run(Generic[F]):
             self.session.renew()  # raises if it is the session that was lost
 
     def cancel(self, works: Sequence[Work]) -> None:
-        """Give back work that was not begun or still runs; its deadline keeps it from further effects."""
+        """Cancel work that was not started or still runs; its deadline keeps it from further effects."""
         if works:
             self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
 
@@ -351,7 +351,7 @@ class DryRun:
 
     work: list[Work]
     suspended: list[Work]
-    """The work that it would begin besides if recovery were not suspended, at most 1,000 machines."""
+    """The additional work without suspensions, at most 1,000 machines."""
     decisions: Mapping[Work, object]
     """What it would do with each machine."""
     reasons: tuple[str, ...]

@@ -84,7 +84,7 @@ class OperatorAction(Protocol):
         """
 
     def finish(self, session: Session, provider: Provider, outcome: Outcome, comparison: Comparison) -> Outcome:
-        """Complete an action that was begun, if a later *comparison* shows its effect."""
+        """Complete a started action if a later *comparison* shows its effect."""
 
 
 class OnePhase:

@@ -65,11 +65,11 @@ class ProvisioningPlan:
     """Unknown machines to take into the BMDB, as far as the limit allows."""
     create: tuple[Creation, ...] = ()
     managed: int = 0
-    """Machines that count towards the limit before this pass creates any."""
+    """Machines that count towards the limit before this plan creates any."""
     waiting: int = 0
     """Capacity at the provider, and machines to assimilate or create again, that wait for the limit of machines."""
     drift: tuple[str, ...] = ()
-    """One line for each drifted machine; the pass does nothing about it but ``set_aside``."""
+    """One line for each drifted machine; the Provisioner only sets it aside."""
 
 
 def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) -> ProvisioningPlan:

@@ -1,5 +1,5 @@
 """
-The remediation policy: which step of recovery comes next, and when recovery gives up. Pure rules over the history.
+The remediation policy: which step comes next, and when a machine is quarantined. Pure rules over the history.
 
 A policy is data: steps in order, from gentle to violent, each with a number of
 attempts; the last is quarantine. A machine's position in the policy is never

@@ -73,7 +73,7 @@ SELECT machine_id FROM machine_provided WHERE provider = :provider AND provider_
 SELECT machine_id, provider_id, how = 'Released' FROM machine_tombstone WHERE provider = :provider;
 
 -- name: intents
--- Creations that were decided, and whose outcome is not recorded.
+-- Decided creations whose outcome is not recorded.
 SELECT machine_id, capacity_id, extract(epoch FROM clock_timestamp() - intended_at)::float8
 FROM machine_creation_intent
 WHERE provider = :provider

@@ -73,7 +73,7 @@ SET
     revision = machine_due.revision + 1;
 
 -- name: find_due_inconsistencies
--- Machines of the provider whose due row would let them be found too late or never, and what is wrong, as text. A row
+-- Machines of the provider whose due row would make a loop find them too late or never, with the error as text. A row
 -- that is too early is correct, because claims evaluate the facts.
 --
 -- Examined are :machine_ids and two samples: 500 provided machines and 500 due rows, in the order of their ids, from

@@ -59,9 +59,9 @@ def schema_version(connection: Connection) -> int:
 
 def mismatch(connection: Connection) -> SchemaMismatch:
     """Return the error that says how the BMDB's schema differs from the version that this code needs."""
-    wanted, version = migrations()[-1].version, schema_version(connection)
-    remedy = "run `shepherdctl db migrate`" if version < wanted else "deploy the code that belongs to it"
-    return SchemaMismatch(f"the BMDB's schema is version {version}, this code needs version {wanted}: {remedy}")
+    needed, version = migrations()[-1].version, schema_version(connection)
+    action = "run `shepherdctl db migrate`" if version < needed else "deploy the code that belongs to it"
+    return SchemaMismatch(f"the BMDB's schema is version {version}, this code needs version {needed}: {action}")
 
 
 def require(connection: Connection) -> None:

@@ -269,7 +269,7 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
 
 
 def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
-    """Return the machines to the queue, as due as before; return those whose work this ended. All of one process."""
+    """Cancel the work and restore the due time; return the machines whose work this ended. All of one process."""
     return end(
         session,
         "cancel",

@@ -371,7 +371,7 @@ agent_rows AS (
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
 ),
--- A heartbeat of an earlier agent says nothing about this one, whose clock may be behind.
+-- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
 heartbeat_deleted AS (
     DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
@@ -593,7 +593,7 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: cancel
--- The work was not done, through no fault of the machine: it becomes as due as it was before.
+-- Cancel work that was not done for no fault of the machine, and restore its due time.
 WITH input_rows AS (
     SELECT g.machine_id, g.not_before
     FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)

@@ -94,7 +94,7 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
         self._session_path: str | None = None
         self._secrets: list[str] = []
         self.interrupts = False
-        """Whether what is asked for from now on interrupts the machine."""
+        """Whether requests from now on interrupt the machine."""
         self.broken: ShepherdError | None = None
         """The last error of a request without a useful answer, because sushy ignores some errors, also such ones."""
 

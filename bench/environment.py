@@ -99,8 +99,8 @@ def measure(*, quick: bool) -> Result:
 
 def _run(machines: int, speed: float) -> Run:
     ticks: list[Invocation] = []
-    with Environment(EnvironmentSettings(machines=machines, speed=speed, twice=0), ticks.append) as world:
-        admin = driver(world.bmdb_settings)
+    with Environment(EnvironmentSettings(machines=machines, speed=speed, twice=0), ticks.append) as environment:
+        admin = driver(environment.bmdb_settings)
         end = time.monotonic() + LIMIT_SECONDS
         running = 0
         while running < machines:
@@ -109,9 +109,9 @@ def _run(machines: int, speed: float) -> Run:
             time.sleep(0.5)
             # An agent runs if it has sent a heartbeat.
             running = admin.run("SELECT count(*) FROM machine_agent_heartbeat")[0][0]
-        seconds, minutes, seen = world.elapsed, world.minutes, list(ticks)
-        calls = Counter(world.machine_source._server.calls)  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
-        counts, at_work = Counter(world.functions.counts), world.functions.seconds["agent_api"]
+        seconds, minutes, seen = environment.elapsed, environment.minutes, list(ticks)
+        calls = Counter(environment.machine_source._server.calls)  # type: ignore[attr-defined]  # noqa: SLF001 - by method and path
+        counts, at_work = Counter(environment.functions.counts), environment.functions.seconds["agent_api"]
         active = admin.run("SELECT active_time FROM pg_stat_database WHERE datname = current_database()")[0][0]
         attempts = admin.run(
             "SELECT count(*) FROM work_history WHERE process = 'ShepherdAgentStart' AND event = 'Started'"

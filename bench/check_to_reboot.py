@@ -1,4 +1,4 @@
-"""How long before a reboot its machine was last looked at: the time in which a heartbeat comes too late."""
+"""The time from the last check of a machine to its reboot, in which a heartbeat comes too late."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ _CALLS = 3
 
 
 class Provider(EquinixProvider):
-    """Takes note of when the provider has accepted a reboot: the machine was rebooted before."""
+    """Records when the provider has accepted a reboot, which is not before the machine was rebooted."""
 
     def __init__(self, settings: EquinixSettings, clock: SystemClock) -> None:
         super().__init__(settings, lambda: "key", lambda: "", clock)
         self.accepted: dict[str, float] = {}
 
     def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Take note."""
+        """Reboot, and record the time."""
         super().reboot(provider_id, deadline)
         self.accepted[provider_id] = time.perf_counter()
 
 
 class Recoverer(recoverer.Recoverer):
-    """Takes note of when machines were looked at for the last time: when that statement was sent."""
+    """Records when each machine was last checked: the time at which the statement was sent."""
 
-    looked: dict[UUID, float]
+    checked: dict[UUID, float]
     statements = 0
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
-        """Take note."""
+        """Check, and record the time."""
         self.statements += 1
-        self.looked |= dict.fromkeys([work.machine_id for work in works], time.perf_counter())
+        self.checked |= dict.fromkeys([work.machine_id for work in works], time.perf_counter())
         return super().no_longer_due(session, works)
 
 
@@ -62,26 +62,26 @@ def measure(*, quick: bool) -> Result:
     """Return the figures."""
     with Postgres() as postgres:
         sizes = (1, 10) if quick else (1, 10, 50)
-        rows = [[machines, *_struck(BenchFleet(postgres, 1000, due=1), machines)] for machines in sizes]
+        rows = [[machines, *_measured(BenchFleet(postgres, 1000, due=1), machines)] for machines in sizes]
     result = Result()
     result.tables.append(
         Table(
-            f"From the last look until the reboot is accepted; the provider takes {_CALLS} requests at a time",
+            f"From the last check until the reboot is accepted; the provider takes {_CALLS} requests at a time",
             ["machines at once", "statements", "median ms", "longest ms"],
             rows,
         )
     )
-    result.at_most("longest window in seconds", 1, max(row[-1] for row in rows) / 1000)
+    result.at_most("longest time in seconds", 1, max(row[-1] for row in rows) / 1000)
     return result
 
 
-def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
-    """Let so many machines be rebooted, and return how many statements asked, and the windows in milliseconds."""
+def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
+    """Have *machines* rebooted; return the number of checking statements, and median and longest time in ms."""
     clock = SystemClock()
     with EquinixApi(NoHardware(), project_id="bench", api_key="key", reservations=0) as api:
-        silent = [row[0] for row in fleet.admin.run(f"SELECT machine_id FROM machines LIMIT {machines}")]
+        unhealthy = [row[0] for row in fleet.admin.run(f"SELECT machine_id FROM machines LIMIT {machines}")]
         devices = {
-            machine_id: api.add_active_device(f"shepherd-{machine_id}", racked=False).id for machine_id in silent
+            machine_id: api.add_active_device(f"shepherd-{machine_id}", racked=False).id for machine_id in unhealthy
         }
         fleet.admin.run("UPDATE machine_provided SET provider = 'equinix'")
         fleet.admin.run("UPDATE machine_due SET provider = 'equinix'")
@@ -109,7 +109,7 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
                 limits=BreakerLimits(unhealthy=Limit(1000, 1)),
             ),
         )
-        loop.looked = {}
+        loop.checked = {}
         runner.run(
             loop,
             "equinix",
@@ -119,7 +119,7 @@ def _struck(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
             deadline=Deadline(clock, 120),
             runtime_info="bench",
         )
-        windows = [
-            1000 * (provider.accepted[device] - loop.looked[machine_id]) for machine_id, device in devices.items()
+        times = [
+            1000 * (provider.accepted[device] - loop.checked[machine_id]) for machine_id, device in devices.items()
         ]
-    return loop.statements, median(windows), max(windows)
+    return loop.statements, median(times), max(times)

@@ -1,4 +1,4 @@
-"""Flatness: the database queries of an invocation in fleets of all sizes, compared with the predecessor's query."""
+"""The database queries of an invocation by size of the fleet, compared with the predecessor's query."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def measure(*, quick: bool) -> Result:
     with Postgres() as postgres:
         # All fleets at once, so that they can take turns, with the same number of due machines.
         subjects = {size: Subject(BenchFleet(postgres, size, due=50)) for size in sizes}
-        ways = {
-            (what, size): way
+        queries = {
+            (name, size): query
             for size, subject in subjects.items()
-            for what, way in subject.ways().items()
-            if what != PREDECESSOR
+            for name, query in subject.queries().items()
+            if name != PREDECESSOR
         }
-        found = in_turn(repeats, {f"{what}|{size}": way for (what, size), way in ways.items()})
-        looks = in_turn(3, {f"{PREDECESSOR}|{size}": subject.ways()[PREDECESSOR] for size, subject in subjects.items()})
-    figures = {tuple(name.split("|")): median(seconds) * 1000 for name, seconds in {**found, **looks}.items()}
-    names = [*dict.fromkeys(what for what, _ in ways), PREDECESSOR]
+        found = in_turn(repeats, {f"{name}|{size}": query for (name, size), query in queries.items()})
+        slow = in_turn(3, {f"{PREDECESSOR}|{size}": each.queries()[PREDECESSOR] for size, each in subjects.items()})
+    figures = {tuple(name.split("|")): median(seconds) * 1000 for name, seconds in {**found, **slow}.items()}
+    names = [*dict.fromkeys(name for name, _ in queries), PREDECESSOR]
     smallest, largest = str(sizes[0]), str(sizes[-1])
     result = Result()
     result.tables.append(
         Table(
             "Milliseconds, by machines in the fleet",
-            ["what", *(f"{size:,}" for size in sizes), "largest to smallest"],
+            ["query", *(f"{size:,}" for size in sizes), "largest to smallest"],
             [
                 [name, *(figures[name, str(size)] for size in sizes), figures[name, largest] / figures[name, smallest]]
                 for name in names
@@ -53,8 +53,8 @@ def measure(*, quick: bool) -> Result:
     )
     result.curves.append(
         Curve(
-            "flatness",
-            "What a tick asks the database",
+            "fleet_size",
+            "Database queries of an invocation",
             "machines in the fleet",
             "milliseconds",
             {name: [(size, figures[name, str(size)]) for size in sizes] for name in names},
@@ -77,20 +77,20 @@ class Subject:
         self._session = fleet.session()
         self._predecessor = Predecessor(fleet.settings)
         self._fleet = fleet
-        for way in self.ways().values():
-            way()  # prepares the statement and fills the caches
+        for query in self.queries().values():
+            query()  # prepares the statement and fills the caches
 
-    def ways(self) -> dict[str, Callable[[], float]]:
+    def queries(self) -> dict[str, Callable[[], float]]:
         """Return the queries by name; each returns its seconds."""
         return {
             "claim of 10": self._claim,
             "claim, nothing due": self._claim_nothing,
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
-            "breaker's look": lambda: timed(
+            "health snapshot": lambda: timed(
                 lambda: suspension.take_health_snapshot(self._session, PROVIDER, HealthTimeouts())
             ),
-            PREDECESSOR: self._look,
+            PREDECESSOR: self._predecessors_query,
         }
 
     def _claim(self) -> float:
@@ -117,12 +117,12 @@ class Subject:
         session = self._fleet.session(self._session.connection)
         return timed(lambda: session.close(Process.AGENT_START, PROVIDER))
 
-    def _look(self) -> float:
-        """Measure with no eligible machine, the usual case, and the predecessor's worst."""
+    def _predecessors_query(self) -> float:
+        """Measure with no eligible machine: the usual case, and the predecessor's worst."""
         self._fleet.admin.run(
             "INSERT INTO machine_agent_started SELECT machine_id, now(), decode(repeat('5e', 32), 'hex') "
             "FROM bench_due ON CONFLICT DO NOTHING"
         )
-        seconds = self._predecessor.look()
+        seconds = self._predecessor.query()
         self._fleet.make_due()
         return seconds
