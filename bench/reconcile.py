@@ -75,7 +75,7 @@ def _table(title: str, figures: Mapping[int, Mapping[str, float]]) -> Table:
 def _one(size: int, repeats: int, fleet: str = "same") -> dict[str, float]:
     from shepherd_core.rules.provisioning import PlanLimits, make_plan  # noqa: PLC0415 - imports are measured separately
 
-    limits = PlanLimits(max_machines=0, chunk=20, drift_limit=3, assimilate=False, forget_seconds=3600)
+    limits = PlanLimits(max_machines=0, chunk=20, drift_limit=3, assimilate=False, abandon_seconds=3600)
     imports = _megabytes()
     listing, ledger = _same(size)
     wanted = 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.loops.base import Attempt
+    from shepherd_core.loops.base import Task
 
 _FACTS = work.AgentStarted(b"x" * 32, "key")
 
@@ -40,7 +40,7 @@ class NoOp(Loop[work.AgentStarted]):
         self._seconds = seconds
         self._count = 0
 
-    def work_on(self, attempt: Attempt) -> work.AgentStarted:  # noqa: ARG002 - there is no machine
+    def work_on(self, task: Task) -> work.AgentStarted:  # noqa: ARG002 - there is no machine
         """Sleep."""
         self._count += 1
         time.sleep(0.05 + self._seconds * self._count)

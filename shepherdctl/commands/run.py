@@ -150,8 +150,8 @@ def _print_steps(plan: Mapping[str, Any]) -> None:
         *(("remove", provided) for provided in plan["decommissioned"]),
         *(("take back", provided) for provided in plan["take_back"]),
         *(("set aside", provided) for provided in plan["set_aside"]),
-        *(("adopt", _merged(intent, machine)) for intent, machine in plan["adopt"]),
-        *(("forget", intent) for intent in plan["forget"]),
+        *(("complete", _merged(intent, machine)) for intent, machine in plan["complete"]),
+        *(("abandon", intent) for intent in plan["abandon"]),
         *(("assimilate", machine) for machine in plan["assimilate"]),
         *(
             (

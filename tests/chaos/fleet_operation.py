@@ -184,7 +184,7 @@ class FleetOperation:
             points.clock,
             # The vanished machine counts until it is forgotten.
             ReconcileLimits(
-                max_machines=environment.limit + 1, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
+                max_machines=environment.limit + 1, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR
             ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, INVOCATION_SECONDS), "chaos")

@@ -306,7 +306,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
                 "unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]",
                 "unclaimed = list(ledger.intents)",
             ),
-            Edit("rules/provisioning.py", "adopt=tuple(adopt),", "adopt=(),"),
+            Edit("rules/provisioning.py", "complete=tuple(complete),", "complete=(),"),
             Edit("rules/provisioning.py", "if intent.capacity_id in offered:", "if offered:"),
             Edit("rules/provisioning.py", "offered.pop(intent.capacity_id)", "offered.popitem()[1]"),
         ),

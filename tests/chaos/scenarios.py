@@ -123,7 +123,7 @@ class Provisioning:
             environment.connect(),
             clock,
             ReconcileLimits(
-                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
+                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR
             ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")

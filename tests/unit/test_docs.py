@@ -121,6 +121,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [target for target in targets if not leads_somewhere(page, *target.partition("#")[::2])] == []
 
 
+@pytest.mark.parametrize("row", [line for line in block("decided").splitlines() if line.startswith("| ")][1:])
+def test_every_question_leads_to_code_and_to_a_page(row: str) -> None:
+    """A newcomer who asks where something is decided must find the one file that decides it."""
+    _, _, code, page, _ = row.split("|")
+    files = re.findall(r"\]\(([^)\s]+)\)", code)
+    assert files
+    assert all((ROOT / file).is_file() for file in files)
+    assert re.search(r"\]\(([^)\s]+)\)", page)
+
+
 def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
     """Return whether *path*, relative to *page*, exists and, if *anchor* is not empty, has such a heading."""
     target = page.parent / path if path else page

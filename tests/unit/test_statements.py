@@ -175,7 +175,7 @@ UNFENCED = {
     "begin_listing": "takes the place of a session that is dead; if its own is gone too, the next one takes its place",
     "end_listing": "says what is so, whenever it comes",
     "apply_overrides": "lets a machine through once, however often and late it comes",
-    "record_waiting": "tells people a figure that the next pass replaces",
+    "record_waiting": "shows a figure that the next invocation replaces",
     "take_health_snapshot": "moves due rows, and says that somebody looked: both are so whenever it comes",
 }
 

@@ -158,7 +158,7 @@ class Provisions(scenarios.Provisioning):
             self.access.connect(environment),
             points.clock,
             ReconcileLimits(
-                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, forget_seconds=HOUR
+                max_machines=environment.limit, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR
             ),
             RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
         ).run(Deadline(points.clock, scenarios.INVOCATION_SECONDS), "chaos")

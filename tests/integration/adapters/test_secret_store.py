@@ -76,12 +76,12 @@ def test_a_secret_that_is_not_fresh_is_read_again(scripted_ssm: ScriptedServer) 
     assert store.get(NAME) == "new"
 
 
-def test_a_forgotten_secret_is_read_again(scripted_ssm: ScriptedServer) -> None:
+def test_an_invalidated_secret_is_read_again(scripted_ssm: ScriptedServer) -> None:
     """When an API key is refused, the newest one is worth a try before anybody is told."""
     store = SsmSecretStore()
     store.get(NAME)
     scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "new"}})
-    store.forget(NAME)
+    store.invalidate(NAME)
     assert [store.get(NAME), store.get(NAME)] == ["new", "new"]
     assert len(scripted_ssm.requests) == 2
 

@@ -135,7 +135,7 @@ def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Sessi
     assert fleet.tags(machine_id) == set()
 
 
-def test_an_intent_grows_old_until_it_is_forgotten(fleet: Fleet, session: Session) -> None:
+def test_an_intent_ages_until_it_is_abandoned(fleet: Fleet, session: Session) -> None:
     """Deleting an intent deletes the row of its machine, which never existed."""
     provisioning.create_intent(session, PROVIDER, None)
     fleet.pass_time(600)

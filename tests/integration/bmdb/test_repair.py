@@ -84,7 +84,7 @@ def updater(fleet: Fleet, clock: ManualClock) -> Updater:
 
 
 def run(updater: Updater) -> float:
-    """Return how many machines a pass has repaired."""
+    """Return how many machines an invocation has repaired."""
     return updater.run(Deadline(updater.clock, 600), "a test")[Metric.REPAIRED]
 
 

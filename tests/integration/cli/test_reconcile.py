@@ -59,7 +59,7 @@ def shepherdctl(fleet: Fleet, settings: Ec2Settings) -> CommandLine:
 def machines(fleet: Fleet, settings: Ec2Settings) -> dict[str, UUID]:
     """Return the ids of three machines that were created an hour ago, by provider id."""
     provider = Ec2Provider(settings, lambda: OUR_LINE, SystemClock())
-    limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, forget_seconds=HOUR)
+    limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, abandon_seconds=HOUR)
     pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
     Provisioner(provider, fleet.connection, SystemClock(), limits, pace).run(Deadline(SystemClock(), 600), "a test")
     fleet.pass_time(HOUR)

@@ -374,7 +374,7 @@ def test_a_function_has_time_for_a_machine_and_for_claiming_it(loop: str) -> Non
 
 
 def test_the_provisioner_has_time_for_a_chunk() -> None:
-    """What is created slowly on purpose must still be created in one pass."""
+    """What is created slowly on purpose must still be created in one invocation."""
     found = properties(deployed(**EQUINIX), "provisioner")
     variables = found["Environment"]["Variables"]
     chunk = float(variables[PREFIX + "CHUNK"]) * float(variables[PREFIX + "CREATION_SECONDS"])

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.clock import Clock
-    from shepherd_core.loops.base import Attempt
+    from shepherd_core.loops.base import Task
 
     from tests.conftest import ManualClock
 
@@ -61,13 +61,13 @@ class Errands(Loop[None]):
 
     def __init__(
         self,
-        errand: Callable[[Attempt], object] = lambda _: None,
+        errand: Callable[[Task], object] = lambda _: None,
         *,
         prepare: Callable[[Deadline], object] = lambda _: None,
         finish: Callable[[list[UUID]], object] = lambda _: None,
     ) -> None:
         """*errand* is the work on one machine; *finish* hears what is committed together, just before."""
-        self.attempts: list[Attempt] = []
+        self.tasks: list[Task] = []
         self.prepared = 0
         self.most_at_once = 0
         self.admission = Admission()
@@ -81,7 +81,7 @@ class Errands(Loop[None]):
     @property
     def machines(self) -> list[UUID]:
         """The machines that were worked on, in the order in which that began."""
-        return [attempt.work.machine_id for attempt in self.attempts]
+        return [task.work.machine_id for task in self.tasks]
 
     def admit(self, _: Session) -> Admission:
         """Say what the test says: everything, unless it says something else."""
@@ -93,16 +93,16 @@ class Errands(Loop[None]):
         self.prepared += 1
         self._prepare(deadline)
 
-    def work_on(self, attempt: Attempt) -> None:
+    def work_on(self, task: Task) -> None:
         """Run the errand, and see who else is at it."""
-        machine_id = attempt.work.machine_id
+        machine_id = task.work.machine_id
         with self._lock:
             assert machine_id not in self._working, "two work on one machine"
             self._working.add(machine_id)
-            self.attempts.append(attempt)
+            self.tasks.append(task)
             self.most_at_once = max(self.most_at_once, len(self._working))
         try:
-            self._errand(attempt)
+            self._errand(task)
         finally:
             with self._lock:
                 self._working.remove(machine_id)
@@ -178,10 +178,10 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def raises(error: Exception) -> Callable[[Attempt], None]:
+def raises(error: Exception) -> Callable[[Task], None]:
     """Return an errand that fails."""
 
-    def errand(_: Attempt) -> None:
+    def errand(_: Task) -> None:
         raise error
 
     return errand
@@ -249,8 +249,8 @@ def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -
     left = set(others)
     others_committed = threading.Event()
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id == slow:
+    def errand(task: Task) -> None:
+        if task.work.machine_id == slow:
             assert others_committed.wait(WAIT_SECONDS)
 
     def finish(done: list[UUID]) -> None:
@@ -270,8 +270,8 @@ def test_results_that_are_there_together_are_committed_together(fleet: Fleet, ru
     commits: list[int] = []
     first_commit = threading.Event()
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id != first:
+    def errand(task: Task) -> None:
+        if task.work.machine_id != first:
             threads.append(threading.current_thread())
             assert first_commit.wait(WAIT_SECONDS)
 
@@ -292,8 +292,8 @@ def test_counts_add_up_whatever_comes_of_the_work(fleet: Fleet, run: Runner) -> 
         machine: (None, SshRefused(), ValueError("a bug"))[number % 3] for number, machine in enumerate(machines)
     }
 
-    def errand(attempt: Attempt) -> None:
-        error = outcomes[attempt.work.machine_id]
+    def errand(task: Task) -> None:
+        error = outcomes[task.work.machine_id]
         if error is not None:
             raise error
 
@@ -310,7 +310,7 @@ def test_the_backlog_is_what_is_still_due_and_for_how_long(fleet: Fleet, run: Ru
         fleet.provided_machine()
     fleet.pass_time(100)
 
-    def errand(_: Attempt) -> None:
+    def errand(_: Task) -> None:
         clock.now += 50
 
     counts = run(Errands(errand), concurrency=1, seconds=100)
@@ -344,8 +344,8 @@ def test_a_cause_that_the_database_cannot_hold_is_still_recorded(fleet: Fleet, r
     """Causes quote providers and machines: NUL and broken UTF-8 must not fail every invocation."""
     odd, sound = fleet.provided_machine(), fleet.provided_machine()
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id == odd:
+    def errand(task: Task) -> None:
+        if task.work.machine_id == odd:
             raise ShepherdError("it said \0 and \ud800")
 
     counts = run(Errands(errand))
@@ -378,15 +378,15 @@ def test_the_host_key_of_a_first_contact_is_pinned_even_when_the_work_fails(flee
     """Otherwise whoever makes the work fail may pose as the machine the next time; and it is pinned once."""
     machine = fleet.provided_machine()
 
-    def errand(attempt: Attempt) -> None:
-        attempt.host_key = attempt.host_key or f"{HOST_KEY}{len(loop.attempts)}"
+    def errand(task: Task) -> None:
+        task.host_key = task.host_key or f"{HOST_KEY}{len(loop.tasks)}"
         raise SshRefused
 
     loop = Errands(errand)
     for _ in range(3):
         run(loop)
         fleet.pass_time(3600)
-    assert [attempt.work.host_key for attempt in loop.attempts] == [None, f"{HOST_KEY}1", f"{HOST_KEY}1"]
+    assert [task.work.host_key for task in loop.tasks] == [None, f"{HOST_KEY}1", f"{HOST_KEY}1"]
     assert queries.show_machine(fleet.connection, machine)["host_key"] == f"{HOST_KEY}1"
 
 
@@ -399,8 +399,8 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
     """A library that hangs beyond its deadline must cost one machine its turn, and no other."""
     stuck, other = fleet.provided_machine(), fleet.provided_machine()
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id == stuck:
+    def errand(task: Task) -> None:
+        if task.work.machine_id == stuck:
             clock.now += 60 + runner.MARGIN_SECONDS
             hang()
 
@@ -420,8 +420,8 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
     other_began = threading.Event()
     threads: list[threading.Thread] = []
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id == stuck:
+    def errand(task: Task) -> None:
+        if task.work.machine_id == stuck:
             threads.append(threading.current_thread())
             clock.now += 60 + runner.MARGIN_SECONDS
             assert other_began.wait(WAIT_SECONDS)
@@ -443,7 +443,7 @@ def test_no_machine_is_begun_that_may_not_be_done_in_time(fleet: Fleet, run: Run
     for _ in range(3):
         fleet.provided_machine()
 
-    def errand(_: Attempt) -> None:
+    def errand(_: Task) -> None:
         clock.now += 50
 
     counts = run(Errands(errand), concurrency=1, seconds=120, machine_seconds=60)
@@ -457,7 +457,7 @@ def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet
     loop = Errands()
     with pytest.raises(ConfigError, match="64 s left, but work on one machine may take 65 s"):
         run(loop, seconds=64, machine_seconds=60)
-    assert loop.attempts == []
+    assert loop.tasks == []
 
 
 def test_what_cannot_be_finished_is_canceled_and_as_due_as_before(
@@ -468,7 +468,7 @@ def test_what_cannot_be_finished_is_canceled_and_as_due_as_before(
     fleet.pass_time(100)
     due = run.due()
 
-    def errand(_: Attempt) -> None:
+    def errand(_: Task) -> None:
         clock.now += 10_000
         hang()
 
@@ -480,7 +480,7 @@ def test_what_cannot_be_finished_is_canceled_and_as_due_as_before(
     assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
     assert run.due() == due
     with pytest.raises((TimeLimitExceeded, SessionExpired)):
-        loop.attempts[0].deadline.check()
+        loop.tasks[0].deadline.check()
 
 
 # --- what all machines need ---
@@ -524,7 +524,7 @@ def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run:
 
     loop = Errands(prepare=prepare)
     counts = run(loop, seconds=600, machine_seconds=60)
-    assert loop.attempts == []
+    assert loop.tasks == []
     assert [counts[metric] for metric in (Metric.CLAIMED, *ENDED, Metric.INCOMPLETE)] == [1, 0, 0, 1, 1]
     assert fleet.events(machine) == ["Started", "Canceled"]
     assert run.due() == due
@@ -553,7 +553,7 @@ def test_nothing_is_committed_when_the_session_was_lost(
     """The machine may be another's by now, and whoever asked for the invocation must hear that it failed."""
     machine = fleet.provided_machine()
 
-    def errand(_: Attempt) -> None:
+    def errand(_: Task) -> None:
         kill_sessions(fleet)
         if error is not None:
             raise error
@@ -570,7 +570,7 @@ def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runne
     machine = fleet.provided_machine()
     began, taken_over = threading.Event(), threading.Event()
 
-    def errand(_: Attempt) -> None:
+    def errand(_: Task) -> None:
         began.set()
         assert taken_over.wait(WAIT_SECONDS)
 
@@ -593,8 +593,8 @@ def test_a_work_that_was_lost_alone_is_counted_as_nothing(
     """Somebody deleted its row by hand; the others go on."""
     lost, sound = fleet.provided_machine(), fleet.provided_machine()
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id == lost:
+    def errand(task: Task) -> None:
+        if task.work.machine_id == lost:
             fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
 
     counts = run(Errands(errand), concurrency=1)
@@ -609,8 +609,8 @@ def test_when_the_runner_fails_no_effect_may_begin_any_more(
     """The machines are given back at once, so another may work on them while a thread of ours still runs."""
     machines = [fleet.provided_machine() for _ in range(2)]
 
-    def errand(attempt: Attempt) -> None:
-        if attempt.work.machine_id == machines[1]:
+    def errand(task: Task) -> None:
+        if task.work.machine_id == machines[1]:
             hang()
 
     def finish(_: list[UUID]) -> None:
@@ -620,9 +620,9 @@ def test_when_the_runner_fails_no_effect_may_begin_any_more(
     with pytest.raises(RuntimeError):
         run(loop)
     assert all(fleet.events(machine) == ["Started", "Canceled"] for machine in machines)
-    for attempt in loop.attempts:
+    for task in loop.tasks:
         with pytest.raises(SessionExpired):
-            attempt.deadline.check()
+            task.deadline.check()
 
 
 def test_concurrent_runs_never_work_on_the_same_machine(fleet: Fleet, run: Runner) -> None:
@@ -670,7 +670,7 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     run(loop)
     assert held.machine_id in loop.machines
     assert len(planned) == 5
-    assert set(planned) == {attempt.work for attempt in loop.attempts}
+    assert set(planned) == {task.work for task in loop.tasks}
 
 
 def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> None:
@@ -701,13 +701,13 @@ def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) ->
 class Strikes(Errands):
     """A loop that interrupts machines; *reasons* says why one is not to be."""
 
-    def __init__(self, errand: Callable[[Attempt], object]) -> None:
+    def __init__(self, errand: Callable[[Task], object]) -> None:
         super().__init__(errand)
         self.guard = self
         self.reasons: dict[UUID, NoLongerDue] = {}
         self.asked: list[set[UUID]] = []
         self.answering: Callable[[], object] = lambda: None
-        self.spared: dict[UUID, Unneeded] = {}
+        self.unneeded: dict[UUID, Unneeded] = {}
 
     def no_longer_due(self, _: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Say what the test says."""
@@ -715,10 +715,10 @@ class Strikes(Errands):
         self.answering()
         return {work: self.reasons[work.machine_id] for work in works if work.machine_id in self.reasons}
 
-    def spare(self, session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
+    def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
         """Take note."""
-        self.spared |= {work.machine_id: each for work, each in spared.items()}
-        return work.cancel(session, list(spared))
+        self.unneeded |= {work.machine_id: each for work, each in unneeded.items()}
+        return work.cancel(session, list(unneeded))
 
 
 def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet, run: Runner) -> None:
@@ -726,10 +726,10 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     machines = [fleet.provided_machine() for _ in range(6)]
     together = threading.Barrier(6)
 
-    def errand(attempt: Attempt) -> None:
+    def errand(task: Task) -> None:
         together.wait(WAIT_SECONDS)
-        attempt.not_taken = "a step"
-        attempt.deadline.confirm()
+        task.not_taken = "a step"
+        task.deadline.confirm()
 
     loop = Strikes(errand)
     loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
@@ -737,14 +737,14 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     assert set().union(*loop.asked) == set(machines)
     assert sum(len(asked) for asked in loop.asked) == 6
     assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
-    assert loop.spared == dict.fromkeys(machines[:2], Unneeded("it is back", recovered=True, not_taken="a step"))
+    assert loop.unneeded == dict.fromkeys(machines[:2], Unneeded("it is back", recovered=True, not_taken="a step"))
 
 
 def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
     """With a thousand machines to strike, a statement for each would be what they wait for."""
     for _ in range(8):
         fleet.provided_machine()
-    loop = Strikes(lambda attempt: attempt.deadline.confirm())
+    loop = Strikes(lambda task: task.deadline.confirm())
 
     def answering() -> None:
         end = time.monotonic() + WAIT_SECONDS
@@ -776,9 +776,9 @@ def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
     fleet.provided_machine()
     ended: SimpleQueue[BaseException] = SimpleQueue()
 
-    def errand(attempt: Attempt) -> None:
+    def errand(task: Task) -> None:
         try:
-            attempt.deadline.confirm()
+            task.deadline.confirm()
         except ShepherdError as refusal:
             ended.put(refusal)
             raise
@@ -796,11 +796,11 @@ def test_who_was_given_up_is_not_let_through(fleet: Fleet, run: Runner, clock: M
     late: SimpleQueue[BaseException | None] = SimpleQueue()
     given_up = threading.Event()
 
-    def errand(attempt: Attempt) -> None:
+    def errand(task: Task) -> None:
         clock.now += 100  # its time is over
         assert given_up.wait(WAIT_SECONDS)
         try:
-            attempt.deadline.confirm()
+            task.deadline.confirm()
         except ShepherdError as refusal:
             late.put(refusal)
             raise
@@ -818,6 +818,6 @@ def test_who_was_given_up_is_not_let_through(fleet: Fleet, run: Runner, clock: M
 def test_a_loop_that_interrupts_no_machine_asks_no_check(fleet: Fleet, run: Runner) -> None:
     """To confirm is to check, there."""
     fleet.provided_machine()
-    counts = run(Errands(lambda attempt: attempt.deadline.confirm()))
+    counts = run(Errands(lambda task: task.deadline.confirm()))
     assert counts[Metric.FINISHED] == 1
     assert Metric.SPARED not in counts

@@ -39,7 +39,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Api]:
 
 @pytest.fixture
 def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Metric, float]]:
-    """Return what makes one pass over a fleet of three instances at most."""
+    """Return what makes one invocation over a fleet of three instances at most."""
     settings = Ec2Settings(
         ec2_fleet=FLEET,
         ec2_limit=LIMIT,
@@ -51,7 +51,7 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Callable[..., dict[Met
 
     def run(drift_limit: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
         pace = RateLimits(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
-        limits = PlanLimits(max_machines=0, chunk=20, drift_limit=drift_limit, assimilate=False, forget_seconds=HOUR)
+        limits = PlanLimits(max_machines=0, chunk=20, drift_limit=drift_limit, assimilate=False, abandon_seconds=HOUR)
         return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
 
     return run
@@ -100,7 +100,7 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted_with_its_host_key(
 def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]], ended: int
 ) -> None:
-    """EC2 says itself that they are gone: no doubt about it stops the pass, neither then nor when it forgets them."""
+    """EC2 itself reports that they are gone, so that this is no drift, also when EC2 does not list them any more."""
     run()
     fleet.pass_time(HOUR)
     gone = sorted(living(api))[:ended]

@@ -54,7 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "chunk": 20,
     "drift_limit": 3,
     "assimilate": False,
-    "forget_seconds": HOUR,
+    "abandon_seconds": HOUR,
 }
 STEPS = (
     ("before", "list_machines"),
@@ -107,7 +107,7 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
 
 @pytest.fixture
 def run(make: Callable[..., Provisioner], clock: ManualClock) -> Run:
-    """Return what makes one pass over a provider."""
+    """Return what makes one invocation over a provider."""
 
     def run(edge: Edge, *, seconds: float = 600, **settings: Any) -> Counts:
         return make(edge, **settings).run(Deadline(clock, seconds), "a test")
@@ -137,7 +137,7 @@ def posts(api: EquinixApi) -> int:
 def test_capacity_becomes_machines_that_are_due_for_their_agent(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
-    """This is what it is for; a second pass finds nothing to do."""
+    """This is what it is for; a second invocation finds nothing to do."""
     counts = run(edge)
     assert {metric: count for metric, count in counts.items() if count} == {Metric.CREATED: 3, Metric.MACHINES_TOTAL: 3}
     assert_settled(fleet, api, 3)
@@ -222,7 +222,7 @@ def test_what_the_provider_says_of_a_machine_is_recorded(fleet: Fleet, api: Equi
 def test_no_more_machines_are_created_than_the_limits_allow(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
-    """One limit for the fleet, one for a pass."""
+    """One limit for the fleet, one for an invocation."""
     assert [run(edge, max_machines=2, chunk=1)[Metric.CREATED] for _ in range(3)] == [1, 1, 0]
     assert run(edge)[Metric.CREATED] == 1
     assert_settled(fleet, api, 3)
@@ -231,7 +231,7 @@ def test_no_more_machines_are_created_than_the_limits_allow(
 def test_creations_keep_their_distance_also_across_passes(
     fleet: Fleet, edge: Edge, run: Run, clock: ManualClock
 ) -> None:
-    """Providers block whoever asks for much at once; a pass that begins anew must not begin at once."""
+    """Providers block whoever asks for much at once; an invocation must not create at once after another."""
     run(edge, creation_seconds=500, max_machines=2, seconds=1000)
     assert clock.slept == [500]
     fleet.pass_time(100)
@@ -327,7 +327,7 @@ def test_where_nothing_ever_waited_nothing_is_written(fleet: Fleet, edge: Edge, 
 
 
 def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
-    """Lambda kills without asking; the next pass goes on."""
+    """Lambda kills without asking; the next invocation goes on."""
     counts = run(edge, creation_seconds=5, seconds=62)
     assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE]) == (1, 1)
     assert run(edge, seconds=59)[Metric.CREATED] == 0
@@ -465,7 +465,7 @@ def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
     assert_settled(fleet, api, 3)
 
 
-def test_a_creation_that_can_never_be_is_forgotten(fleet: Fleet, run: Run) -> None:
+def test_an_intent_that_cannot_succeed_is_abandoned(fleet: Fleet, run: Run) -> None:
     """Its entry is gone from the list; it would count towards the limit for ever."""
     names = ["a", "b"]
     edge = static(names)
@@ -570,7 +570,7 @@ def test_a_provider_that_asks_for_patience_has_nothing_against_the_capacity(
 def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
     fleet: Fleet, clock: ManualClock, run: Run
 ) -> None:
-    """A quota or a wrong key is no fault of the capacity; all of it would be penalized in one pass."""
+    """A quota or a wrong key is no fault of the capacity; all of it would be penalized in one invocation."""
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
         api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=422))
         counts = run(equinix(api, clock))

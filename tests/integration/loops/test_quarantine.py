@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
-LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, forget_seconds=HOUR)
+LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, abandon_seconds=HOUR)
 GRACE = 1800
 
 

@@ -15,7 +15,7 @@ from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Attempt
+from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -84,9 +84,9 @@ class World:
             runtime_info="a test",
         )
 
-    def attempt(self, session: Session, work: Work, deadline: Deadline) -> Attempt:
+    def attempt(self, session: Session, work: Work, deadline: Deadline) -> Task:
         """Return what the loop works on."""
-        return Attempt(work, deadline, decision=self.loop.decide(session, [work])[work])
+        return Task(work, deadline, decision=self.loop.decide(session, [work])[work])
 
     def watch(self, seconds: float) -> None:
         """Let time pass, and the schedule go on meanwhile: it ends with the last invocation before the end."""

@@ -32,7 +32,7 @@ from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, StepName
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Attempt
+from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
@@ -469,7 +469,7 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
     world.pin()
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
-    attempt = Attempt(
+    attempt = Task(
         held, Deadline(world.clock, 60, session.seconds_left), decision=world.loop.decide(session, [held])[held]
     )
     world.loop.work_on(attempt)
@@ -691,7 +691,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     def ask(_: Deadline) -> None:
         raise reason
 
-    attempt = Attempt(held, Deadline(world.clock, 60, session.seconds_left, ask), decision=decision)
+    attempt = Task(held, Deadline(world.clock, 60, session.seconds_left, ask), decision=decision)
     with pytest.raises(NoLongerDue):
         world.loop.work_on(attempt)
     assert attempt.not_taken == decision.step.name
@@ -723,7 +723,7 @@ def test_nothing_is_struck_by_a_session_that_is_over_or_work_that_was_lost(world
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
-def test_a_machine_is_spared_once_whatever_was_lost(world: World, lost: str) -> None:
+def test_a_recovered_machine_is_counted_once_whatever_was_lost(world: World, lost: str) -> None:
     """Said to be lost, it would be counted as harmed; ended twice, the history would lie."""
     with BreakingConnection(world.fleet.settings) as way:
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))

@@ -102,13 +102,13 @@ class Operator:
         return self.resolve(CancelRelease(machine_ids))
 
     def provision(self, **limits: Any) -> dict[Metric, float]:
-        """Make a pass of the Provisioner."""
+        """Make an invocation of the Provisioner."""
         settings: dict[str, Any] = {
             "max_machines": 0,
             "chunk": 20,
             "drift_limit": 3,
             "assimilate": False,
-            "forget_seconds": HOUR,
+            "abandon_seconds": HOUR,
         }
         pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
         limit = PlanLimits(**{**settings, **limits})
@@ -510,7 +510,7 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
 def test_the_updater_takes_no_offence_at_machines_that_leave(
     fleet: Fleet, lister: Operator, listed: Listed, clock: ManualClock
 ) -> None:
-    """It keeps what is on record right as long as they are there, and finds them gone in the middle of a pass."""
+    """The Updater may find machines decommissioned in the middle of an invocation."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
     lister.release(machine_id)

@@ -47,7 +47,7 @@ STATEMENTS = (
     "write_facts",
     "end_listing",
 )
-"""What a pass over all machines runs, before it closes its session."""
+"""What an invocation over all machines runs, before it closes its session."""
 
 
 class Killed(BaseException):
@@ -80,7 +80,7 @@ def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Updater]:
 
 @pytest.fixture
 def run(make: Callable[..., Updater], clock: ManualClock) -> Run:
-    """Return what makes one pass over a provider."""
+    """Return what makes one invocation over a provider."""
 
     def run(provider: Provider, seconds: float = 600, **settings: Any) -> Counts:
         return make(provider, **settings).run(Deadline(clock, seconds), "a test")
@@ -282,7 +282,7 @@ def test_a_machine_that_was_just_created_is_not_missed(fleet: Fleet, listed: Lis
 
 
 def test_a_machine_that_was_provided_during_the_listing_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Its creation may have been decided long ago, in an interrupted pass; the listing is older than the machine."""
+    """Its intent may be old, from an interrupted invocation, and the listing older than the machine."""
     plant(fleet, listed, 1)
     other = Listed()
     listed.meanwhile = lambda: plant(fleet, other, 1)
@@ -371,7 +371,7 @@ def test_pages_that_do_not_fit_together_change_nothing(
 
 
 def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Not even of machines about which it is clear; the next pass asks again."""
+    """Not even of machines about which it is clear; the next invocation asks again."""
     first, _ = plant(fleet, listed, 2)
     listed.put("twice")
     listed.machines["again"] = listed.machines["twice"]
@@ -426,7 +426,7 @@ def test_pauses_of_processes_machines_and_other_providers_do_not_hold_it(
 def test_a_dry_run_returns_the_changes_and_makes_none(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
-    """Nor does it hold up a pass beside it, or tell of what a pass would not look at."""
+    """Nor does it hold up a concurrent invocation, or tell of what an invocation would not look at."""
     machine_id, _ = plant(fleet, listed, 2)
     run(listed)
     listed.put(name_of(fleet, machine_id), location="fra")

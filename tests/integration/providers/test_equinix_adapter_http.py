@@ -80,7 +80,7 @@ PASSING_NAMES = ["500", "502", "503", "504", "429", "dropped", "cut", "not JSON"
 def test_a_read_is_tried_again_after_a_passing_failure(
     fault: Reply, script: Script, api: HttpApi, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """One hiccup of the network must not fail a pass over the whole fleet."""
+    """One hiccup of the network must not fail an invocation over the whole fleet."""
     script.replies = [fault, Reply()]
     assert api.get("/things", deadline) == {"fine": True}
     assert len(script.requests) == 2

@@ -446,7 +446,7 @@ def test_a_pinned_certificate_needs_no_authority(
     settings = RedfishSettings(redfish_list="/unused")
     secrets = Secrets(dict(rack.secrets))
     adapter = RedfishProvider(
-        settings, lambda: rack.document, clock, read_secret=secrets.read, forget_secret=secrets.forget
+        settings, lambda: rack.document, clock, read_secret=secrets.read, invalidate_secret=secrets.invalidate
     )
     adapter.reboot(NAME, deadline)
     assert bmc.resets == ["ForceRestart"]

@@ -45,7 +45,7 @@ def provider_of(machine_source: MachineSource) -> Provider:
         lambda: adapters.read(rack.redfish_list),
         SystemClock(),
         read_secret=secrets.read,
-        forget_secret=secrets.forget,
+        invalidate_secret=secrets.invalidate,
         read_ca=lambda: adapters.read(rack.redfish_ca_source or ""),
     )
 

@@ -35,7 +35,7 @@ class Secrets:
             self.remembered[name] = self.stored[name]
         return self.remembered[name]
 
-    def forget(self, name: str) -> None:
+    def invalidate(self, name: str) -> None:
         """Read it anew next time."""
         self.remembered.pop(name, None)
 
@@ -55,6 +55,6 @@ def provider(
         read_list or (lambda: rack.document),
         clock,
         read_secret=store.read,
-        forget_secret=store.forget,
+        invalidate_secret=store.invalidate,
         read_ca=rack.ca_file.read_bytes,
     )

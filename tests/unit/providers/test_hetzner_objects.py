@@ -29,7 +29,7 @@ def server(**fields: Any) -> Server:
     ],
 )
 def test_a_status_that_is_not_known_is_unknown(status: str | None, meaning: ProviderStatus) -> None:
-    """A new word of the provider's must not stop a pass, nor look like something else."""
+    """A new word of the provider's must not stop an invocation, nor look like something else."""
     assert machine(server(status=status)).status is meaning
 
 

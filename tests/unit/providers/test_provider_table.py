@@ -46,7 +46,7 @@ def static() -> list[Provider]:
 def redfish() -> list[Provider]:
     """With and without something to boot from."""
     settings = [RedfishSettings(redfish_list="/list", redfish_boot_source=source) for source in (None, "pxe")]
-    return [RedfishProvider(each, no_list, CLOCK, read_secret=nothing, forget_secret=print) for each in settings]
+    return [RedfishProvider(each, no_list, CLOCK, read_secret=nothing, invalidate_secret=print) for each in settings]
 
 
 def hetzner() -> list[Provider]:

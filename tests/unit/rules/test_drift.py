@@ -18,7 +18,7 @@ from shepherd_core.rules.provisioning import Creation, PlanLimits, make_plan
 YOUNG, FRESH = 600, 3600
 """Seconds; not those of the code, which must not change unnoticed."""
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
-LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=1000, assimilate=False, forget_seconds=3600)
+LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=1000, assimilate=False, abandon_seconds=3600)
 
 
 def uuid(number: int) -> UUID:
@@ -378,7 +378,14 @@ def test_no_order_changes_what_is_done_about_any_difference(
     told = Comparison.of(listing, replace(AND_ALL, provided=tuple(provided))).drift.values()
     assert {difference.kind for difference in told} == set(DriftKind)
     if not room:
-        several = (found.decommissioned, found.take_back, found.set_aside, found.adopt, found.forget, found.assimilate)
+        several = (
+            found.decommissioned,
+            found.take_back,
+            found.set_aside,
+            found.complete,
+            found.abandon,
+            found.assimilate,
+        )
         assert all(len(each) > 1 for each in several)
         assert found.create == (Creation(OFFERED[1], None),)
 
@@ -389,7 +396,7 @@ def test_the_provisioner_sees_the_same_differences(listing: list[Machine], ledge
     plan = make_plan(listing, ledger, replace(LIMITS, assimilate=assimilate))
     seen = Comparison.of(listing, ledger)
     told = set(plan.drift)
-    taken = {machine.provider_id for _, machine in plan.adopt} | {machine.provider_id for machine in plan.assimilate}
+    taken = {machine.provider_id for _, machine in plan.complete} | {machine.provider_id for machine in plan.assimilate}
     for provider_id, difference in seen.drift.items():
         assert (difference.text in told) + (provider_id in taken) + (difference.kind is DriftKind.STRANDED) == 1
     assert len(told) + len(taken) == sum(each.kind is not DriftKind.STRANDED for each in seen.drift.values())

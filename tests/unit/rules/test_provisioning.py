@@ -15,7 +15,7 @@ from shepherd_core.domain.machine import INVALID, Availability, Machine, Provide
 from shepherd_core.domain.records import Intent, Ledger, Provided
 from shepherd_core.rules.provisioning import Creation, PlanLimits, ProvisioningPlan, make_plan
 
-LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=3, assimilate=False, forget_seconds=3600)
+LIMITS = PlanLimits(max_machines=0, chunk=20, drift_limit=3, assimilate=False, abandon_seconds=3600)
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 
@@ -220,11 +220,11 @@ def test_a_quarantined_machine_that_is_back_stays_set_aside() -> None:
     assert plan(in_use("a"), ledger=Ledger((machine,))).take_back == ()
 
 
-def test_a_creation_that_is_forgotten_does_not_count() -> None:
+def test_an_abandoned_intent_does_not_count() -> None:
     """There is no machine of it, and there will be none."""
     intents = (Intent(uuid(1), "r1", 7200), Intent(uuid(2), "r2", 0))
     found = plan(ledger=Ledger(intents=intents))
-    assert (found.forget, found.managed) == (intents[:1], 1)
+    assert (found.abandon, found.managed) == (intents[:1], 1)
 
 
 def test_a_machine_that_is_still_missing_is_not_set_aside_again() -> None:
@@ -268,7 +268,7 @@ def test_failed_capacity_is_not_used() -> None:
 @pytest.mark.parametrize(
     ("fleet", "drift_limit", "tolerated"),
     [
-        (10, 0, 0),  # any difference stops the pass
+        (10, 0, 0),  # any difference stops the invocation
         (1000, 0, 0),  # also in a large fleet
         (10, 1, 1),
         (10, 3, 3),
@@ -310,20 +310,20 @@ def test_a_machine_that_carries_a_known_token_is_adopted() -> None:
     """The pass that created it died before it could say so."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7)
     assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0) == ProvisioningPlan(
-        adopt=((intent, machine),), managed=1
+        complete=((intent, machine),), managed=1
     )
 
 
 def test_a_machine_that_failed_is_adopted_too() -> None:
     """Nobody would know of it otherwise, and it occupies capacity."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7, failed=True)
-    assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0).adopt == ((intent, machine),)
+    assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0).complete == ((intent, machine),)
 
 
 def test_an_unknown_token_is_not_adopted() -> None:
     """Its intent was given up, or it is another deployment's."""
     found = plan(in_use("a", token=9), ledger=Ledger(intents=(Intent(uuid(7), None),)))
-    assert found.adopt == ()
+    assert found.complete == ()
     assert found.drift == (f"a is in use at the provider and not in the BMDB, which never issued its token {uuid(9)}",)
 
 
@@ -340,7 +340,7 @@ def test_two_machines_with_one_token_are_both_disputed() -> None:
         ),
     )
     decided = plan(listing[0], ledger=Ledger(intents=(intent,)))
-    assert decided.adopt == ((intent, listing[0]),)
+    assert decided.complete == ((intent, listing[0]),)
 
 
 def test_a_second_machine_with_the_token_of_a_provided_one_is_disputed() -> None:
@@ -354,7 +354,7 @@ def test_a_creation_that_was_interrupted_is_repeated_with_its_old_token() -> Non
     intent = Intent(uuid(7), "r2", age_seconds=10_000)
     found = plan(capacity("r1"), capacity("r2"), ledger=Ledger(intents=(intent,)))
     assert found.create == (Creation(capacity("r2"), intent), Creation(capacity("r1"), None))
-    assert found.forget == ()
+    assert found.abandon == ()
 
 
 def test_penalized_capacity_waits() -> None:
@@ -363,7 +363,7 @@ def test_penalized_capacity_waits() -> None:
     ledger = Ledger(intents=(intent,), penalized=frozenset({"r1", "r2"}))
     found = plan(capacity("r1"), capacity("r2"), capacity("r3"), ledger=ledger)
     assert created(found) == ["r3"]
-    assert found.forget == ()
+    assert found.abandon == ()
 
 
 @pytest.mark.parametrize(
@@ -375,17 +375,17 @@ def test_penalized_capacity_waits() -> None:
         pytest.param((capacity("r1"),), 1_000_000, False, id="offered: it is repeated instead"),
     ],
 )
-def test_a_creation_that_will_never_be_is_forgotten(listing: tuple[Machine, ...], age: float, forgotten: bool) -> None:
+def test_an_intent_that_cannot_succeed_is_abandoned(listing: tuple[Machine, ...], age: float, forgotten: bool) -> None:
     """It would count towards the limit for ever; but a provider may be slow to show what it made."""
     intent = Intent(uuid(7), "r1", age_seconds=age)
-    assert plan(*listing, ledger=Ledger(intents=(intent,))).forget == ((intent,) if forgotten else ())
+    assert plan(*listing, ledger=Ledger(intents=(intent,))).abandon == ((intent,) if forgotten else ())
 
 
-def test_a_creation_on_capacity_without_a_name_is_forgotten_by_age_alone() -> None:
+def test_an_intent_without_a_capacity_id_is_abandoned_by_age_alone() -> None:
     """Nothing tells whether it is offered; its token, if it was created, is in the listing."""
     young, old = Intent(uuid(1), None, age_seconds=1), Intent(uuid(2), None, age_seconds=3601)
     found = plan(capacity(None), in_use("a"), ledger=Ledger(intents=(young, old)))
-    assert found.forget == (old,)
+    assert found.abandon == (old,)
     assert found.create == (Creation(capacity(None), None),)
 
 
@@ -433,14 +433,14 @@ def test_a_started_creation_is_not_repeated_beyond_the_limit() -> None:
     ledger = Ledger(provided=(known("a", 1), known("b", 2)), intents=(Intent(uuid(3), "r0"), Intent(uuid(4), "r1")))
     found = plan(*CAPACITY, in_use("a"), in_use("b"), ledger=ledger, max_machines=3)
     assert created(found) == ["r0"]
-    assert found.forget == ()
+    assert found.abandon == ()
 
 
 @pytest.mark.parametrize(
     ("max_machines", "chunk", "waiting"),
     [
         (0, 20, 0),  # no limit
-        (0, 3, 0),  # what the next pass does waits for no limit
+        (0, 3, 0),  # what the next invocation does waits for no limit
         (13, 20, 0),
         (12, 20, 1),
         (12, 3, 1),
@@ -466,7 +466,7 @@ def test_machines_that_would_be_assimilated_wait_for_the_limit_as_well() -> None
 
 
 def test_capacity_is_used_in_the_order_of_its_names() -> None:
-    """So that the next pass, and a dry run, choose the same."""
+    """So that the next invocation, and a dry run, choose the same."""
     listing = capacity("c"), entry("b"), capacity("a")
     assert created(plan(*listing, chunk=2)) == created(plan(*reversed(listing), chunk=2)) == ["a", "b"]
 
@@ -529,7 +529,7 @@ _limits = st.builds(
     chunk=st.integers(1, 5),
     drift_limit=st.just(1000),
     assimilate=st.booleans(),
-    forget_seconds=st.just(3600.0),
+    abandon_seconds=st.just(3600.0),
 )
 
 
@@ -537,7 +537,7 @@ _limits = st.builds(
 def test_the_plan_does_not_depend_on_the_order_of_the_listing(
     listing: list[Machine], ledger: Ledger, limits: PlanLimits, data: st.DataObject
 ) -> None:
-    """The order means nothing, and two passes over the same facts must not pull in different directions."""
+    """The order means nothing, and two invocations over the same facts must not pull in different directions."""
     shuffled = data.draw(st.permutations(listing))
     assert make_plan(shuffled, ledger, limits) == make_plan(listing, ledger, limits)
 
@@ -549,7 +549,7 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
     fresh = sum(creation.intent is None for creation in found.create)
     assert len(found.create) <= limits.chunk
     if limits.max_machines:
-        taken = len(ledger.provided) + len(found.adopt) + len(found.assimilate)
+        taken = len(ledger.provided) + len(found.complete) + len(found.assimilate)
         assert not found.create or taken + len(found.create) <= limits.max_machines
         assert not found.assimilate or taken <= limits.max_machines
         assert not fresh or found.managed + fresh <= limits.max_machines
@@ -559,7 +559,7 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
 def test_what_waits_is_what_a_plan_without_the_limit_would_add(
     listing: list[Machine], ledger: Ledger, limits: PlanLimits
 ) -> None:
-    """No more and no less; what the chunk leaves for the next pass does not wait for the limit."""
+    """No more and no less; what the chunk leaves for the next invocation does not wait for the limit."""
     limited, free = (
         make_plan(listing, ledger, replace(limits, max_machines=limit, chunk=1000))
         for limit in (limits.max_machines, 0)
@@ -585,7 +585,7 @@ def test_a_plan_does_one_thing_at_most_with_each_machine_capacity_and_intent(
     assert all(creation.capacity in listing and not creation.capacity.failed for creation in found.create)
 
     resumed = [creation.intent for creation in found.create if creation.intent is not None]
-    touched = [*resumed, *found.forget, *(intent for intent, _ in found.adopt)]
+    touched = [*resumed, *found.abandon, *(intent for intent, _ in found.complete)]
     assert len(touched) == len(set(touched))
     assert set(touched) <= set(ledger.intents)
     begun = {intent.capacity_id for intent in ledger.intents}
@@ -594,13 +594,15 @@ def test_a_plan_does_one_thing_at_most_with_each_machine_capacity_and_intent(
         for creation in found.create
     )
 
-    taken = [machine.provider_id for _, machine in found.adopt] + [machine.provider_id for machine in found.assimilate]
+    taken = [machine.provider_id for _, machine in found.complete] + [
+        machine.provider_id for machine in found.assimilate
+    ]
     assert len(taken) == len(set(taken))
     assert not set(taken) & known_ids
-    assert all(machine.token == intent.machine_id for intent, machine in found.adopt)
+    assert all(machine.token == intent.machine_id for intent, machine in found.complete)
     tokens = [machine.token for machine in used.values() if machine.provider_id not in known_ids]
-    assert all(tokens.count(machine.token) == 1 for _, machine in found.adopt)
-    assert not {intent.machine_id for intent in (*resumed, *found.forget)} & set(tokens)
+    assert all(tokens.count(machine.token) == 1 for _, machine in found.complete)
+    assert not {intent.machine_id for intent in (*resumed, *found.abandon)} & set(tokens)
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
@@ -609,7 +611,9 @@ def test_every_machine_is_accounted_for(listing: list[Machine], ledger: Ledger, 
     found = make_plan(listing, ledger, replace(limits, max_machines=0))
     told = {text.split()[0] for text in found.drift}
     known_ids = {each.provider_id for each in ledger.provided}
-    taken = {machine.provider_id for _, machine in found.adopt} | {machine.provider_id for machine in found.assimilate}
+    taken = {machine.provider_id for _, machine in found.complete} | {
+        machine.provider_id for machine in found.assimilate
+    }
     for machine in listing:
         if machine.availability is Availability.KNOWN_USED and not machine.failed:
             assert (machine.provider_id in known_ids) + (machine.provider_id in taken) + (

@@ -104,7 +104,7 @@ def test_that_a_machine_failed_for_good_is_not_forgotten_when_it_is_gone() -> No
 
 
 def test_machines_that_are_not_looked_at_are_left_alone() -> None:
-    """Most passes look at a few of the machines that are listed."""
+    """Most invocations look at a few of the machines that are listed."""
     listing = [MACHINE, replace(MACHINE, provider_id=ProviderId("b"), location="fra")]
     assert now(listing, known(name="b")) == {"b": replace(UP, location="fra")}
 
@@ -125,7 +125,7 @@ def test_a_listing_that_contradicts_itself_is_refused(listing: list[Machine]) ->
 
 
 def test_text_that_the_database_cannot_hold_is_cut_and_then_no_change_any_more() -> None:
-    """One machine with an odd name must not keep all the others from being updated, nor be written in every pass."""
+    """One machine with an odd name must not stop the updates of others, nor be written in every invocation."""
     odd = replace(MACHINE, location="\0" + "x" * 200, reservation_id="\ud800")
     found = now([odd], known())
     assert found == {"a": replace(UP, location="?" + "x" * 127, reservation_id="?")}

@@ -25,7 +25,7 @@ class SsmSecretStore:
     def __init__(self, max_age_seconds: int = 300) -> None:
         self._max_age_seconds = max_age_seconds
         self._parameters: SSMProvider | None = None
-        self._forgotten: set[str] = set()
+        self._invalidated: set[str] = set()
         self._lock = threading.Lock()
 
     def get(self, name: str) -> str:
@@ -67,10 +67,10 @@ class SsmSecretStore:
             raise SecretUnavailable(f"secret {name!r}: another function just created it, and SSM does not show it yet")
         return value
 
-    def forget(self, name: str) -> None:
+    def invalidate(self, name: str) -> None:
         """Drop *name* from the cache, for example because its value was refused."""
         with self._lock:
-            self._forgotten.add(name)
+            self._invalidated.add(name)
 
     def _read(self, name: str) -> str | None:
         """Return the value of *name*, or None if there is no such parameter."""
@@ -80,7 +80,7 @@ class SsmSecretStore:
 
         try:
             value = self._provider(name).get(
-                name, max_age=self._max_age_seconds, decrypt=True, force_fetch=name in self._forgotten
+                name, max_age=self._max_age_seconds, decrypt=True, force_fetch=name in self._invalidated
             )
         except GetParameterError as error:
             # Powertools raises one type for all errors; the real error is its context.
@@ -88,7 +88,7 @@ class SsmSecretStore:
             if meaning is aws.AwsFault.ABSENT:
                 return None
             _refuse(name, "read", meaning, code, error.__context__)
-        self._forgotten.discard(name)
+        self._invalidated.discard(name)
         return str(value)
 
     def _store(self, name: str, value: str) -> bool:

@@ -24,7 +24,7 @@ F = TypeVar("F")
 
 
 @dataclass(slots=True)
-class Attempt:
+class Task:
     """The work on one machine."""
 
     work: Work
@@ -65,7 +65,7 @@ class Guard(Protocol):
             SessionExpired: none of them may be interrupted.
         """
 
-    def spare(self, session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
+    def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
         """End the work on such machines, and return the machines whose work that ended."""
 
 
@@ -113,12 +113,12 @@ class Loop(ABC, Generic[F]):
         return dict.fromkeys(works)
 
     @abstractmethod
-    def work_on(self, attempt: Attempt) -> F:
+    def work_on(self, task: Task) -> F:
         """
         Work on one machine and return the result to be committed.
 
         Runs in a thread of its own, must not touch the BMDB, must end by the
-        attempt's deadline, and calls its ``check`` before every effect. May run
+        task's deadline, and calls its ``check`` before every effect. May run
         again for the same machine although it has had its effect.
 
         Raises:

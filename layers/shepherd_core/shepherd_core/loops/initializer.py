@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.loops.base import Attempt
+    from shepherd_core.loops.base import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ class Initializer(Loop[AgentStarted]):
         options = self._options
         self._program = AgentProgram(binary=binary, path=options.path, answer_seconds=options.answer_seconds)
 
-    def work_on(self, attempt: Attempt) -> AgentStarted:
+    def work_on(self, task: Task) -> AgentStarted:
         """Return the keys of the agent that now runs on the machine, and of the machine."""
-        work, deadline = attempt.work, attempt.deadline
+        work, deadline = task.work, task.deadline
         if work.provider_id is None:
             message = "the machine is not provided: it has no provider id"
             raise NoAddress(message)
@@ -81,7 +81,7 @@ class Initializer(Loop[AgentStarted]):
         )  # a reinstall deletes the pinned key, but the provider may know the new one
         connection = self._dialer.dial(str(machine.address), known, deadline)
         try:
-            attempt.host_key = connection.host_key
+            task.host_key = connection.host_key
             init = TakeoverInit(
                 machine_id=str(work.machine_id),
                 bmaas_endpoint=self._options.endpoint,

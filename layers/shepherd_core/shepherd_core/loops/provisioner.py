@@ -1,10 +1,10 @@
 """
 The Provisioner: turns unused capacity at the provider into machines of the BMDB.
 
-A pass takes the provider's lock, lists both sides at the same time, lets
+An invocation takes the provider's lock, lists both sides at the same time, lets
 ``make_plan`` decide, and carries out the plan step by step. Before the provider
 is asked for a machine, an intent is recorded whose machine id is the token of
-the creation. So if a pass is killed at any point, the next one finds the intent,
+the creation. So if an invocation is killed at any point, the next one finds the intent,
 and with it either the machine that was created or the capacity to retry on.
 """
 
@@ -45,10 +45,10 @@ CREATE_SECONDS = 60.0
 """How long one creation at the provider may take."""
 
 WAITING_RECORD_SECONDS = 300.0
-"""How old the record of waiting capacity may be: a pass that finds it newer and unchanged writes nothing."""
+"""How old the record of waiting capacity may be: an invocation that finds it newer and unchanged writes nothing."""
 
 REFUSALS = 3
-"""This many refused creations end a pass: the capacity is probably not the cause."""
+"""This many refused creations end an invocation: the capacity is probably not the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class RateLimits:
 
     session_seconds: float
     creation_seconds: float
-    """Between two creations at the provider, also across passes; 0: none. An existing machine needs none."""
+    """Between two creations at the provider, also across invocations; 0: none. An existing machine needs none."""
     penalty_seconds: float
     """For which failed capacity is not used."""
     boot_seconds: float | None = None
@@ -90,7 +90,7 @@ class Provisioner:
         self._refusals = 0
 
     def plan(self, deadline: Deadline) -> ProvisioningPlan:
-        """Return the plan of a pass now, and change nothing. Raises as ``run``."""
+        """Return the present plan, and change nothing. Raises as ``run``."""
         name = self._provider.name
         if reason := provisioning.paused(self._connection, name):
             telemetry.info("provisioning paused", reason=reason)
@@ -105,8 +105,8 @@ class Provisioner:
         Raises:
             DriftLimitExceeded: too many machines drifted; nothing was done. The caller counts it.
             ProviderError: the provider's listing failed; nothing was done.
-            SessionExpired: the session was lost; the next pass continues.
-            BmdbError: the BMDB failed; the next pass continues.
+            SessionExpired: the session was lost; the next invocation continues.
+            BmdbError: the BMDB failed; the next invocation continues.
         """
         name = self._provider.name
         session = Session.open(
@@ -158,9 +158,9 @@ class Provisioner:
             provisioning.take_back(session, provided.machine_id)
         for provided in plan.set_aside:
             provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
-        for intent, machine in plan.adopt:
+        for intent, machine in plan.complete:
             self._record(session, intent.machine_id, machine, _Outcome(Metric.ADOPTED, age_seconds=intent.age_seconds))
-        for intent in plan.forget:
+        for intent in plan.abandon:
             self._forget(session, intent)
         for machine in plan.assimilate:
             machine_id = provisioning.adopt(session, self._provider.name, machine)
@@ -193,7 +193,7 @@ class Provisioner:
                 return
 
     def _create(self, session: Session, creation: Creation, deadline: Deadline) -> bool:
-        """Create one machine; False: the provider fails or was paused, so this pass ends."""
+        """Create one machine; False: the provider fails or was paused, so this invocation ends."""
         capacity, intent = creation.capacity, creation.intent
         session.renew()
         if intent is None:

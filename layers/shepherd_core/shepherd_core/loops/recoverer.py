@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import Step
-    from shepherd_core.loops.base import Attempt
+    from shepherd_core.loops.base import Task
 
 
 _FAILURES = 3
@@ -201,20 +201,20 @@ class Recoverer(Loop[NextStep]):
             decisions[work] = decision, until
         return {work: decisions[work][0] for work in remediation.record_attempts(session, decisions)}
 
-    def work_on(self, attempt: Attempt) -> NextStep:
+    def work_on(self, task: Task) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
-        work, decision = attempt.work, attempt.decision
+        work, decision = task.work, task.decision
         name = decision.step.name
         telemetry.info("remediation step", machine_id=work.machine_id, decision=str(decision), skipped=decision.skipped)
         try:
             if decision.concludes or name in {StepName.RESTART_AGENT, StepName.QUARANTINE}:
-                attempt.deadline.confirm()
+                task.deadline.confirm()
             else:
-                self._ask(name, work.provider_id, attempt.deadline)
+                self._ask(name, work.provider_id, task.deadline)
         except Exception:
-            if not (decision.concludes or attempt.deadline.interrupted):
-                attempt.not_taken = name
-                attempt.host_key = work.host_key  # nothing was done, so the pinned key still holds
+            if not (decision.concludes or task.deadline.interrupted):
+                task.not_taken = name
+                task.host_key = work.host_key  # nothing was done, so the pinned key still holds
             raise
         return cast("NextStep", decision)
 
@@ -245,9 +245,9 @@ class Recoverer(Loop[NextStep]):
         """Return the machines that report again, or must not be recovered for another reason."""
         return remediation.no_longer_due(session, works, self._timeouts)
 
-    def spare(self, session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
+    def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
         """End the work on machines that are no longer due; nothing was done to them."""
-        return remediation.end_unneeded(session, spared)
+        return remediation.end_unneeded(session, unneeded)
 
     def finish(self, session: Session, done: Mapping[Work, NextStep]) -> set[UUID]:
         """Delete the facts of lost agents, so that the machines need an agent start; or quarantine machines."""

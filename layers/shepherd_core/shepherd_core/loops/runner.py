@@ -37,7 +37,7 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     TimeLimitExceeded,
 )
-from shepherd_core.loops.base import Admission, Attempt
+from shepherd_core.loops.base import Admission, Task
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Run(Generic[F]):
     limits: RunLimits
     deadline: Deadline
     counts: Counter[Metric] = field(default_factory=Counter)
-    running: dict[Work, Attempt] = field(default_factory=dict)
+    running: dict[Work, Task] = field(default_factory=dict)
     messages: SimpleQueue[_Result[F] | _Question] = field(default_factory=SimpleQueue)
     closed: bool = False
     """Questions are not answered any more."""
@@ -150,15 +150,15 @@ class _Run(Generic[F]):
         """Start the work on a machine in a thread of its own."""
         ask = partial(self._ask, work) if self.loop.guard else None
         deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left, ask)
-        attempt = Attempt(work, deadline, decision=decision)
-        self.running[work] = attempt
-        threading.Thread(target=self._work_on, args=(attempt,), daemon=True).start()
+        task = Task(work, deadline, decision=decision)
+        self.running[work] = task
+        threading.Thread(target=self._work_on, args=(task,), daemon=True).start()
 
-    def _work_on(self, attempt: Attempt) -> None:
+    def _work_on(self, task: Task) -> None:
         try:
-            self.messages.put(_Result(attempt.work, self.loop.work_on(attempt)))
+            self.messages.put(_Result(task.work, self.loop.work_on(task)))
         except Exception as error:  # noqa: BLE001 - handed to the thread that commits and logs
-            self.messages.put(_Result(attempt.work, error=error))
+            self.messages.put(_Result(task.work, error=error))
 
     def _ask(self, work: Work, deadline: Deadline) -> None:
         """Return if the machine may still be interrupted; called by the thread that works on it."""
@@ -206,8 +206,8 @@ class _Run(Generic[F]):
                 done[message.work] = message.facts  # type: ignore[assignment]  # without an error there are facts
             else:
                 failed[message.work] = message.error
-        for work, attempt in self.running.items():
-            if work not in done and work not in failed and attempt.deadline.overdue(MARGIN_SECONDS / 2):
+        for work, task in self.running.items():
+            if work not in done and work not in failed and task.deadline.overdue(MARGIN_SECONDS / 2):
                 failed[work] = ShepherdError(f"did not end within its {self.limits.machine_seconds:g} seconds")
         if done:
             self._count(Metric.FINISHED, list(done), self.loop.finish(self.session, done))
@@ -216,10 +216,12 @@ class _Run(Generic[F]):
 
     def _end_failed(self, failed: Mapping[Work, Exception]) -> None:
         """Commit what did not succeed. A machine that is no longer due is not a failure."""
-        spared = {work: self._spared(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)}
-        if spared and (guard := self.loop.guard):
-            self._count(Metric.SPARED, list(spared), guard.spare(self.session, spared))
-        failures = {work: self._failure(work, error) for work, error in failed.items() if work not in spared}
+        unneeded = {
+            work: self._unneeded(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)
+        }
+        if unneeded and (guard := self.loop.guard):
+            self._count(Metric.SPARED, list(unneeded), guard.end_unneeded(self.session, unneeded))
+        failures = {work: self._failure(work, error) for work, error in failed.items() if work not in unneeded}
         if failures:
             self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
 
@@ -243,10 +245,10 @@ class _Run(Generic[F]):
         except Empty:
             return received
 
-    def _spared(self, work: Work, reason: NoLongerDue) -> Unneeded:
-        attempt = self.running[work]
+    def _unneeded(self, work: Work, reason: NoLongerDue) -> Unneeded:
+        task = self.running[work]
         telemetry.info("work no longer needed", machine_id=work.machine_id, reason=reason)
-        return Unneeded(str(reason), reason.recovered, attempt.not_taken, attempt.host_key)
+        return Unneeded(str(reason), reason.recovered, task.not_taken, task.host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
         cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
@@ -256,11 +258,11 @@ class _Run(Generic[F]):
             telemetry.warning("work failed", **facts)
         else:
             telemetry.error("work failed: unexpected error", exc=error, **facts)
-        attempt = self.running[work]
+        task = self.running[work]
         fault = error.fault if isinstance(error, ShepherdError) else Fault.MACHINE
-        if attempt.not_taken is not None:
+        if task.not_taken is not None:
             self.counts[Metric.NOT_TAKEN] += 1
-        return bmdb_work.Failure(cause, interval, attempt.host_key, fault, attempt.not_taken)
+        return bmdb_work.Failure(cause, interval, task.host_key, fault, task.not_taken)
 
     def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:

@@ -1,7 +1,7 @@
 """
 The Updater: updates the BMDB's records of machines from their provider's listing.
 
-Each pass also checks a part of the due index against the facts, and repairs
+Each invocation also checks a part of the due index against the facts, and repairs
 rows that contradict them. There should never be any.
 """
 
@@ -53,7 +53,7 @@ class Updater:
     """
     One provider's Updater. Any number may run at once: one works, the others end.
 
-    Steady machines are compared after *update_seconds*, the others in every pass. A pass asks the provider for one
+    Steady machines are compared after *update_seconds*, the others in every invocation, which asks the provider for one
     listing, whatever the number of machines, and for none if there is nothing to compare.
     """
 
@@ -64,7 +64,7 @@ class Updater:
     update_seconds: float
 
     def plan(self, deadline: Deadline) -> dict[str, object]:
-        """Return the ``changes`` and ``repairs`` that a pass would make. Raises as ``run``."""
+        """Return the ``changes`` and ``repairs`` that ``run`` would make. Raises as ``run``."""
         wrong = due.inconsistencies(self.connection, self.provider.name)
         repairs = [{"machine_id": machine_id, "wrong": what} for machine_id, what in wrong.items()]
         outlook = provider_facts.check(self.connection, self.provider.name, self.update_seconds)
@@ -76,11 +76,11 @@ class Updater:
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
-        Make one pass and return the counts. If the pass is skipped, only repairs are counted; the log has the reason.
+        Update the records and return the counts. If it is skipped, only repairs are counted; the log has the reason.
 
         Raises:
             ProviderError: the listing failed; nothing was done.
-            SessionExpired, BmdbError: the next pass continues with the changes that were not written.
+            SessionExpired, BmdbError: the next invocation continues with the changes that were not written.
         """
         name = self.provider.name
         session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLimits:
-    """The limits of one pass."""
+    """The limits of one plan."""
 
     max_machines: int
     """Machines to manage at most; 0: no limit."""
     chunk: int
-    """Machines to create in one pass at most."""
+    """Machines to create in one invocation at most."""
     drift_limit: int
     """Newly drifted machines that are set aside one by one. If there are more than this, and more than a hundredth of
-    the fleet, the pass stops. 0: any drift stops it, new or old."""
+    the fleet, the invocation stops. 0: any drift stops it, new or old."""
     assimilate: bool
     """Take unknown machines at the provider into the BMDB."""
-    forget_seconds: float
+    abandon_seconds: float
     """Age at which an intent is dropped whose machine never appeared and whose capacity is not offered."""
 
 
@@ -49,7 +49,7 @@ class Creation:
 
 @dataclass(frozen=True, slots=True)
 class ProvisioningPlan:
-    """The actions of one pass, in this order; each is independent of the others."""
+    """The actions of one invocation, in this order; each is independent of the others."""
 
     decommissioned: tuple[Provided, ...] = ()
     """Machines that were released and that the provider does not have any more: to be removed from the BMDB."""
@@ -57,9 +57,9 @@ class ProvisioningPlan:
     """Machines that were set aside and that the provider lists again."""
     set_aside: tuple[Provided, ...] = ()
     """Machines that the provider does not list, or lists as missing."""
-    adopt: tuple[tuple[Intent, Machine], ...] = ()
+    complete: tuple[tuple[Intent, Machine], ...] = ()
     """Interrupted creations whose machine exists."""
-    forget: tuple[Intent, ...] = ()
+    abandon: tuple[Intent, ...] = ()
     """Intents to drop: their machine was never created."""
     assimilate: tuple[Machine, ...] = ()
     """Unknown machines to take into the BMDB, as far as the limit allows."""
@@ -74,7 +74,7 @@ class ProvisioningPlan:
 
 def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) -> ProvisioningPlan:
     """
-    Compare the provider's complete *listing* with the *ledger* and return the actions of a pass.
+    Compare the provider's complete *listing* with the *ledger* and return the actions to take.
 
     Raises:
         ListingInvalid: the listing contradicts itself.
@@ -92,7 +92,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     ]
     found = comparison.drift.values()
     intents = {intent.machine_id: intent for intent in ledger.intents}
-    adopt = [
+    complete = [
         (intents[each.machine_id], used[each.provider_id])
         for each in found
         if each.kind is DriftKind.ADOPTABLE and each.machine_id is not None
@@ -108,7 +108,7 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
         if each.kind in (DriftKind.VANISHED, DriftKind.DISPUTED) and each.provider_id in known
     ]
     handled = {
-        machine.provider_id for machine in (*(each for _, each in adopt), *(unknown if limits.assimilate else ()))
+        machine.provider_id for machine in (*(each for _, each in complete), *(unknown if limits.assimilate else ()))
     }
     drift = [each.text for each in found if each.kind is not DriftKind.STRANDED and each.provider_id not in handled]
     tolerated = limits.drift_limit and max(limits.drift_limit, len(known) // 100)
@@ -120,15 +120,15 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
     if len(drift) - (len(explained) if tolerated else 0) > tolerated:
         raise DriftLimitExceeded(sorted(drift))
 
-    count = len(known) - len(decommissioned) + len(adopt)
+    count = len(known) - len(decommissioned) + len(complete)
     assimilate = unknown[: _room(limits, count)] if limits.assimilate else []
     count += len(assimilate)
     # An intent whose token is claimed by several machines waits until an operator has decided which is the right one.
     # A machine with the token of an intent always counts as drift.
     claimed = {used[each.provider_id].token for each in found if each.provider_id not in known}
     unclaimed = [intent for intent in ledger.intents if intent.machine_id not in claimed]
-    resume, forget = _unfinished(unclaimed, unused, occupied, ledger, limits)
-    managed = count + len(ledger.intents) - len(adopt) - len(forget)
+    resume, abandon = _unfinished(unclaimed, unused, occupied, ledger, limits)
+    managed = count + len(ledger.intents) - len(complete) - len(abandon)
     fresh = _fresh(unused, ledger)
     create = resume[: _room(limits, count)] + fresh[: _room(limits, managed)]
     wanted = len(resume) + len(fresh) + (len(unknown) if limits.assimilate else 0)
@@ -136,8 +136,8 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
         decommissioned=tuple(sorted(decommissioned, key=attrgetter("provider_id"))),
         take_back=tuple(sorted(take_back, key=attrgetter("provider_id"))),
         set_aside=tuple(provided for provided in missing if not (provided.set_aside or provided.quarantined)),
-        adopt=tuple(adopt),
-        forget=tuple(forget),
+        complete=tuple(complete),
+        abandon=tuple(abandon),
         assimilate=tuple(assimilate),
         create=tuple(create[: limits.chunk]),
         managed=managed,
@@ -173,15 +173,15 @@ def _unfinished(
         machine.capacity_id: machine for machine in unused if machine.capacity_id is not None and not machine.failed
     }
     resume: list[Creation] = []
-    forget: list[Intent] = []
+    abandon: list[Intent] = []
     for intent in intents:
         if intent.capacity_id in ledger.penalized:
             continue
         if intent.capacity_id in offered:
             resume.append(Creation(offered.pop(intent.capacity_id), intent))  # one creation at a time on each capacity
-        elif intent.age_seconds > limits.forget_seconds or intent.capacity_id in occupied:
-            forget.append(intent)
-    return resume, forget
+        elif intent.age_seconds > limits.abandon_seconds or intent.capacity_id in occupied:
+            abandon.append(intent)
+    return resume, abandon
 
 
 def _fresh(unused: Sequence[Machine], ledger: Ledger) -> list[Creation]:

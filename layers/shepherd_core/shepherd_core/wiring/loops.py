@@ -64,7 +64,7 @@ def _provisioner() -> Function:
         chunk=settings.chunk,
         drift_limit=settings.drift_limit,
         assimilate=settings.assimilate,
-        forget_seconds=settings.penalty_seconds,
+        abandon_seconds=settings.penalty_seconds,
     )
     rates = RateLimits(
         session_seconds=settings.session_seconds,

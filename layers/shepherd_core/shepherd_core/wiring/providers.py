@@ -51,7 +51,7 @@ def _redfish(_: Any, settings: providers.RedfishSettings) -> Provider:
         _cached(partial(read, settings.redfish_list)),
         CLOCK,
         read_secret=secrets().get,
-        forget_secret=secrets().forget,
+        invalidate_secret=secrets().invalidate,
         read_ca=None if source is None else partial(read, source),
     )
 

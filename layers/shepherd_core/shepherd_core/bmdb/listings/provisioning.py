@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PreviousPass:
-    """What earlier passes recorded, for the pass that takes the lock; an age is infinite if nothing was recorded."""
+    """The records of earlier invocations, for the one that takes the lock; an age is infinite if there is none."""
 
     idle_seconds: float = float("inf")
     """Since the last creation."""
@@ -39,7 +39,7 @@ class PreviousPass:
 
 def take_lock(session: Session, provider: str) -> PreviousPass | None:
     """
-    Become the one Provisioner of *provider* until the session ends; return what the previous pass recorded.
+    Become the one Provisioner of *provider* until the session ends; return what the previous invocation recorded.
 
     None: another live session holds the lock. May run twice.
     """
@@ -113,7 +113,7 @@ def create_intent(
 
     Raises:
         SessionExpired: the session or the lock is lost. Create nothing.
-        CommitUnknown: the connection broke. Create nothing; a later pass sees whether the intent exists.
+        CommitUnknown: the connection broke. Create nothing; a later invocation sees whether the intent exists.
     """
     try:
         return run_locked(
@@ -142,7 +142,7 @@ def provide(
     contact is verified.
 
     Raises:
-        SessionExpired: the session or the lock is lost. A later pass adopts the machine by its token.
+        SessionExpired: the session or the lock is lost. A later invocation finds the machine by its token.
         StatementFailed: the BMDB has the provider id already, for another machine.
     """
     run_locked(

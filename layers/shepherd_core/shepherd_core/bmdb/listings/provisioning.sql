@@ -20,7 +20,7 @@ SELECT session_id FROM locked_session WHERE deadline > clock_timestamp();
 
 -- name: take_lock
 -- Take the provider's lock. Returns how many seconds ago the last machine was created (null: never), how many places an
--- earlier pass saw waiting for the limit of machines, and how many seconds ago (null: never).
+-- earlier invocation saw waiting for the limit of machines, and how many seconds ago (null: never).
 UPDATE provisioner_lock
 SET session_id = :session_id
 WHERE provider = :provider
@@ -119,7 +119,7 @@ RETURNING machine_id;
 -- The machine exists at the provider: record it, pin its host key if the provider reports one, delete the intent and
 -- any penalty on its capacity, and make it due for its agent, but not before it can have booted. :created: the provider
 -- created it for this; the interval until the next creation starts now. No row: the lock or the session is lost, and
--- the intent stays for a later pass.
+-- the intent stays for a later invocation.
 WITH provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),

@@ -121,11 +121,11 @@ class Unneeded:
     """To be pinned again, if the step on record deleted it."""
 
 
-def end_unneeded(session: Session, spared: Mapping[Work, Unneeded]) -> set[UUID]:
+def end_unneeded(session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
     """End works that ``no_longer_due`` returned, and return the machines whose work this ended."""
     ended: set[UUID] = set()
     for event, recovered in ((WorkEvent.RECOVERED, True), (WorkEvent.CANCELED, False)):
-        given = {work: each for work, each in spared.items() if each.recovered is recovered}
+        given = {work: each for work, each in unneeded.items() if each.recovered is recovered}
         if given:
             ended |= work.end(
                 session,

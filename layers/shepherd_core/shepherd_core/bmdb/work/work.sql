@@ -24,7 +24,7 @@
 -- finds nothing writes nothing.
 --
 -- Where recovery is suspended, machines are skipped and stay due, so that their number can be seen. Machines that an
--- operator's override lets through (exempt) are claimed nevertheless, and the history says so.
+-- operator's override admits are claimed nevertheless, and the history says so.
 --
 -- Plan: the inner limit is a constant and the evaluation is LATERAL, so the planner expects few rows in a fleet of any
 -- size and never scans it.
@@ -38,7 +38,7 @@ suspended_locations AS (
     FROM recovery_suspensions
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
 ),
-exempt AS (
+admitted AS (
     SELECT machine_id, owner, reason
     FROM recovery_exempt_machines
     WHERE provider = :provider AND EXISTS (SELECT 1 FROM suspended_locations)
@@ -54,7 +54,7 @@ claim_allowed AS (
             AND (provider IS NULL OR provider = :provider)
             AND (expires_at IS NULL OR expires_at > clock_timestamp())
     )
-    AND ('' <> ALL (ARRAY(SELECT location FROM suspended_locations)) OR EXISTS (SELECT 1 FROM exempt))
+    AND ('' <> ALL (ARRAY(SELECT location FROM suspended_locations)) OR EXISTS (SELECT 1 FROM admitted))
 ),
 due_candidates AS (
     SELECT machine_id, not_before, revision
@@ -66,7 +66,7 @@ due_candidates AS (
             AND d.not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM claim_allowed)
             AND CASE
-                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) THEN true
+                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) THEN true
                 WHEN '' = ANY (ARRAY(SELECT location FROM suspended_locations)) THEN false
                 WHEN EXISTS (SELECT 1 FROM suspended_locations) THEN coalesce(
                     (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
@@ -93,7 +93,7 @@ overdue_candidates AS (
             AND d.recovery_not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM claim_allowed)
             AND CASE
-                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) THEN true
+                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) THEN true
                 WHEN '' = ANY (ARRAY(SELECT location FROM suspended_locations)) THEN false
                 WHEN EXISTS (SELECT 1 FROM suspended_locations) THEN coalesce(
                     (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
@@ -217,7 +217,7 @@ history_rows AS (
         'Started',
         (
             SELECT 'although recovery is suspended, by ' || max(s.owner) || ': ' || max(s.reason)
-            FROM exempt s
+            FROM admitted s
             WHERE s.machine_id = t.machine_id
             HAVING count(*) > 0
         ),

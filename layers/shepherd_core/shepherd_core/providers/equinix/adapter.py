@@ -141,7 +141,7 @@ class EquinixProvider(Provider):
         try:
             answer = self._api.post(self._devices, body, deadline, _DEVICE)
         except ProviderRefused:
-            self._key.forget()  # perhaps the key was refused, because it was removed
+            self._key.invalidate()  # perhaps the key was refused, because it was removed
             # Or the reservation is in use, perhaps after an earlier call of ours.
             existing = self._existing(capacity.reservation_id, token, deadline)
             if existing is None:

@@ -217,7 +217,7 @@ class HetznerProvider(Provider):
             self._try_to_disarm(number, deadline)
             raise
         except ProviderRefused:
-            self._key.forget()  # perhaps the key was refused, because it was removed
+            self._key.invalidate()  # perhaps the key was refused, because it was removed
             raise
 
     def _disarm(self, number: int, deadline: Deadline) -> None:

@@ -86,7 +86,7 @@ class RegisteredKey:
         finally:
             self._lock.release()
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Look up the key again at its next use: the provider refused it, so it may have been removed."""
         self._id = None
 

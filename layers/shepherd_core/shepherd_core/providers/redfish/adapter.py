@@ -54,7 +54,7 @@ class RedfishProvider(Provider):
     the certificate of the BMC, which is otherwise verified against CAs.
 
     *read_list* and *read_ca* return documents and raise SourceError; *read_list* caches as ``MachineList`` says.
-    *read_secret* and *forget_secret* are those of the secret store.
+    *read_secret* and *invalidate_secret* are those of the secret store.
     """
 
     name = "redfish"
@@ -66,7 +66,7 @@ class RedfishProvider(Provider):
         clock: Clock,
         *,
         read_secret: Callable[[str], str],
-        forget_secret: Callable[[str], None],
+        invalidate_secret: Callable[[str], None],
         read_ca: Callable[[], bytes] | None = None,
     ) -> None:
         self._list = redfish_list(read_list)
@@ -75,7 +75,7 @@ class RedfishProvider(Provider):
         self._list_power = settings.redfish_list_power
         self._max_calls = settings.redfish_max_calls
         self._options = BmcOptions(
-            logins=Logins(read_secret, forget_secret, clock),
+            logins=Logins(read_secret, invalidate_secret, clock),
             clock=clock,
             seconds=settings.redfish_timeout_seconds,
             sessions=settings.redfish_auth == "session",

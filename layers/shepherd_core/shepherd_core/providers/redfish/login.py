@@ -40,14 +40,14 @@ class Logins:
     """
     The credentials of all BMCs, each a secret ``user:password``.
 
-    *read* returns a secret by its name and raises SecretError; *forget* makes
+    *read* returns a secret by its name and raises SecretError; *invalidate* makes
     *read* fetch it again. They are called by one thread at a time; the others
     wait, at most until their limits. Safe to use from several threads.
     """
 
-    def __init__(self, read: Callable[[str], str], forget: Callable[[str], None], clock: Clock) -> None:
+    def __init__(self, read: Callable[[str], str], invalidate: Callable[[str], None], clock: Clock) -> None:
         self._read = read
-        self._forget = forget
+        self._invalidate = invalidate
         self._clock = clock
         self._reading = threading.Lock()
         self._refused: dict[str, tuple[Credential, float]] = {}
@@ -81,7 +81,7 @@ class Logins:
             TimeLimitExceeded: other threads read secrets until the limit.
         """
         self._refused[bmc] = (credential, self._clock.monotonic() + LOCKOUT_SECONDS)
-        self._forget(secret)
+        self._invalidate(secret)
         newer = self._parsed(secret, limit)
         return None if newer == credential else newer
 
