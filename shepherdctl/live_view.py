@@ -34,8 +34,8 @@ _PICTURE_MACHINES = 20
 _COUNTED = {
     "provisioner": {
         "created": "creates {}",
-        "adopted": "records {} of an interrupted creation",
-        "forgotten": "gives up the creation of {}",
+        "intents_completed": "records {} of an interrupted creation",
+        "intents_abandoned": "abandons the creation of {}",
         "disputed": "finds drift at {}",
     },
     "initializer": {

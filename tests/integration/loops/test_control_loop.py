@@ -736,7 +736,7 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     counts = run(loop)
     assert set().union(*loop.asked) == set(machines)
     assert sum(len(asked) for asked in loop.asked) == 6
-    assert (counts[Metric.SPARED], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
+    assert (counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED], counts[Metric.FAILED]) == (2, 4, 0)
     assert loop.unneeded == dict.fromkeys(machines[:2], Unneeded("it is back", recovered=True, not_taken="a step"))
 
 
@@ -820,4 +820,4 @@ def test_a_loop_that_interrupts_no_machine_asks_no_check(fleet: Fleet, run: Runn
     fleet.provided_machine()
     counts = run(Errands(lambda task: task.deadline.confirm()))
     assert counts[Metric.FINISHED] == 1
-    assert Metric.SPARED not in counts
+    assert Metric.NO_LONGER_DUE not in counts

@@ -90,7 +90,7 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted_with_its_host_key(
     assert run()[Metric.CREATED] == 0
     api.lost = set()
     counts = run(drift_limit=0)
-    assert (counts[Metric.ADOPTED], counts[Metric.CREATED]) == (1, LIMIT - 1)
+    assert (counts[Metric.INTENTS_COMPLETED], counts[Metric.CREATED]) == (1, LIMIT - 1)
     assert set(provided(fleet)) == living(api)
     assert fleet.sql("SELECT count(*) FROM machine_host_key") == [[LIMIT]]
     assert intents(fleet) == []
@@ -152,7 +152,7 @@ def test_a_machine_that_ended_before_it_was_recorded_leaves_nothing_behind(
     api.set_state(instance_id, "terminated", "Client.UserInitiatedShutdown")
     fleet.pass_time(HOUR)  # the penalty of the first attempt is over
     counts = run()
-    assert (counts[Metric.FORGOTTEN], counts[Metric.CREATED]) == (1, LIMIT - 1)
+    assert (counts[Metric.INTENTS_ABANDONED], counts[Metric.CREATED]) == (1, LIMIT - 1)
     assert intents(fleet) == []
     assert set(provided(fleet)) == living(api)
 

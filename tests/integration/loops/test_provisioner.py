@@ -177,7 +177,7 @@ def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, 
         edge.after["create_machine"] = lose
         run(edge)
         fleet.pass_time(200)
-        assert run(edge)[Metric.ADOPTED] == 1
+        assert run(edge)[Metric.INTENTS_COMPLETED] == 1
     for seconds, due in ((0, 0), (90, 0), (20, 1)):
         fleet.pass_time(seconds)
         assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="equinix")) == due
@@ -401,7 +401,7 @@ def test_an_invocation_whose_session_expired_does_nothing(
         assert run(edge) == {}
         fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
         counts = run(edge, drift_limit=0)
-        assert counts[Metric.CREATED] + counts[Metric.ADOPTED] == 3
+        assert counts[Metric.CREATED] + counts[Metric.INTENTS_COMPLETED] == 3
         before = dump(fleet, "sessions")  # its own, which it closes at last
         clock.now += seconds
         thawed.set()
@@ -417,7 +417,7 @@ def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, api: Eq
     first = run(edge)
     assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.INCOMPLETE]) == (0, 1, 1)
     second = run(edge, drift_limit=0)
-    assert (second[Metric.ADOPTED], second[Metric.CREATED], second[Metric.DISPUTED]) == (1, 2, 0)
+    assert (second[Metric.INTENTS_COMPLETED], second[Metric.CREATED], second[Metric.DISPUTED]) == (1, 2, 0)
     assert_settled(fleet, api, 3)
     assert penalties(fleet) == {}
 
@@ -429,7 +429,7 @@ def test_a_machine_that_appears_after_its_creation_was_denied_is_adopted(
     api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
     assert run(edge)[Metric.CREATED] == 0
     eventually(api.devices)
-    assert run(edge, drift_limit=0)[Metric.ADOPTED] == 1
+    assert run(edge, drift_limit=0)[Metric.INTENTS_COMPLETED] == 1
     assert_settled(fleet, api, 3)
 
 
@@ -458,9 +458,9 @@ def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
     fleet.pass_time(HOUR)
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
     counts = run(edge, chunk=1)
-    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.FORGOTTEN]) == (1, 0)
+    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.INTENTS_ABANDONED]) == (1, 0)
     api.add_active_device(f"{PREFIX}late", [token_tag(begun)], reservation_id=next(iter(penalties(fleet))))
-    assert run(edge, drift_limit=0)[Metric.ADOPTED] == 1
+    assert run(edge, drift_limit=0)[Metric.INTENTS_COMPLETED] == 1
     run(edge)
     assert_settled(fleet, api, 3)
 
@@ -481,7 +481,7 @@ def test_an_intent_that_cannot_succeed_is_abandoned(fleet: Fleet, run: Run) -> N
     assert run(edge, max_machines=1)[Metric.CREATED] == 0
     fleet.pass_time(HOUR)
     counts = run(edge, max_machines=1)
-    assert (counts[Metric.FORGOTTEN], counts[Metric.CREATED]) == (1, 1)
+    assert (counts[Metric.INTENTS_ABANDONED], counts[Metric.CREATED]) == (1, 1)
     assert set(provided(fleet)) == {"b"}
     assert intents(fleet) == []
 
@@ -532,7 +532,7 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, api: Equini
     """It would fail again, and keep the rest waiting; a restart must not forget it, and success lifts it."""
     api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=422, body={"errors": ["it is \0 broken"]}))
     first = run(edge)
-    assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.FORGOTTEN]) == (2, 1, 1)
+    assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.INTENTS_ABANDONED]) == (2, 1, 1)
     assert_settled(fleet, api, 2)
     ((capacity, cause),) = penalties(fleet).items()
     assert cause.startswith("ProviderRefused: POST")
@@ -574,7 +574,7 @@ def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
         api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=422))
         counts = run(equinix(api, clock))
-    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.FORGOTTEN]) == (3, 3)
+    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.INTENTS_ABANDONED]) == (3, 3)
     assert intents(fleet) == []
 
 
@@ -597,7 +597,7 @@ def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
     fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
     for reservation in api.reservations():
         api.occupy(reservation.id)
-    assert run(edge, drift_limit=10)[Metric.FORGOTTEN] == 1
+    assert run(edge, drift_limit=10)[Metric.INTENTS_ABANDONED] == 1
     assert queries.pauses(fleet.connection) == []
 
 
@@ -610,7 +610,7 @@ def test_an_intent_for_capacity_taken_by_others_is_dropped(fleet: Fleet, api: Eq
 
     edge.after["list_machines"] = occupy
     counts = run(edge)
-    assert (counts[Metric.CREATED], counts[Metric.FORGOTTEN], counts[Metric.CAPACITY_PENALIZED]) == (2, 1, 1)
+    assert (counts[Metric.CREATED], counts[Metric.INTENTS_ABANDONED], counts[Metric.CAPACITY_PENALIZED]) == (2, 1, 1)
     assert set(penalties(fleet)) == {taken}
     assert_settled(fleet, api, 2)
 

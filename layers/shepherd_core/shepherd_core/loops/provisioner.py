@@ -127,7 +127,7 @@ class Provisioner:
         finally:
             session.close()
         counted = (
-            Metric.CREATED, Metric.ADOPTED, Metric.FORGOTTEN, Metric.ASSIMILATED, Metric.DISPUTED,
+            Metric.CREATED, Metric.INTENTS_COMPLETED, Metric.INTENTS_ABANDONED, Metric.ASSIMILATED, Metric.DISPUTED,
             Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING_FOR_LIMIT, Metric.DRIFT_LIMIT_EXCEEDED,
             Metric.INCOMPLETE,
         )  # fmt: skip
@@ -159,9 +159,11 @@ class Provisioner:
         for provided in plan.set_aside:
             provisioning.set_aside(session, provided.machine_id, "the provider does not have it")
         for intent, machine in plan.complete:
-            self._record(session, intent.machine_id, machine, _Outcome(Metric.ADOPTED, age_seconds=intent.age_seconds))
+            self._record(
+                session, intent.machine_id, machine, _Outcome(Metric.INTENTS_COMPLETED, age_seconds=intent.age_seconds)
+            )
         for intent in plan.abandon:
-            self._forget(session, intent)
+            self._abandon(session, intent)
         for machine in plan.assimilate:
             machine_id = provisioning.adopt(session, self._provider.name, machine)
             if machine_id is not None:
@@ -208,7 +210,7 @@ class Provisioner:
             self._penalize(session, intent, error)
             # This call created nothing, but an earlier one whose answer was lost may have.
             if creation.intent is None or isinstance(error, CapacityTaken):
-                self._forget(session, intent)
+                self._abandon(session, intent)
             self._refusals += isinstance(error, ProviderRefused)
             return self._refusals < REFUSALS
         except (ProviderError, TimeLimitExceeded) as error:
@@ -233,9 +235,9 @@ class Provisioner:
         self._counts[Metric.MACHINES_TOTAL] += metric is Metric.CREATED  # the others are counted already
         telemetry.info("machine provided", machine_id=machine_id, provider_id=machine.provider_id, how=metric)
 
-    def _forget(self, session: Session, intent: Intent) -> None:
+    def _abandon(self, session: Session, intent: Intent) -> None:
         provisioning.delete_intent(session, self._provider.name, intent)
-        self._counts[Metric.FORGOTTEN] += 1
+        self._counts[Metric.INTENTS_ABANDONED] += 1
 
     def _penalize(self, session: Session, intent: Intent, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"

@@ -220,7 +220,7 @@ class _Run(Generic[F]):
             work: self._unneeded(work, error) for work, error in failed.items() if isinstance(error, NoLongerDue)
         }
         if unneeded and (guard := self.loop.guard):
-            self._count(Metric.SPARED, list(unneeded), guard.end_unneeded(self.session, unneeded))
+            self._count(Metric.NO_LONGER_DUE, list(unneeded), guard.end_unneeded(self.session, unneeded))
         failures = {work: self._failure(work, error) for work, error in failed.items() if work not in unneeded}
         if failures:
             self._count(Metric.FAILED, list(failures), bmdb_work.fail(self.session, failures))
@@ -339,7 +339,7 @@ def run(
         **{
             metric: state.counts[metric] for metric in (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
         },
-        **({metric: state.counts[metric] for metric in (Metric.SPARED, Metric.NOT_TAKEN)} if loop.guard else {}),
+        **({metric: state.counts[metric] for metric in (Metric.NO_LONGER_DUE, Metric.NOT_TAKEN)} if loop.guard else {}),
         Metric.BACKLOG: backlog.count,
         Metric.OLDEST_DUE_AGE: round(backlog.oldest_due_age_seconds, 3),
         Metric.INCOMPLETE: int(state.more or state.counts[Metric.CANCELED] > 0),
