@@ -1,4 +1,4 @@
-"""The base classes of what is opened, used and closed."""
+"""Base classes of things that are opened, used and closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders for a while: removed with what runs in them, however the process that made them ends."""
+"""Temporary folders: removed together with the processes in them, however the process that made them ends."""
 
 # Also run by itself, without the rest of the package: the standard library only, and little of it.
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PATIENCE_SECONDS = 5.0
-"""What a PostgreSQL has to end by itself; and then, what there is to try."""
+"""Time for PostgreSQL to stop by itself, then time for each harder signal."""
 
 
 @contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
     """
-    Return a new folder, whose name begins with *prefix*; in the end, remove it and kill what runs in it.
+    Return a new folder, whose name begins with *prefix*; at the end, remove it and kill the processes in it.
 
     That is what has the folder for its temporary files (``TMPDIR``), and any
     program of PostgreSQL whose data (``-D``) are there. Another process does it,

@@ -1,4 +1,4 @@
-"""What agents report to, as a Lambda function behind an HTTP API."""
+"""The API that agents report to, as a Lambda function behind an HTTP API."""
 
 from __future__ import annotations
 

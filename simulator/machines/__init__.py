@@ -1,1 +1,1 @@
-"""Simulated machines: real SSH servers that run what is uploaded to them."""
+"""Simulated machines: real SSH servers that run uploaded programs."""

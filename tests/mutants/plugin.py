@@ -65,7 +65,7 @@ class _Recorder:
         self._tests[item.nodeid] = (round(seconds, 3), sorted(_drained()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Leave out what fails or is skipped without a mutant: it tells nothing of one."""
+        """Exclude tests that fail or are skipped without a mutant."""
         if not report.passed:
             self._failed.add(report.nodeid)
 
@@ -75,7 +75,7 @@ class _Recorder:
 
 
 def _drained() -> set[str]:
-    """Return what was reached since it was last asked, in this process or one that it started."""
+    """Return the code reached since the last call, in this process or its children."""
     reached = getattr(builtins, "_reached", None)
     if reached is None:
         return set()

@@ -1,5 +1,5 @@
 """
-Which tests reach what: for each mutant the tests that can notice it.
+The code that each test reaches: for each mutant, the tests that can notice it.
 
 Every test file runs once on a copy of the package in which each function, and
 each SQL statement that is run, tells its name; what its tests reached is kept
@@ -62,7 +62,7 @@ class Trial:
 
 
 def talkative(package: Path) -> None:
-    """Let every function of a copy of the package tell that it was reached, and every statement that it was run."""
+    """Make every function and SQL statement of a copy of the package record that it was reached."""
     for path in package.rglob("*.py"):
         file = str(path.relative_to(package))
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ def reaching(mutant: Mutant, tests: Iterable[Trial]) -> list[Trial]:
 
 
 def ordered(tests: Iterable[Trial], seconds: float) -> dict[str, float]:
-    """Return which to run, the quickest file first, with what each takes: as many as *seconds* allow, one at least."""
+    """Return the tests to run and their times, the quickest file first: as many as *seconds* allow, at least one."""
     by_file: dict[str, list[Trial]] = {}
     for test in tests:
         by_file.setdefault(test.file, []).append(test)

@@ -95,7 +95,7 @@ class Door:
     A TCP port in front of a Unix socket, as a pooler would be: for a PostgreSQL that was built without TLS.
 
     With *tls* it encrypts like PostgreSQL; without, the server itself says that
-    it does not. Without *path* it speaks to nobody: it does what TLS asks for, and is silent.
+    it does not. Without *path* it completes the TLS handshake and sends nothing more.
     """
 
     def __init__(self, path: Path | None, tls: ssl.SSLContext | None, address: str = ADDRESS) -> None:

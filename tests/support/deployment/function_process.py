@@ -9,7 +9,7 @@ from shepherd_core.wiring import adapters, loops, services
 
 
 def end() -> None:
-    """Forget what a process keeps between invocations, and close its connections."""
+    """Clear the state that a process keeps between invocations, and close its connections."""
     for thing in gc.get_referrers(Connection):
         if type(thing) is Connection:
             thing.close()

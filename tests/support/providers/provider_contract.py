@@ -1,5 +1,5 @@
 """
-What every provider must do, as tests: one suite for all adapters.
+The contract of a provider, as one test suite for all adapters.
 
 To hold an adapter to it, write a test module with a class that inherits
 ``ProviderContract`` and overrides the fixture ``world``::
@@ -79,7 +79,7 @@ class World:
     reboots: Callable[[ProviderId], int] | None = None
     """Returns how often the edge has restarted this machine, by whatever means."""
     confuse: Callable[[ProviderId], object] | None = None
-    """From now on the edge says that this machine is in a state of which nobody has heard."""
+    """From now on the provider reports an undocumented state of this machine."""
     stall: Callable[[], object] | None = None
     """From now on the edge takes requests and never answers."""
     secret: str | None = None
@@ -112,7 +112,7 @@ class ProviderContract:
         assert len(listing) == len(world.capacity_ids)
 
     def test_ids_are_unique_and_stable(self, world: World, deadline: Deadline) -> None:
-        """The id is what ties a machine at the provider to its row in the BMDB."""
+        """The id connects a machine at the provider with its row in the BMDB."""
         first = _ids(world.provider.list_machines(deadline))
         assert len(first) == len(set(first))
         assert sorted(_ids(world.provider.list_machines(deadline))) == sorted(first)
@@ -144,7 +144,7 @@ class ProviderContract:
         assert machine.availability is Availability.KNOWN_USED
 
     def test_created_machine_is_found_by_its_id(self, world: World, deadline: Deadline) -> None:
-        """Whoever works on the machine next has only the id."""
+        """The next work on the machine knows only the id."""
         created = _create(world, deadline)
         world.settle()
         found = world.provider.get_machine(created.provider_id, deadline)
@@ -168,7 +168,7 @@ class ProviderContract:
     def test_creating_again_with_the_same_token_returns_the_same_machine(
         self, world: World, deadline: Deadline
     ) -> None:
-        """Nobody knows what became of a call whose answer was lost; repeating it must not cost a second machine."""
+        """The outcome of a call whose answer was lost is unknown; repeating it must not create a second machine."""
         capacity = _unused(world, deadline)[0]
         first = world.provider.create_machine(capacity, TOKEN, deadline)
         at_once = world.provider.create_machine(capacity, TOKEN, deadline)
@@ -203,7 +203,7 @@ class ProviderContract:
 
     @pytest.mark.parametrize("odd", ODD_IDS)
     def test_unknown_id_is_not_found(self, world: World, deadline: Deadline, odd: str) -> None:
-        """An id is opaque: whatever text it is, it names one machine or none, and never something else."""
+        """An id is opaque text: it names one machine or none, and never another resource."""
         with pytest.raises(MachineNotFound):
             world.provider.get_machine(ProviderId(odd), deadline)
 
@@ -239,7 +239,7 @@ class ProviderContract:
     # Recovery
 
     def test_what_it_cannot_do_it_refuses_to_do(self, world: World, deadline: Deadline) -> None:
-        """A loop trusts what a provider says of itself; a call that did nothing would look like a cure."""
+        """The loops trust the capabilities; a call that did nothing would look like a successful step."""
         created = _create(world, deadline)
         world.settle()
         before = _by_capacity(world.provider.list_machines(deadline))
@@ -307,7 +307,7 @@ class ProviderContract:
     def test_nothing_comes_between_the_confirmation_and_the_interruption(
         self, world: World, deadline: Deadline, action: Capability
     ) -> None:
-        """Whatever did would be time in which the machine comes back. And what is declined then was not done."""
+        """Otherwise the machine may come back in the time between. A declined request was not carried out."""
         if world.make_refusing is None:
             pytest.skip("this world refuses nothing")
         interrupt = _action(world, action)
@@ -358,7 +358,7 @@ class ProviderContract:
         assert limit.interrupted
 
     def test_a_released_machine_is_in_use_no_more(self, world: World, deadline: Deadline) -> None:
-        """What was given back must not be found again as a machine of ours; and it may be given back twice."""
+        """A released machine must not be listed as ours, and a release may be repeated."""
         release = _action(world, Capability.RELEASE)
         created = _create(world, deadline)
         world.settle()
@@ -384,7 +384,7 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_nothing_is_sent_after_the_deadline(self, world: World, deadline: Deadline, action: str) -> None:
-        """Whoever has no time left cannot record what would come of it."""
+        """After the deadline, the result could not be recorded."""
         call = _call(world, action, deadline)
         sent = world.requests()
         with pytest.raises(TimeLimitExceeded):
@@ -405,7 +405,7 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_passing_failure_may_be_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
-        """The loops try later what is retryable, and tell a person about the rest: it must be clear which is which."""
+        """The loops retry retryable failures and report the others to an operator."""
         if world.make_unavailable is None:
             pytest.skip("this world cannot fail for a while")
         call = _call(world, action, deadline)
@@ -417,7 +417,7 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", ["list", "get", "create", *ACTIONS])
     def test_lasting_failure_is_not_tried_again(self, world: World, deadline: Deadline, action: str) -> None:
-        """To repeat what is refused would hide that somebody must do something."""
+        """Repeating a refused request would hide that an operator must act."""
         if world.make_refusing is None:
             pytest.skip("this world cannot refuse")
         call = _call(world, action, deadline)

@@ -1,4 +1,4 @@
-"""What tests of the redfish provider share: the adapter in front of a rack, and its secrets."""
+"""Shared by the tests of the redfish provider: the adapter in front of a rack, and its secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Secrets:
-    """A store of secrets that remembers what it read until it is told to forget, as the real one does."""
+    """A store of secrets with a cache, as the real one has."""
 
     stored: dict[str, str]
     remembered: dict[str, str] = field(default_factory=dict)

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 5
 """
-How many times a transaction is tried in all. Each pause is jittered, and may last twice as long as the one before.
+Number of tries of a transaction. Each pause is jittered, and may last twice as long as the one before.
 """
 
 _FIRST_PAUSE_SECONDS = 0.05

@@ -3,7 +3,7 @@ Sessions: the lease that a worker holds while it works on machines.
 
 A function does everything that it does to machines in a session. A session is
 alive until its deadline, which ``renew`` moves ahead. When it expires, other
-sessions may take over its work, and nothing that it began can be committed any
+sessions may claim its machines, and none of its results can be committed any
 more.
 
 If the answer to a statement of the session is lost, that statement may still be
@@ -128,7 +128,7 @@ class Session:
         Run the statement *name*, which may run twice, for this session; if its answer is lost, run it once more.
 
         Raises:
-            CommitUnknown: the answer was lost again, or what was sent is still running.
+            CommitUnknown: the answer was lost again, or an earlier statement is still running.
             BmdbError: as ``Connection.run``.
         """
         return self.repeat_if_unanswered(partial(self.run_once, name, **parameters))
@@ -138,7 +138,7 @@ class Session:
         Run the statement *name*, which must not run twice, for this session.
 
         Raises:
-            CommitUnknown: its answer was lost, or what was sent before it is still running.
+            CommitUnknown: its answer was lost, or an earlier statement is still running.
             BmdbError: as ``Connection.run``.
         """
         return self._track_answer(name, lambda: self.connection.run(name, **self.key, **parameters))

@@ -123,7 +123,7 @@ class NoLongerDue(ShepherdError):
 
 
 class BmdbError(ShepherdError):
-    """The BMDB could not do what was asked."""
+    """A request to the BMDB failed."""
 
     fault = Fault.OURS
 
@@ -177,7 +177,7 @@ class WorkConflict(BmdbError):
 
 
 class ProviderError(ShepherdError):
-    """The provider could not do what was asked."""
+    """A request to the provider failed."""
 
     fault = Fault.PROVIDER
 
@@ -277,7 +277,7 @@ class SshUploadFailed(SshError):
 
 
 class TakeoverFailed(MachineError):
-    """The agent did not take over the machine."""
+    """The handshake with the agent failed."""
 
 
 class AgentExited(TakeoverFailed):

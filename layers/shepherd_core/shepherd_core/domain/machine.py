@@ -21,7 +21,7 @@ class Availability(StrEnum):
     """Whether a machine in a provider's listing is in use."""
 
     KNOWN_UNUSED = "KnownUnused"
-    """Capacity. May have neither id nor address."""
+    """Free capacity; it may lack id and address."""
     KNOWN_USED = "KnownUsed"
     """Deployed. Has an id, and an address unless it is still being provisioned."""
     POSSIBLY_USED = "PossiblyUsed"

@@ -1,5 +1,5 @@
 """
-The states that a machine can be in, and what moves it from one to the next.
+The states of a machine, and the transitions between them.
 
 A state is never stored: ``state_of`` computes it from the facts, and the
 statement ``count_machines`` does the same for the whole fleet. The command
@@ -42,7 +42,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A step from one state to the next, and who or what takes it."""
+    """A transition from one state to the next, and its cause."""
 
     before: State
     after: State

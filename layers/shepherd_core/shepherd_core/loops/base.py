@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How much a loop may claim until it is asked again."""
+    """The limits of what a loop may claim until it is asked again."""
 
     limit: int = sys.maxsize
     """Machines."""

@@ -355,14 +355,14 @@ class DryRun:
     suspended: list[Work]
     """The additional work without suspensions, at most 1,000 machines."""
     decisions: Mapping[Work, object]
-    """What it would do with each machine."""
+    """The action for each machine."""
     reasons: tuple[str, ...]
     """``Admission.suspended``."""
 
 
 def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits) -> DryRun:
     """
-    Return what an invocation would claim first, and what it would claim if recovery were not suspended.
+    Return the first claim of an invocation now, and the claim without suspensions.
 
     Claims it, and rolls that back: nothing is changed.
     """

@@ -1,1 +1,1 @@
-"""What agents report, and the installations that are requested of them."""
+"""Agents' reports, and installation requests."""

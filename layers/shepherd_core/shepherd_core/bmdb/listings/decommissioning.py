@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemovalRequest:
-    """Who removes a machine and why, and whether a recent heartbeat prevents it."""
+    """An operator's request to remove a machine: owner, reason, and whether a recent heartbeat prevents it."""
 
     owner: str
     reason: str
@@ -56,7 +56,7 @@ def remove_released(session: Session, provider: str, machine_id: UUID) -> bool:
     """
     Decommission a released machine that the provider no longer has; False: it may not be removed yet.
 
-    May run twice. Raises what ``forget`` raises, except WorkConflict.
+    May run twice. Raises as ``forget``, except WorkConflict.
     """
     asked = {"how": "Released", "owner": None, "reason": None}
     return bool(_run_decommissioning(session, "decommission", provider, machine_id, fresh_seconds=0, **asked)["done"])
@@ -67,7 +67,7 @@ def request_release(session: Session, provider: str, machine_id: UUID, order: Re
     Record that a machine is to be released, and pause it for all loops.
 
     Then ask the provider, then call ``accept_release``. Returns False if the
-    request was on record before. May run twice. Raises what ``forget`` raises.
+    request was on record before. May run twice. Raises as ``forget``.
     """
     row = _run_decommissioning(
         session,

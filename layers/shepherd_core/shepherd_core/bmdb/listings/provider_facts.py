@@ -1,5 +1,5 @@
 """
-The facts that providers list about their machines, and when they were listed: what the Updater keeps in the BMDB.
+The Updater's part of the BMDB: the facts that providers list about their machines, and when they were listed.
 
 There is one Updater at a time for each provider, from ``begin`` until its
 session ends. Another can take its place only when that session has expired. From
@@ -93,9 +93,9 @@ class ListingStatus:
     holder: UUID | None
     """The session of the last Updater; None: there was none."""
     holder_alive: bool
-    """That session is alive."""
+    """Whether that session is alive."""
     paused: str | None = None
-    """Who paused it and why; None: it is not paused."""
+    """The owner and reason of the pause; None: not paused."""
 
     @property
     def wanted(self) -> bool:

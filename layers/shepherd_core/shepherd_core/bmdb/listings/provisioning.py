@@ -1,5 +1,5 @@
 """
-What the Provisioner keeps in the BMDB: the lock, intents, penalties, and the machines of the provider.
+The Provisioner's part of the BMDB: the lock, intents, penalties, and the machines of the provider.
 
 Beginning, recording or abandoning a creation requires the provider's lock and a
 live session. The statements check both, so that an expired Provisioner can do

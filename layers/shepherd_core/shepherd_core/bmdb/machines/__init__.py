@@ -1,1 +1,1 @@
-"""Facts about machines, pauses, and what operators ask about them."""
+"""Facts about machines, the due index, pauses, and operators' queries."""

@@ -1,5 +1,5 @@
 """
-The due index: what each machine may need next, and from when on.
+The due index: the process that each machine may need next, and its time.
 
 It is derived from the facts, and claims search it. A fact that decides what a
 machine needs is changed through ``change``; ``due.sql`` lists every write, and

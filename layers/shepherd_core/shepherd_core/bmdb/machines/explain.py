@@ -30,7 +30,7 @@ _ADVICE = {
     "SshAuthenticationFailed": "let the machine accept our key, then: machine retry",
     "NoAddress": "have the provider report an address, then: machine retry",
 }
-"""What an operator can do about a cause that no loop can remove, by the name of the error."""
+"""Advice for causes that only an operator can remove, by the name of the error."""
 
 
 class Block(StrEnum):

@@ -1,1 +1,1 @@
-"""Recovery: what was tried on a machine, whether too many are unhealthy, and what an operator overrides."""
+"""Recovery: remediation attempts, suspensions, and operators' overrides."""

@@ -87,7 +87,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def declines(status: int) -> bool:
-    """Return whether an answer with *status* says that what was asked for was not done, and will not be."""
+    """Return whether *status* means that the request was not carried out, and will not be."""
     return _MULTIPLE_CHOICES <= status < _SERVER_ERROR or status == _UNAVAILABLE
 
 
