@@ -83,7 +83,7 @@ def test_every_module_is_compiled_for_python_3_13(layer: Path) -> None:
 
 
 def test_the_layer_holds_only_what_functions_need(layer: Path) -> None:
-    """The runtime brings boto3, and nobody calls a program, compiles C or runs tests on Lambda."""
+    """The runtime brings boto3; programs, C sources and tests are not used on Lambda."""
     names = {path.name for path in layer.iterdir()}
     assert "shepherd_core" in names
     assert not names & {"boto3", "botocore", "s3transfer", "bin", "pip", "setuptools", "bytecode", "Makefile"}
@@ -110,7 +110,7 @@ def test_every_import_of_the_functions_is_in_the_layer(layer: Path, tmp_path: Pa
 
 
 def test_a_layer_that_cannot_be_compiled_is_not_built(tmp_path: Path) -> None:
-    """Without bytecode every cold start would be several times slower, and nobody would know why."""
+    """Without bytecode every cold start would be several times slower."""
     source = tmp_path / "source"
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
     (source / "requirements.txt").write_text("")

@@ -101,7 +101,7 @@ def test_the_migrator_makes_the_schema_of_an_empty_database(capsys: pytest.Captu
 
 def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck() -> None:
     """
-    Lambda kills without a word, and nobody comes to clean up.
+    Lambda kills without notice, and no code cleans up.
 
     The machines hang, and then the network between the function and the BMDB
     does, so that the function can neither end its work nor give it back in time.

@@ -141,7 +141,7 @@ def test_an_environment_that_is_interrupted_leaves_one_line_and_nothing_else(
 
 
 def test_even_an_environment_that_is_killed_leaves_nothing_behind(start: Callable[..., Started], folder: Path) -> None:
-    """Nobody cleans up then but the processes that were started for that."""
+    """Then only the guard processes clean up."""
     for stage in drawn(("PostgreSQL's data are being made", "the functions run"), "killed"):
         started = start(SIMULATE)
         started.when(exists(folder, STAGES[stage]))

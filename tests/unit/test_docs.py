@@ -80,12 +80,12 @@ def settings_rows() -> list[str]:
 
 @pytest.mark.parametrize("row", settings_rows())
 def test_every_setting_is_documented_with_its_default(row: str) -> None:
-    """A setting that nobody can find might as well not be there; the row below belongs into the table."""
+    """An undocumented setting cannot be found. Add the row below to the table."""
     assert row in OPERATIONS
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
-    """An operator who sets a variable that nobody reads believes something that is not so."""
+    """A documented variable that no code reads misleads an operator."""
     documented = set(
         re.findall(rf"{functions.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES))
     )
@@ -97,13 +97,13 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("metric", Metric)
 def test_every_metric_is_documented(metric: Metric) -> None:
-    """A graph that nobody can read helps nobody."""
+    """A graph of an unexplained metric does not help."""
     assert f"| `{metric.value}` |" in OPERATIONS
 
 
 @pytest.mark.parametrize("error", FAILURES)
 def test_every_failure_is_documented(error: str) -> None:
-    """Whoever finds a name in the history or the log finds there what to do."""
+    """For each name in history and log, the page says what to do."""
     assert f"`{error}`" in OPERATIONS
 
 
@@ -148,7 +148,7 @@ def test_every_make_target_named_exists() -> None:
 
 
 def test_what_machines_are_offered_is_documented_in_order() -> None:
-    """Whoever hardens an sshd must know what it has to leave."""
+    """An operator who hardens sshd must know what Shepherd needs."""
     offered = re.findall(r"`((?:aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
     assert offered == [*ssh.CIPHERS, *ssh.MACS]
 

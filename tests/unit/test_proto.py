@@ -109,7 +109,7 @@ def test_no_value_of_the_wire_contract_moved(enum: object, numbers: dict[str, in
 
 
 def test_generated_code_is_what_the_sources_say(tmp_path: Path) -> None:
-    """Whoever edits ``proto/`` and forgets ``make proto`` is told so here."""
+    """Detects a change of ``proto/`` without ``make proto``."""
     generate = [sys.executable, "-m", "grpc_tools.protoc", f"-Ishepherd_core/domain/pb={ROOT / 'proto'}"]
     generate += [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     generate += [f"shepherd_core/domain/pb/{name}.proto" for name in FILES]

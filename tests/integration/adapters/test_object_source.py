@@ -169,7 +169,7 @@ def test_a_server_with_an_untrusted_certificate_is_refused(
     ],
 )
 def test_plain_http_stays_on_this_machine(url: str) -> None:
-    """On the way, anybody could put other machines into the list."""
+    """An attacker on the way could replace the machines of the list."""
     with pytest.raises(SourceError, match=r"use https://") as raised:
         read(url)
     assert type(raised.value) is SourceError
@@ -187,7 +187,7 @@ def test_a_url_that_is_not_understood_is_named(url: str, aws: None) -> None:
 
 @pytest.mark.parametrize("url", ["https://user:hunter2@machines.example/list", "s3://hunter2@bucket/key"])
 def test_a_url_with_credentials_is_refused_and_not_repeated(url: str) -> None:
-    """Settings are shown to whoever asks."""
+    """Settings are visible to every reader of the function's configuration."""
     with pytest.raises(SourceError, match="holds a user or a password") as raised:
         read(url)
     assert "hunter2" not in str(raised.value)

@@ -77,7 +77,7 @@ def test_a_secret_that_is_not_fresh_is_read_again(scripted_ssm: ScriptedServer) 
 
 
 def test_an_invalidated_secret_is_read_again(scripted_ssm: ScriptedServer) -> None:
-    """When an API key is refused, the newest one is worth a try before anybody is told."""
+    """After a refusal the newest API key is tried before an operator is alarmed."""
     store = SsmSecretStore()
     store.get(NAME)
     scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "new"}})
@@ -87,7 +87,7 @@ def test_an_invalidated_secret_is_read_again(scripted_ssm: ScriptedServer) -> No
 
 
 def test_a_secret_is_made_at_first_use(ssm: Any) -> None:
-    """Nobody should have to make an SSH key by hand, nor see it."""
+    """No operator should have to create or see an SSH key."""
     assert SsmSecretStore().create_once(NAME, lambda: VALUE) == VALUE
     stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
     assert (stored["Value"], stored["Type"]) == (VALUE, "SecureString")

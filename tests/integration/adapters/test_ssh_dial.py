@@ -1,4 +1,4 @@
-"""Connecting to machines: whom we talk to, what each failure is called, and that nothing waits for ever."""
+"""Connecting to machines: host keys, the name of each failure, and deadlines."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_failed_and_closed_connections_leave_no_thread(
 
 
 def test_closing_twice_is_closing_once(server: SshServer, deadline: Deadline) -> None:
-    """Whoever cleans up need not know who was there before."""
+    """A cleanup need not know whether the connection was closed before."""
     connection = dialer(server.port).dial("127.0.0.1", None, deadline)
     connection.close()
     connection.close()

@@ -367,7 +367,7 @@ def test_endless_complaint_ends_with_the_deadline(connection: SshConnection, pat
 
 
 def test_program_that_hangs_ends_with_the_deadline(connection: SshConnection, path: Path) -> None:
-    """The predecessor bounded the upload only, and waited for the agent for ever."""
+    """The predecessor limited only the upload, and waited for the agent without end."""
     connection.upload(script("exec sleep 60"), str(path), soon(30))
     with pytest.raises(SshTimedOut, match=r"running .* took longer than 0\.\d+ s"):
         connection.run(str(path), b"", soon())

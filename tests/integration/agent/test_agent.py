@@ -121,7 +121,7 @@ def test_the_agent_answers_and_then_reports_by_itself(
 
 
 def test_the_agent_lets_go_of_the_session(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
-    """It holds nothing open but its own lock, is nobody's child, and writes its memory, with the key, nowhere."""
+    """It keeps only its lock open, has no parent, and does not write its memory, with the key, to disk."""
     client.upload(machine, "/root/start", b'#!/bin/sh\necho $$ >"$HOME/starter"\nexec "$HOME/agent"\n')
     init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
     assert client.run(machine, "/root/start", init).status == 0
@@ -325,7 +325,7 @@ def test_a_bad_duration_is_refused(executable: Path, variable: str) -> None:
 
 
 def test_an_agent_whose_answer_is_not_read_exits(client: Client, machine: str, endpoint: AgentEndpoint) -> None:
-    """Its key would be on nobody's record."""
+    """Its key would not be recorded."""
     init = TakeoverInit(machine_id="id", bmaas_endpoint=endpoint.url).SerializeToString()
     client.upload(machine, "/root/deaf", b'#!/bin/sh\nexec "$HOME/agent" >/dev/full\n')
     assert client.run(machine, "/root/deaf", init).status not in (0, -1)
@@ -363,7 +363,7 @@ def test_the_given_ca_is_trusted_for_https(client: Client, machine: str, beats: 
 
 
 def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
-    """Nobody else can pose as the endpoint."""
+    """No other server can pose as the endpoint."""
     tls, ca = _certificate(tmp_path)
     _, another = _certificate(tmp_path)
     message = HeartbeatRequest(machine_id="id").SerializeToString()
@@ -416,7 +416,7 @@ def test_a_clock_outside_the_cas_time_is_warned_about(client: Client, machine: s
 
 
 def test_one_heartbeat_can_be_sent_by_hand(executable: Path, beats: Beats, tmp_path: Path) -> None:
-    """Whoever stands before a silent machine learns whether the endpoint can be reached, and why not."""
+    """An operator at an unhealthy machine learns whether the endpoint can be reached, and why not."""
     tls, ca = _certificate(tmp_path)
     (tmp_path / "ca.der").write_bytes(ca)
     (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(ca))

@@ -174,7 +174,7 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
 
 
 def test_every_failed_authentication_gets_the_same_answer(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """Which machines there are, and which have agents, is nobody's business; nor how close a guess came."""
+    """The answer must not reveal which machines exist, which have agents, or how close a guess was."""
     api.handle(agent.request())
     requests = strangers(fleet, agent)
     before = recorded(fleet)
@@ -227,7 +227,7 @@ def test_clocks_may_differ_by_five_minutes(fleet: Fleet, api: AgentApi, agent: S
 def test_a_request_is_taken_once(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, remembered: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else whoever recorded one could keep a dead machine alive for five minutes, or bring back an old report."""
+    """Otherwise a replayed request could make a failed machine look healthy, or bring back an old report."""
     request = agent.request(HARDWARE)
     assert api.handle(request).status == OK
     before = recorded(fleet)
@@ -279,7 +279,7 @@ def test_an_agent_that_was_given_up_is_not_believed_any_more(fleet: Fleet, api: 
 
 
 def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """Its key is remembered here, where nobody has heard of the new one yet; that must make no difference."""
+    """This process has the old key cached and does not know the new one; that must not matter."""
     assert api.handle(agent.request()).status == OK
     SignedAgent(fleet, agent.machine_id)
     before = recorded(fleet)
@@ -486,7 +486,7 @@ def test_generations_go_forward(
     reported: int,
     status: HTTPStatus,
 ) -> None:
-    """A report that comes out of order, or answers what nobody asked, changes nothing, not even the heartbeat."""
+    """A report out of order, or without a request, changes nothing, not even the heartbeat."""
     if wanted is not None:
         fleet.request_installation(agent.machine_id, wanted)
     if known is not None:
@@ -637,7 +637,7 @@ def test_a_connection_that_breaks_twice_is_an_outage(
 def test_no_heartbeat_is_taken_in_a_schema_that_this_code_does_not_know(
     own_fleet: Fleet, remembered: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Between a migration and the deployment of its code nobody can say what a statement does there."""
+    """Between a migration and the deployment of its code, the effect of a statement is undefined."""
     agent = SignedAgent(own_fleet)
     api = endpoint(own_fleet.connection)
     if remembered:

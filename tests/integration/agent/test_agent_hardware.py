@@ -118,7 +118,7 @@ def test_a_virtual_machine_is_described_as_far_as_it_goes(tmp_path: Path) -> Non
 
 
 def test_efi_capable_firmware_is_reported_as_such(tmp_path: Path) -> None:
-    """Whoever installs the next system wants to know."""
+    """The next operating system must be installed accordingly."""
     unfold("server", tmp_path)
     (tmp_path / "sys/firmware/efi").rename(tmp_path / "sys/firmware/not-efi")
     assert _report(tmp_path, None).report.efi_support == EFISupport.EFI_SUPPORTED

@@ -165,7 +165,7 @@ def test_the_hardware_is_sent_until_it_arrives(server: AgentServer, agent: Agent
 
 
 def test_a_refused_report_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
-    """Else the machine would be rebooted for ever because its report is too long."""
+    """Otherwise a machine with too long a report would be rebooted without end."""
     server.answer = lambda request: Answer(413 if request.heartbeat.HasField("hardware_report") else 200)
     with pytest.raises(Refused):
         agent.heartbeats.send()
@@ -312,7 +312,7 @@ def test_without_a_command_the_reason_is_reported(server: AgentServer, agent: Ag
     ids=["status", "signal", "not found", "not text"],
 )
 def test_a_failed_installation_reports_its_output(server: AgentServer, agent: Agent, script: str, error: str) -> None:
-    """Nobody sees the machine's terminal."""
+    """The machine's terminal is not visible to an operator."""
     agent.configure(script)
     server.answer = lambda _: _asking(1)
     agent.heartbeats.send()

@@ -1,5 +1,5 @@
 """
-The due index compared with the facts, over histories that nobody would think of.
+The due index compared with the facts, over random histories.
 
 The index is derived, and claims search it: a machine whose row comes too late is
 not found. So, after each step of any history, claims must return what the plain

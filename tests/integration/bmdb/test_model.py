@@ -1,5 +1,5 @@
 """
-Sessions, work and the due index compared with a model, over histories that nobody would think of.
+Sessions, work and the due index compared with a model, over random histories.
 
 Hypothesis chooses what functions, agents, operators and time do, and at which
 moment of a statement. After every step the BMDB must look like the model, and

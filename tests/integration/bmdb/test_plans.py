@@ -362,7 +362,7 @@ def test_a_statement_reads_what_it_is_about_and_never_the_fleet(
 def test_each_page_of_the_list_costs_the_same(
     large: pg8000.native.Connection, mode: str, chosen: dict[str, Any], after: UUID | None
 ) -> None:
-    """Whoever filters by state reads page after page: the late ones must not read again what came before."""
+    """A filter by state reads page after page: late pages must not read earlier machines again."""
     check(explain(large, "list_machines", mode, after=after, **chosen), LIMITS["list_machines"])
 
 

@@ -1,4 +1,4 @@
-"""`make mutants` can tell: what must die dies, what nobody can notice lives, and what a test reaches is on record."""
+"""`make mutants` kills detectable mutants, keeps equivalent ones, and records the code that a test reaches."""
 
 from __future__ import annotations
 

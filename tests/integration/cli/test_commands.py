@@ -116,7 +116,7 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words:
 
 
 def test_the_version_needs_no_database() -> None:
-    """It is the first thing that whoever helps asks for."""
+    """Support asks for it first."""
     assert CommandLine(None).read("--version") == f"shepherdctl 0.1.0, BMDB schema version {NEWEST}\n"
 
 
@@ -129,7 +129,7 @@ def test_a_failure_is_a_sentence_on_standard_error(fleet: Fleet) -> None:
 
 
 def test_debug_lets_the_failure_itself_through(fleet: Fleet) -> None:
-    """Whoever repairs Shepherd needs the traceback."""
+    """A developer needs the traceback."""
     result = CommandLine(fleet.settings)("--debug", "machine", "show", "nobody")
     assert isinstance(result.exception, MachineUnknown)
 
@@ -143,7 +143,7 @@ def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
 
 
 def test_all_faults_of_the_settings_are_reported_at_once() -> None:
-    """Nobody wants to find them one by one."""
+    """An operator should not have to find them one by one."""
     result = CommandLine(None, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "long", "SHEPHERD_BMDB_PORT": "0"})(
         "machine", "list"
     )
@@ -178,7 +178,7 @@ def test_messages_come_as_they_are_and_on_one_line(fleet: Fleet) -> None:
 
 
 def test_migrate_brings_an_empty_database_up_to_date(empty_database: BmdbSettings) -> None:
-    """That is the first thing that anybody does, and it may be done again."""
+    """It is the first step of every installation, and may be repeated."""
     shepherdctl = CommandLine(empty_database)
     first = shepherdctl.load("db", "migrate")
     assert [migration["version"] for migration in first["migrations"]] == list(range(1, NEWEST + 1))
@@ -217,7 +217,7 @@ def test_status_shows_that_the_database_is_newer(own_fleet: Fleet) -> None:
 
 
 def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> None:
-    """Then nobody knows what the schema is."""
+    """Then the schema is unknown."""
     own_fleet.sql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
     result = CommandLine(own_fleet.settings)("db", "status")
     assert result.exit_code == 1

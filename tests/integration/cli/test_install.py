@@ -207,7 +207,7 @@ def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet) -> None:
     [("machine-1\n", 0), ("machine-2\n", 1), ("y\n", 1), ("yes\n", 1), ("\n", 1), ("\x04", 1)],
 )
 def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
-    """Whoever types it knows which machine is about to lose what is on it; a habit of saying yes is not enough."""
+    """Typing the name makes sure that the operator knows which machine will lose its data."""
     fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
     shepherdctl.on_terminal(80, "machine", "install", "machine-1", *IMAGE, typed=typed, status=status)
@@ -305,7 +305,7 @@ def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet) -> Non
     ],
 )
 def test_the_time_until_the_machine_learns_of_it_is_shown(fleet: Fleet, plant: str, words: str) -> None:
-    """Who waits for an installation should know whether anybody is there to begin it."""
+    """The operator should know whether an agent is there to start the installation."""
     getattr(fleet, plant)()
     assert words in CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--yes").stderr
 
@@ -460,7 +460,7 @@ def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet) -> None:
 
 
 def test_what_agents_say_cannot_act_on_the_terminal(fleet: Fleet) -> None:
-    """A machine is anybody's once it was broken into; its words must stay words."""
+    """A compromised machine may report any text; it must not be interpreted."""
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")

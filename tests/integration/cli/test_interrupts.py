@@ -65,7 +65,7 @@ def command(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("command", [HOLDS_BACK], ids=["at once"], indirect=True)
 def test_of_signals_that_come_at_once_one_counts(command: subprocess.Popen[str]) -> None:
-    """A terminal that is closed sends several, and which of them is first nobody knows."""
+    """A closed terminal sends several signals, in any order."""
     for number in SIGNALS:
         os.kill(command.pid, number)
     output, errors = command.communicate("\n", timeout=60)
@@ -80,7 +80,7 @@ def test_of_signals_that_come_at_once_one_counts(command: subprocess.Popen[str])
 
 @pytest.mark.parametrize("command", [CLEANS_UP], ids=["one after the other"], indirect=True)
 def test_a_command_that_cleans_up_is_not_interrupted_again(command: subprocess.Popen[str]) -> None:
-    """Whoever is impatient types Ctrl-C twice, and half of the cleaning up would stay undone."""
+    """A second Ctrl-C must not interrupt the cleanup."""
     os.kill(command.pid, SIGNALS[0])
     assert command.stdout is not None
     assert command.stdout.readline() == "cleans up\n"

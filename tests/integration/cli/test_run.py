@@ -55,7 +55,7 @@ def logged(lines: str) -> list[dict[str, Any]]:
 
 
 def test_a_loop_is_rehearsed_then_run_then_seen(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    """The first ten minutes of anybody with a list of machines."""
+    """The first ten minutes of a new user with a list of machines."""
     command_line = shepherdctl(RACK)
     rehearsed = command_line.process("run", "provisioner", "--dry-run")
     assert rehearsed.returncode == 0
@@ -185,7 +185,7 @@ def test_what_the_provisioner_disputes_is_part_of_its_plan(
 def test_a_dry_run_of_the_updater_shows_each_changed_fact(
     shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
 ) -> None:
-    """Whoever edits a list sees what comes of it."""
+    """An operator who edits a list sees the effect."""
     shepherdctl(RACK).process("run", "provisioner")
     command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
     rehearsed = command_line.process("run", "updater", "--dry-run")

@@ -32,7 +32,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
 
 
 def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """Whoever looks from one command to the other must not find two truths."""
+    """Two commands must not contradict each other."""
     apart = fleet.unhealthy_machine()
     fleet.change(apart, f"INSERT INTO machine_quarantine VALUES ('{apart}', now(), '?', '')")
     listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
@@ -79,7 +79,7 @@ def test_each_provider_has_a_line_with_states_and_suspensions(shepherdctl: Comma
 
 
 def test_a_suspension_is_shown_with_its_figures(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """Nobody must have to ask why silent machines are left alone; a hold that ended counts for silence still."""
+    """The reason why unhealthy machines are left alone must be visible; an ended suspension still matters."""
     fleet.sql(
         "INSERT INTO recovery_suspensions VALUES ('equinix', '', now() - interval '4 minutes', NULL, :reason), "
         "('static', 'ams', now() - interval '3 hours', now() - interval '2 hours', 'before'), "
@@ -104,7 +104,7 @@ def test_pauses_in_force_are_mentioned(shepherdctl: CommandLine) -> None:
 
 
 def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    """A fleet that does not grow any more is looked at here first; what nobody saw for a day is no news."""
+    """An operator looks here first if a fleet does not grow; a figure older than a day is not shown."""
     fleet.sql(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
         "('equinix', 20, 50, now() - interval '3 minutes'), ('static', 0, 50, now()), "

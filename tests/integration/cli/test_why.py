@@ -194,7 +194,7 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
 def test_the_end_of_the_block_and_the_next_try_are_shown(
     fleet: Fleet, case: str, process: Process, until: int | None, next_at: int | None
 ) -> None:
-    """An operator decides by that whether to wait or to act; what nobody knows is not made up."""
+    """An operator decides by that whether to wait or to act; unknown times are not invented."""
     machine_id = CASES[case][0](fleet)
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
     (found,) = (each for each in told["processes"] if each["process"] == process)

@@ -101,7 +101,7 @@ def test_an_event_that_is_no_object_is_refused(function: Callable[..., Any], eve
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_a_wrong_field_is_named_with_its_value(function: Callable[..., Any], event: dict[str, Any], text: str) -> None:
-    """The message is all that whoever sent the event has; a long value is shortened in it."""
+    """The sender of the event sees only the message; a long value is shortened in it."""
     with pytest.raises(EventInvalid) as caught:
         function(event, Context())
     assert text in str(caught.value)

@@ -161,7 +161,7 @@ def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: d
 def test_the_initializer_starts_agents_with_a_key_that_it_makes(
     fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key is in SSM and nowhere else; machines let in whoever holds it."""
+    """The key is only in SSM; it opens all machines."""
     private_key = SsmSecretStore().create_once(SSH_KEY_PARAMETER, ssh_keys.generate)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
     heard: set[str] = set()
@@ -338,7 +338,7 @@ def test_a_wrong_event_is_refused(
 def test_every_fault_of_the_settings_is_reported_at_once(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
-    """Whoever deploys repairs them in one go; what was fine is not mentioned."""
+    """The operator can repair them all at once; correct settings are not mentioned."""
     monkeypatch.delenv("SHEPHERD_BMDB_HOST")
     monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
     monkeypatch.setenv("SHEPHERD_SESSION_SECONDS", "1")
@@ -374,7 +374,7 @@ def test_an_unknown_provider_is_reported_with_everything_else(
 def test_settings_that_were_wrong_are_read_again(
     fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that failed once must not fail for ever."""
+    """A process that failed once must recover."""
     monkeypatch.setenv("SHEPHERD_CHUNK", "0")
     with pytest.raises(ConfigError):
         invoke("provisioner")

@@ -100,7 +100,7 @@ def answered(server: ScriptedServer) -> dict[str, Any]:
 
 
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the environment name no database: whoever looks for one fails."""
+    """Let the environment name no database, so that any connection fails."""
     monkeypatch.delenv("SHEPHERD_BMDB_HOST", raising=False)
 
 
@@ -130,7 +130,7 @@ def test_the_answer_has_an_empty_content_type(cloudformation: ScriptedServer, bm
 def test_a_refused_migration_fails_the_deployment_with_the_reason(
     cloudformation: ScriptedServer, bmdb: Connection
 ) -> None:
-    """CloudFormation shows it to whoever deploys; and the loops that need the schema are not deployed."""
+    """CloudFormation shows it to the operator, and does not deploy the loops that need the schema."""
     migrate(bmdb)
     bmdb.script("UPDATE schema_migrations SET checksum = 'another' WHERE version = 2")
     invoke(asked(cloudformation, "Update", before=1))
@@ -161,7 +161,7 @@ def test_code_and_template_of_different_versions_fail_the_deployment(
 
 
 def test_a_database_that_is_newer_fails_a_deployment(cloudformation: ScriptedServer, bmdb: Connection) -> None:
-    """The loops would not run; whoever deploys has to know at once what to do."""
+    """The loops would not run; the operator must learn at once what to do."""
     migrate(bmdb)
     bmdb.script("INSERT INTO schema_migrations VALUES (99, 'of the future', '')")
     invoke(asked(cloudformation, "Update", before=LATEST))
@@ -172,7 +172,7 @@ def test_a_database_that_is_newer_fails_a_deployment(cloudformation: ScriptedSer
 def test_a_rollback_is_let_pass(
     cloudformation: ScriptedServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rollback that fails leaves a stack that nobody can deploy to. Nobody is asked; the log says what follows."""
+    """A failed rollback leaves a stack that cannot be deployed to, so it must succeed; the log has the consequences."""
     nowhere(monkeypatch)
     invoke(asked(cloudformation, "Update", version=LATEST, before=LATEST + 1))
     answer = answered(cloudformation)
@@ -201,7 +201,7 @@ def test_a_request_that_is_not_understood_is_answered_too(
 
 
 def unthinkable() -> Connection:
-    """Fail as nobody thought of."""
+    """Fail with an unexpected error."""
     raise KeyError("password=hunter2")
 
 
@@ -224,7 +224,7 @@ def test_a_long_reason_is_cut_to_what_cloudformation_takes(cloudformation: Scrip
 def test_an_answer_that_got_lost_is_sent_again(
     cloudformation: ScriptedServer, clock: ManualClock, bmdb: Connection
 ) -> None:
-    """There is nobody else to send it."""
+    """No other component sends it."""
     answers = iter([Answer(500), Answer(200, b"x", missing=5), Answer()])
     cloudformation.answer = lambda _: next(answers)
     handle(asked(cloudformation, "Create"), lambda: bmdb, clock, 60)
@@ -241,7 +241,7 @@ def test_an_answer_that_is_not_accepted_fails_the_function(
     capsys: pytest.CaptureFixture[str],
     reached: bool,
 ) -> None:
-    """It may be invoked again. Whoever has the URL can answer in its place, so it is told nobody."""
+    """It may be invoked again. The URL allows answering in its place, so it is not logged."""
     event = asked(cloudformation, "Create")
     cloudformation.answer = lambda _: Answer(403)
     if not reached:
@@ -275,14 +275,14 @@ def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(
 
 
 def test_by_hand_it_returns_what_it_would_answer(bmdb: Connection) -> None:
-    """For `sam local invoke`, and for whoever migrates with the deployed function."""
+    """For `sam local invoke`, and for migrating with the deployed function."""
     event = json.loads((Path(__file__).parents[3] / "events" / "migrator.json").read_text())
     assert invoke(event) == {"SchemaVersion": LATEST}
     assert schema_version(bmdb) == LATEST
 
 
 def test_by_hand_a_failure_is_a_failure(empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for an answer at a URL, so it is raised, as Lambda expects."""
+    """There is no URL to answer to, so the error is raised, as Lambda expects."""
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", "nothing_here")
     with pytest.raises(StatementFailed, match="nothing_here"):
         invoke({"RequestType": "Create"})

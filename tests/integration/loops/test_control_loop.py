@@ -216,7 +216,7 @@ def test_nothing_due_is_a_normal_result(run: Runner) -> None:
 
 
 def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> None:
-    """Otherwise a fleet that is too large for its workers leaves some machines out for ever."""
+    """Otherwise a fleet that is too large for its workers would never reach some machines."""
     machines = []
     for _ in range(3):
         machines.append(fleet.provided_machine())
@@ -375,7 +375,7 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
 
 
 def test_the_host_key_of_a_first_contact_is_pinned_even_when_the_work_fails(fleet: Fleet, run: Runner) -> None:
-    """Otherwise whoever makes the work fail may pose as the machine the next time; and it is pinned once."""
+    """Otherwise an attacker who makes the work fail could pose as the machine later; the key is pinned once."""
     machine = fleet.provided_machine()
 
     def errand(task: Task) -> None:
@@ -550,7 +550,7 @@ def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run
 def test_nothing_is_committed_when_the_session_was_lost(
     fleet: Fleet, run: Runner, error: Exception | None, concurrency: int
 ) -> None:
-    """The machine may be another's by now, and whoever asked for the invocation must hear that it failed."""
+    """Another session may have the machine by now, and the caller must learn that the invocation failed."""
     machine = fleet.provided_machine()
 
     def errand(_: Task) -> None:

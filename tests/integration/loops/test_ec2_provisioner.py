@@ -71,7 +71,7 @@ def penalties(fleet: Fleet) -> int:
 def test_new_machines_are_as_many_as_the_limit_and_known_by_their_host_keys(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
-    """From the first contact on, whoever answers in a machine's place is found out."""
+    """From the first contact on, another machine at the address is recognized by its key."""
     assert run()[Metric.CREATED] == LIMIT
     assert run()[Metric.CREATED] == 0
     assert set(provided(fleet)) == living(api)
@@ -121,7 +121,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
 def test_instances_that_merely_are_not_listed_stop_the_pass(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
-    """That is what a wrong region looks like: nobody said that they are gone."""
+    """A wrong region looks like this: EC2 did not report that they ended."""
     run()
     fleet.pass_time(HOUR)
     api._hidden, api.shows_new = living(api), False
@@ -144,7 +144,7 @@ def test_instances_that_die_at_launch_are_not_replaced_every_minute(
 def test_a_machine_that_ended_before_it_was_recorded_leaves_nothing_behind(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
-    """EC2 launches no other for its token, so the intent could wait for ever."""
+    """EC2 launches no other instance for its token, so the intent would wait without end."""
     api.lost = {"RunInstances"}
     run()
     api.lost = set()

@@ -260,7 +260,7 @@ def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) 
 
 
 def test_what_the_agent_has_to_say_is_logged(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody logs in to a machine to look there."""
+    """An operator should not have to log in to the machine for it."""
     machine_id, _ = world.machine()
     world.ca_certificate = b"of no use over plain HTTP"
     world.run()
@@ -273,7 +273,7 @@ def test_what_the_agent_has_to_say_is_logged(world: World, capsys: pytest.Captur
 
 
 def test_the_host_key_of_the_first_contact_is_pinned(world: World) -> None:
-    """From then on nobody else can pose as the machine."""
+    """From then on no other machine can pose as it."""
     machine_id, name = world.machine()
     world.run()
     kind, text = world.show(machine_id)["host_key"].split()
@@ -303,7 +303,7 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> N
 
 
 def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world: World) -> None:
-    """A reinstall drops the pin. Where the provider knows the key, nobody has to be believed for that."""
+    """A reinstall drops the pin. If the provider knows the key, no first contact has to be trusted."""
     machine_id, name = world.machine()
     world.run()
     known = world.show(machine_id)["host_key"]

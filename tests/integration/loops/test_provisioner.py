@@ -150,7 +150,7 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
 def test_a_machine_that_boots_is_given_the_time_that_is_usual_at_its_provider(
     fleet: Fleet, edge: Edge, run: Run
 ) -> None:
-    """Nobody answers there before, and each attempt would ask the provider for the address."""
+    """SSH cannot answer earlier, and each attempt would ask the provider for the address."""
     edge.boot_seconds = EquinixProvider.boot_seconds
     run(edge)
     for seconds, due in ((0, 0), (299, 0), (2, 3)):
@@ -199,7 +199,7 @@ def test_a_machine_that_is_up_is_due_at_once(fleet: Fleet, run: Run) -> None:
 
 
 def test_entries_of_a_list_become_machines(fleet: Fleet, run: Run) -> None:
-    """The provider for whoever has nothing but SSH; it keeps no record of what is in use."""
+    """The provider for machines with SSH alone; it does not record which are in use."""
     edge = static(["c", "a", "b"])
     assert run(edge, max_machines=2)[Metric.CREATED] == 2
     assert set(provided(fleet)) == {"a", "b"}
@@ -231,7 +231,7 @@ def test_no_more_machines_are_created_than_the_limits_allow(
 def test_creations_keep_their_distance_also_across_passes(
     fleet: Fleet, edge: Edge, run: Run, clock: ManualClock
 ) -> None:
-    """Providers block whoever asks for much at once; an invocation must not create at once after another."""
+    """Providers block clients with many requests; an invocation must not create at once after another."""
     run(edge, creation_seconds=500, max_machines=2, seconds=1000)
     assert clock.slept == [500]
     fleet.pass_time(100)
@@ -284,7 +284,7 @@ def test_the_first_creation_does_not_wait(fleet: Fleet, edge: Edge, run: Run, cl
 def test_machines_waiting_for_the_limit_are_counted(
     fleet: Fleet, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its fleet stopped growing, and nobody was told that a setting of theirs is why."""
+    """Otherwise the fleet stops growing, and no message names the setting that is the cause."""
     assert run(edge, max_machines=2)[Metric.WAITING_FOR_LIMIT] == 1
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "machine limit reached" in line)
     told = json.loads(line)
@@ -385,7 +385,7 @@ def test_an_invocation_killed_anywhere_is_completed_by_the_next(
 def test_an_invocation_whose_session_expired_does_nothing(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock, *, step: tuple[str, str], seconds: float
 ) -> None:
-    """The lock is free when its session is dead; whoever held it may still wake up, whatever its clock says."""
+    """The lock is free once its session expired; the old holder may still continue, with any clock."""
     frozen, thawed = threading.Event(), threading.Event()
 
     def freeze() -> None:
@@ -436,7 +436,7 @@ def test_a_machine_that_appears_after_its_creation_was_denied_is_adopted(
 def test_a_creation_that_did_not_happen_is_repeated_with_its_token(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
-    """Nobody knows that it did not; so it must not matter."""
+    """The outcome is unknown, so both outcomes must be handled."""
     api.faults.add(Drop(method="POST", path=DEVICES))
     run(edge)
     (begun,) = intents(fleet)
@@ -466,7 +466,7 @@ def test_a_refused_repetition_does_not_forget_that_there_was_a_first(
 
 
 def test_an_intent_that_cannot_succeed_is_abandoned(fleet: Fleet, run: Run) -> None:
-    """Its entry is gone from the list; it would count towards the limit for ever."""
+    """Its entry is gone from the list; otherwise it would count towards the limit without end."""
     names = ["a", "b"]
     edge = static(names)
 
@@ -511,7 +511,7 @@ def test_of_two_provisioners_one_works_and_the_other_leaves(
 
 
 def test_concurrent_runs_create_each_machine_once(fleet: Fleet, api: EquinixApi, run: Run, clock: ManualClock) -> None:
-    """Also when nobody has ever taken the lock before."""
+    """Also if the lock was never taken before."""
     together = threading.Barrier(3)
 
     def twin() -> Counts:
@@ -579,7 +579,7 @@ def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
 
 
 def test_a_pause_stops_a_pass_that_is_under_way(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
-    """Whoever stops everything means the creation that would come next, not the one of the next minute."""
+    """A pause must stop the next creation, not only those of the next minute."""
     edge.after["create_machine"] = lambda: queries.pause(fleet.connect(), owner="me", reason="stop")
     assert run(edge)[Metric.CREATED] == 1
     assert_settled(fleet, api, 1)
@@ -659,7 +659,7 @@ def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
 def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong prefix or database; whoever is woken by it finds every machine in the log."""
+    """A wrong prefix or database; the log names every machine for the operator."""
     strangers = [api.add_active_device(f"{PREFIX}{number}").id for number in range(4)]
     before = dump(fleet, "provisioner_lock")
     with pytest.raises(DriftLimitExceeded) as caught:

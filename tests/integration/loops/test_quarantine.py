@@ -65,7 +65,7 @@ def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet:
 
 
 def test_a_machine_in_quarantine_costs_a_claim_nothing(fleet: Fleet) -> None:
-    """Its row is in nobody's window; hundreds of them would else starve the others."""
+    """Its row is not examined by a claim; otherwise hundreds of such rows would hide the others."""
     quarantined(fleet)
     session = fleet.open_session()
     assert work.claim(session, RECOVER, PROVIDER, 10).examined == 0
@@ -79,7 +79,7 @@ def listed(fleet: Fleet, machine_id: UUID) -> Machine:
 
 
 def test_the_provisioner_counts_a_machine_in_quarantine_and_does_nothing_about_it(fleet: Fleet) -> None:
-    """It occupies its capacity. That the provider does not list it stops nobody: somebody is at it."""
+    """It occupies its capacity. An operator works on it, so that its absence from the listing is no drift."""
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     machines = [quarantined(fleet) for _ in range(3)]
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")

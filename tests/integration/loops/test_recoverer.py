@@ -128,7 +128,7 @@ def test_an_unhealthy_machine_is_rebooted_once_and_needs_its_agent_again(world: 
 
 
 def test_no_agent_is_started_before_the_machine_should_be_up(world: World) -> None:
-    """Nobody waits for it meanwhile: the time is written down, and the Initializer comes when it is over."""
+    """No invocation waits for it: the time is recorded, and the Initializer starts when it is over."""
     machine = world.given(world.fleet.unhealthy_machine())
     world.run()
     session = world.fleet.open_session()

@@ -1,4 +1,4 @@
-"""Schedules of any rate: what happened while nobody looked gets no machine rebooted, and none forgotten."""
+"""Schedules of any rate: a gap between snapshots reboots no healthy machine and leaves no unhealthy one."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_outage_of_the_bmdb_reboots_no_machine_however_late_it_reports(world:
 def test_on_any_schedule_unhealthy_machines_alone_are_recovered(
     world: Schedule, gaps: list[float], began: float, outage: tuple[float, float]
 ) -> None:
-    """Rates of which nobody thought, with an outage somewhere."""
+    """Random rates, with an outage at a random time."""
     world.begin_anew()
     dead = world.reporting.pop()
     lasted, late = outage
@@ -216,7 +216,7 @@ def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
 
 
 def test_a_killed_snapshot_leaves_the_gap_to_the_next_one(world: Schedule) -> None:
-    """It is on record with the look itself, before anybody judges by it."""
+    """The gap is recorded by the snapshot itself, before a later one uses it."""
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
     dead = world.fleet.open_session()
@@ -275,7 +275,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
 
 
 def test_why_names_the_gap_between_snapshots(world: Schedule) -> None:
-    """Else an operator sees a machine that is due, and that nobody takes."""
+    """Otherwise an operator sees a due machine that no loop takes, without a reason."""
     lost = world.reporting.pop()
     world.pass_time(30 * MINUTE)
     (_, verdict), _ = explain.why(world.fleet.connection, lost, SILENCE)

@@ -213,7 +213,7 @@ def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> No
 
 
 def test_two_machines_are_not_recovered_if_no_other_reports(world: World) -> None:
-    """Nobody can tell then whether reports arrive at all."""
+    """Without any report it is unknown whether reports can arrive."""
     world.silent(2)
     assert world.run()[Metric.CLAIMED] == 0
     assert world.held() == {WHOLE_PROVIDER: "no machine reports: 2 stopped reporting"}
@@ -236,7 +236,7 @@ def test_a_suspension_continues_for_the_current_reason(world: World) -> None:
 
 
 def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> None:
-    """It is known, and would stand there for ever."""
+    """The machine is known, and would otherwise be counted without end."""
     world.sound(10)
     world.silent(3)
     world.provider.away = True
@@ -318,7 +318,7 @@ def test_the_counts_show_a_suspension_and_the_unhealthy_machines(world: World) -
 
 
 def test_a_tick_that_finds_nothing_due_waits_for_the_bmdb_three_times(world: World) -> None:
-    """Open, look, close: it comes every minute, for ever, and is nearly always all that there is to do."""
+    """Open, snapshot, close: nearly every invocation, once a minute, does only this."""
     world.sound(REPORTING)
     with BreakingConnection(world.fleet.settings) as door:
         connection = world.fleet.connect(door.settings)

@@ -117,7 +117,7 @@ class Rack(Provider):
 
 
 class World:
-    """A machine that is silent, one that reports, without which nobody is believed to be silent, and a Recoverer."""
+    """An unhealthy machine, one that reports, without which recovery is suspended, and a Recoverer."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
@@ -217,7 +217,7 @@ def world(fleet: Fleet, clock: ManualClock) -> World:
 
 
 def test_a_machine_that_never_comes_back_is_tried_step_by_step_and_then_left_alone(world: World) -> None:
-    """The predecessor rebooted such a machine for ever. Each step has its time, in which an agent start is tried."""
+    """The predecessor rebooted such a machine without end. After each step there is time for an agent start."""
     world.run()
     for number in range(1, 6):
         assert len(world.rack.asked) == number
@@ -294,7 +294,7 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(wor
 
 
 def test_a_machine_that_did_not_come_back_gets_its_agent_in_a_suspension(world: World) -> None:
-    """Else nobody would ever report again after an outage, and the hold would last for ever."""
+    """Otherwise no machine would report after an outage, and the suspension would not end."""
     world.run()
     world.watch(3)
     world.start_agent(fails=True)
@@ -388,7 +388,7 @@ def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(world
 
 @pytest.mark.parametrize("error", [ProviderRefused("it is locked"), MachineNotFound("no such machine")])
 def test_a_provider_that_refuses_this_machine_uses_up_the_rung_in_time(world: World, error: ShepherdError) -> None:
-    """No step was taken, and says so; but a machine must not be kept on one rung for ever."""
+    """No step was taken, and this is recorded; but a machine must not stay at one step without end."""
     world.rack.then = refuse(error)
     world.run()
     world.watch(29)
@@ -449,7 +449,7 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
 
 @pytest.mark.parametrize("error", [SshHostKeyChanged("another"), SshAuthenticationFailed("no"), ProviderUnavailable()])
 def test_what_no_reboot_cures_takes_no_machine_up_the_ladder(world: World, error: ShepherdError) -> None:
-    """It is up, and does not let us in, or nobody tells where it is: five reboots and power cycles help nobody."""
+    """The machine is up and refuses the login, or has no known address: reboots and power cycles cannot help."""
     world.run()
     for _ in range(20):
         world.watch(12)
@@ -490,7 +490,7 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
 
 
 def test_a_function_killed_before_the_step_delays_the_next_attempt(world: World) -> None:
-    """Nobody knows that it did not; the machine is given its time, and then the next attempt."""
+    """The step may have been taken, so the machine gets its grace before the next attempt."""
     session = world.fleet.open_session()
     (held,) = claimed(session, RECOVER)
     world.loop.decide(session, [held])
@@ -515,7 +515,7 @@ def test_a_function_killed_before_its_decision_uses_no_attempt(world: World) -> 
 
 
 def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -> None:
-    """Whoever dies afterwards: a machine with a new key and an old pin would be refused for ever."""
+    """Also if the function is killed afterwards: a new key with an old pin would be refused without end."""
     world.policy = "reinstall:1,quarantine"
     world.pin()
     seen: list[set[str]] = []
@@ -532,7 +532,7 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -
 def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
     world: World, error: ShepherdError, kept: bool
 ) -> None:
-    """Without the pin, whoever answers at the address next would be believed."""
+    """Without the pin, any machine that answers at the address would be trusted."""
     world.policy = "reinstall:1,quarantine"
     world.pin()
     world.rack.then = refuse(error)
@@ -761,7 +761,7 @@ def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
 
 
 def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World) -> None:
-    """Network, firewall or key are at fault: nobody who is up is power-cycled for that, and none is given up."""
+    """The fault is the network, a firewall or the key: no running machine is power-cycled or quarantined for it."""
     queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     few = waiting(world, 2, "fra")
     many = waiting(world, 3)

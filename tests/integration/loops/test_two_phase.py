@@ -258,7 +258,7 @@ def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Op
 
 
 def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
-    """Whoever sorts things out has stopped the Provisioner first."""
+    """An operator who repairs drift has often paused the Provisioner."""
     queries.pause(fleet.connection, owner="me", reason="what a mess")
     made = api.add_active_device(f"{PREFIX}x")
     assert results(operator.adopt(made.id)) == [Result.DONE]
@@ -367,7 +367,7 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
 
 
 def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
-    """Whoever works on it holds its record in hand."""
+    """A live session with work on the machine uses its record."""
     machine_id = old(fleet, fleet.unhealthy_machine())
     session = fleet.open_session()
     (held,) = claimed(session, Process.RECOVERY, provider="equinix")
@@ -380,7 +380,7 @@ def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> 
 
 
 def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
-    """Nobody would know of it any more, and somebody would pay for it."""
+    """A forgotten machine that still exists would be paid for unnoticed."""
     there = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
     young = fleet.provided_machine("equinix")
@@ -421,7 +421,7 @@ def test_what_the_provider_gave_up_on_can_be_let_go(fleet: Fleet, operator: Oper
 def test_a_release_is_on_record_before_the_provider_hears_of_it(
     fleet: Fleet, operator: Operator, edge: Edge, api: EquinixApi
 ) -> None:
-    """Whoever finds the machine gone finds who wanted that, and why; no loop begins anything with it meanwhile."""
+    """The history names owner and reason of the release; meanwhile no loop starts work on the machine."""
     machine_id = device(fleet, api, fleet.provided_machine())
 
     def look() -> None:
@@ -528,7 +528,7 @@ def test_the_updater_takes_no_offence_at_machines_that_leave(
 def test_a_release_that_the_provider_refuses_leaves_the_machine_as_it_was(
     fleet: Fleet, operator: Operator, api: EquinixApi
 ) -> None:
-    """It would be on hold for ever."""
+    """It would stay paused without end."""
     machine_id = device(fleet, api, fleet.provided_machine())
     api.faults.add(FakeAnswer(method="DELETE", path=DEVICE, status=403))
     (verdict,) = operator.release(machine_id)

@@ -214,7 +214,7 @@ def test_a_machine_of_which_nothing_is_on_record_is_looked_for_at_once(fleet: Fl
 def test_a_machine_that_may_never_come_up_is_not_waited_for(
     fleet: Fleet, listed: Listed, run: Run, status: str, address: str | None
 ) -> None:
-    """A fleet collects them over the years; one alone would have the provider asked every minute for ever."""
+    """A fleet collects them over the years; a single one would otherwise cost a listing every minute."""
     (machine_id,) = plant(fleet, listed, 1)
     run(listed)
     record(fleet, machine_id, status=status, ip_address=address)
@@ -386,7 +386,7 @@ def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed:
 def test_a_provider_that_does_not_answer_fails_the_pass_and_the_next_goes_on(
     fleet: Fleet, listed: Listed, run: Run
 ) -> None:
-    """The session is closed, so that nobody has to wait for its end."""
+    """The session is closed, so that the next invocation need not wait for its deadline."""
     plant(fleet, listed, 1)
 
     def fail() -> None:
@@ -402,7 +402,7 @@ def test_a_provider_that_does_not_answer_fails_the_pass_and_the_next_goes_on(
 def test_a_pause_of_everything_or_of_the_provider_holds_it(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], *, provider: str | None
 ) -> None:
-    """Whoever pauses a provider does not want it to be called; what the machines are can wait."""
+    """A paused provider must not be called; the facts can wait."""
     plant(fleet, listed, 1)
     pause = queries.pause(fleet.connection, owner="me", reason="maintenance", provider=provider)
     assert run(listed) == {Metric.REPAIRED: 0}
@@ -529,7 +529,7 @@ def test_an_older_listing_without_a_change_does_not_count_as_the_last_one(
 
 
 def test_a_session_that_died_during_the_listing_writes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Also when nobody took its place: what is on record is not written by the dead."""
+    """Also if no other session took its place: an expired session records nothing."""
     (machine_id,) = plant(fleet, listed, 1)
     listed.meanwhile = lambda: fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
     with pytest.raises(SessionExpired):
@@ -555,7 +555,7 @@ def test_a_long_listing_keeps_the_session_alive(fleet: Fleet, listed: Listed, ru
 def test_an_invocation_killed_anywhere_is_completed_by_the_next(
     fleet: Fleet, listed: Listed, run: Run, statement: str, when: str
 ) -> None:
-    """Nothing is stuck, and nobody has to look."""
+    """Nothing is stuck, and no operator has to act."""
     machines = plant(fleet, listed, 2)
     with pytest.raises(Killed):
         run(listed, connection=killed(fleet, when, statement))

@@ -99,7 +99,7 @@ def changes(api: Ec2Api) -> set[str]:
 def test_the_first_contact_with_a_new_machine_is_verified(
     api: Ec2Api, provider: Ec2Provider, deadline: Deadline
 ) -> None:
-    """A machine with the key of its user data is the one that we launched; whoever else answers there is not."""
+    """A machine with the key of its user data is the one that we launched; any other is not."""
     created = provider.create_machine(PLACE, TOKEN, deadline)
     (user_data,) = api.user_data()
     keys = cloud_config(user_data)["ssh_keys"]
@@ -115,7 +115,7 @@ def test_the_first_contact_with_a_new_machine_is_verified(
 
 
 def test_every_machine_has_a_host_key_of_its_own(api: Ec2Api, provider: Ec2Provider, deadline: Deadline) -> None:
-    """Whoever reads one machine's user data could otherwise stand in for all."""
+    """Otherwise the user data of one machine would allow posing as all."""
     for number in (1, 2):
         place = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/{number}")
         provider.create_machine(place, UUID(int=number), deadline)
@@ -125,7 +125,7 @@ def test_every_machine_has_a_host_key_of_its_own(api: Ec2Api, provider: Ec2Provi
 def test_the_host_key_is_found_again_wherever_the_machine_is(
     provider: Ec2Provider, machine: Machine, deadline: Deadline
 ) -> None:
-    """Whoever adopts the machine has nothing but the listing."""
+    """Only the listing is known when the machine is adopted."""
     (listed,) = [each for each in provider.list_machines(deadline) if each.token == TOKEN]
     assert machine.host_key is not None
     assert listed.host_key == provider.get_machine(machine.provider_id, deadline).host_key == machine.host_key
@@ -154,7 +154,7 @@ def test_a_creation_whose_answer_was_lost_is_found_with_its_host_key(
 def test_an_answer_that_does_not_show_the_tags_is_not_trusted(
     api: Ec2Api, provider: Ec2Provider, deadline: Deadline
 ) -> None:
-    """Without them nobody knows which of the keys the machine was given; they are there a moment later."""
+    """Without tags the machine's key is unknown; EC2 shows them a moment later."""
     taken = provider.create_machine(PLACE, TOKEN, deadline)
     api.instance(taken.provider_id).add_tags({"shepherd-host-key": ""})
     api.replays, api.shows_new = True, False
@@ -199,7 +199,7 @@ def test_the_place_of_a_machine_that_is_shutting_down_is_taken(
 def test_nothing_is_launched_without_our_key(
     api: Ec2Api, make: Callable[..., Ec2Provider], deadline: Deadline, error: Exception, kind: type[ProviderError]
 ) -> None:
-    """Nobody could ever log in."""
+    """No login would be possible."""
 
     def fail() -> str:
         raise error
@@ -313,7 +313,7 @@ def test_the_private_host_key_is_in_no_error(
 
 
 def test_a_denial_names_principal_and_permission(api: Ec2Api, provider: Ec2Provider, deadline: Deadline) -> None:
-    """The policy is the operator's to write; EC2's blob after the sentence is of use to nobody."""
+    """The operator must extend the policy; the encoded text after the sentence does not help."""
     sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: instance/*"
     blob = " Encoded authorization failure message: x1y2z3"
     api.refuse("RunInstances", refusal(403, "UnauthorizedOperation", sentence + blob))
@@ -344,7 +344,7 @@ def test_a_power_cycle_waits_until_the_machine_has_stopped(
 def test_a_machine_that_takes_too_long_to_stop_is_started_by_the_next_call(
     api: Ec2Api, provider: Ec2Provider, machine: Machine, clock: ManualClock, seconds: float
 ) -> None:
-    """Bare metal takes minutes, and waiting is billed. Nobody may forget that the machine is to run again."""
+    """Bare metal takes minutes, and waiting is billed. The machine must be started again later."""
     api.looks_until_stopped = 1_000
     begin = clock.now
     with pytest.raises(ProviderUnavailable, match="still stopping"):
@@ -362,7 +362,7 @@ def test_a_machine_that_takes_too_long_to_stop_is_started_by_the_next_call(
 def test_a_machine_that_is_stopped_is_started_by_a_reboot(
     api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline
 ) -> None:
-    """Whoever stopped it for a power cycle may have died since."""
+    """The function that stopped it for a power cycle may have been killed."""
     api.set_state(machine.provider_id, "stopped")
     provider.reboot(machine.provider_id, deadline)
     assert (state(api, machine), changes(api)) == ("running", {"RunInstances", "StartInstances"})
@@ -457,7 +457,7 @@ def test_what_has_ended_is_not_found(api: Ec2Api, provider: Ec2Provider, machine
 def test_a_listing_with_a_foreign_instance_is_refused(
     api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline
 ) -> None:
-    """It was asked for ours: whoever gives us more may as well have left some out."""
+    """The filter asked for our instances: an answer with others may also lack some of ours."""
     api.faults.append(
         lambda _, asked: Answer(200, api._forward(asked).body.replace(FLEET.encode() + b"<", b"other<"), {})
     )

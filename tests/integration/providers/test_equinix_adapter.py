@@ -286,7 +286,7 @@ def test_both_listings_are_asked_for_at_the_same_time(clock: ManualClock, deadli
 
 
 def test_one_call_at_a_time_is_enough(world: World, deadline: Deadline) -> None:
-    """Whoever sets the limit to one must not lock himself out."""
+    """A limit of one must still allow every operation."""
     assert len(world.another(equinix_max_calls=1).list_machines(deadline)) == 7
 
 
@@ -444,7 +444,7 @@ def test_the_same_token_never_makes_a_second_machine(world: World, deadline: Dea
     ids=repr,
 )
 def test_a_lost_answer_to_a_creation_is_found_again(fault: Rule, world: World, deadline: Deadline) -> None:
-    """The machine exists and is paid for, but nobody was told."""
+    """The machine exists and is paid for, although the answer was lost."""
     world.api.faults.add(fault)
     with pytest.raises(ProviderUnavailable):
         world.provider.create_machine(world.capacity, TOKEN, deadline)
@@ -538,7 +538,7 @@ def test_of_many_that_create_at_the_same_time_one_gets_the_capacity(world: World
 
 
 def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadline: Deadline) -> None:
-    """The API has yet to notice; nobody has taken it."""
+    """The API shows the change late; the capacity is still free."""
     world.api.occupy(world.reservation_id)
     world.api.faults.add(FakeAnswer(method="GET", path="/devices/*", status=404))
     with pytest.raises(ProviderUnavailable, match="still names a device"):
@@ -561,7 +561,7 @@ def test_capacity_that_does_not_exist_is_refused(reservation_id: str | None, wor
 
 
 def test_capacity_that_no_listing_offered_is_refused(world: World, deadline: Deadline) -> None:
-    """Nothing is known of it that a creation needs; and nobody asks for it but by mistake."""
+    """It lacks what a creation needs, and only a mistake would ask for it."""
     unlisted = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=world.reservation_id)
     with pytest.raises(ProviderRefused, match="not a free reservation of the listing"):
         world.provider.create_machine(unlisted, TOKEN, deadline)

@@ -89,7 +89,7 @@ def test_a_read_is_tried_again_after_a_passing_failure(
 
 @pytest.mark.parametrize("fault", PASSING, ids=PASSING_NAMES)
 def test_a_read_that_keeps_failing_is_given_up(fault: Reply, script: Script, api: HttpApi, deadline: Deadline) -> None:
-    """An API in trouble is not helped by being asked for ever."""
+    """Endless retries would make an overloaded API worse."""
     script.replies = [fault]
     with pytest.raises(ProviderUnavailable, match="GET /things"):
         api.get("/things", deadline)
@@ -252,7 +252,7 @@ def test_an_answer_that_trickles_in_is_left_at_the_deadline(script: Script) -> N
 
 
 def test_no_more_requests_than_allowed_are_made_at_once(script: Script, api: HttpApi, deadline: Deadline) -> None:
-    """The provider bans whoever asks too much."""
+    """The provider bans clients with too many requests."""
     at_once: list[int] = [0]
     most: list[int] = []
     changed = threading.Condition()

@@ -293,7 +293,7 @@ def test_a_reinstall_boots_what_the_settings_say(
 
 
 def test_a_reinstalled_server_lets_our_key_in(world: World, deadline: Deadline) -> None:
-    """And nobody with a password; without our key it would be lost to us."""
+    """Only our key is authorized, and no password; without it we could not log in."""
     world.robot.faults.add(FakeAnswer(method="POST", path="/reset/*", status=500))
     world.robot.faults.add(FakeAnswer(method="DELETE", times=0, status=500))
     with pytest.raises(ProviderUnavailable):
@@ -330,7 +330,7 @@ def test_an_activation_by_others_is_left_alone(
 
 
 def test_a_session_that_ends_in_between_leaves_nothing_to_a_reboot(world: World, deadline: Deadline) -> None:
-    """Disarming is a change too, and not ours to make any more; whoever reboots the machine next does it."""
+    """Deactivation is a change too, and must not happen after the deadline; the next reboot does it."""
     world.provider._key.ensure(deadline)
     left = iter([1, 0, 0])
     with pytest.raises(SessionExpired):
@@ -414,7 +414,7 @@ def test_a_server_that_cannot_be_installed_is_skipped(boots: tuple[str, ...], wo
 
 
 def test_a_server_that_cannot_be_reset_is_not_armed(world: World, deadline: Deadline) -> None:
-    """Nobody knows when it would boot."""
+    """The time of its next boot is unknown."""
     world.set(resets=("man",))
     with pytest.raises(NotSupported):
         world.provider.reinstall(A, deadline)

@@ -66,7 +66,7 @@ class Site:
         return self.rack.image_url if media else "pxe"
 
     def switch_off(self) -> None:
-        """Switch the machine off, without anybody knowing."""
+        """Switch the machine off without recording it."""
         self.bmc._forwarded("POST", f"{self.bmc.system}/Actions/ComputerSystem.Reset", {"ResetType": "ForceOff"})
         self.rack.wait_until_idle()
         assert self.rack.power(NAME) == "Off"
@@ -236,7 +236,7 @@ def test_a_reinstallation_may_be_asked_for_in_a_resource_of_its_own(site: Site) 
 
 
 def test_a_permanent_boot_override_is_left_alone(site: Site) -> None:
-    """Whoever lets all machines boot over the network decides there what they boot."""
+    """With a permanent network boot, the boot server decides what machines boot."""
     site.override("Continuous")
     site.provider().reboot(NAME, site.deadline)
     assert site.bmc.override == "Continuous"
@@ -397,7 +397,7 @@ def test_a_bmc_that_does_not_answer_leaves_its_machine_in_the_listing(
 
 
 def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
-    """Whoever asked for it has something to do with it."""
+    """The caller needs time to use the listing."""
     site.rack.faults.add(Delay(times=0, seconds=3600))
     short = Deadline(SystemClock(), 6)
     listing = site.provider(max_calls=1).list_machines(short)
@@ -406,14 +406,14 @@ def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
 
 
 def test_a_listing_without_power_asks_no_bmc(site: Site) -> None:
-    """Where a thousand BMCs are slow, nobody needs to wait for them every minute."""
+    """With a thousand slow BMCs, a listing should not wait for them every minute."""
     listing = site.provider(list_power=False).list_machines(site.deadline)
     assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
     assert site.rack.calls == 0
 
 
 def test_a_machine_is_taken_without_its_bmc(site: Site) -> None:
-    """To take it changes nothing at the BMC, and one that is broken keeps nobody from using the machine."""
+    """A creation changes nothing at the BMC, so a broken BMC need not prevent it."""
     adapter = site.provider()
     capacity = adapter.list_machines(site.deadline)[0]
     site.bmc.faults.add(Drop(times=0))

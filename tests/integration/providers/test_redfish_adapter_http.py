@@ -431,7 +431,7 @@ def test_a_bmc_without_a_free_session_is_tried_later(
 def test_an_unknown_certificate_gets_no_credential(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """Whoever answers at the BMC's address would have the password."""
+    """Any host that answers at the BMC's address would get the password."""
     rack.impersonate(NAME)
     with pytest.raises(ProviderRefused, match="CERTIFICATE_VERIFY_FAILED"):
         provider(rack, clock).reboot(NAME, deadline)
@@ -441,7 +441,7 @@ def test_an_unknown_certificate_gets_no_credential(
 def test_a_pinned_certificate_needs_no_authority(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """Most BMCs show one that they signed themselves, for no name that anybody uses."""
+    """Most BMCs have a self-signed certificate, without a useful name."""
     rack.entries[0]["Fingerprint"] = rack.fingerprint
     settings = RedfishSettings(redfish_list="/unused")
     secrets = Secrets(dict(rack.secrets))

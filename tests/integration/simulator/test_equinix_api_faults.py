@@ -132,7 +132,7 @@ def test_an_error_after_the_effect_hides_it(make: Callable[..., Client]) -> None
 
 
 def test_a_creation_can_succeed_long_after_its_failure(make: Callable[..., Client]) -> None:
-    """The device appears when nobody waits for it any more."""
+    """The device appears after the request was given up."""
     client = make(faults.CreateLate(path="/projects/{id}/devices", seconds=0))
     assert client.create().status_code == 504
     eventually(client.api.devices)
@@ -324,7 +324,7 @@ def test_a_faults_file_holds_api_rules_and_machine_harm(tmp_path: Path) -> None:
 
 
 def test_every_fault_of_a_faults_file_is_named_with_rule_and_field() -> None:
-    """Whoever writes one wants to mend it in one go."""
+    """Its author should be able to repair all faults at once."""
     text = """{"api": [{"do": "explode"}, {"do": "delay", "second": 1}, {"do": "answer", "status": "500", "nth": 0},
                        {"do": "drop", "path": "devices"}, {"do": "cut", "method": "get"}],
                "machines": [{"at_seconds": -1, "machine": 0, "fault": "melt"}], "more": 1}"""

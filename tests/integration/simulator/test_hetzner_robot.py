@@ -139,7 +139,7 @@ def test_an_answer_outside_the_description_fails(method: str, path: str, status:
 
 
 def test_the_third_wrong_login_locks_the_address_out(robot: HetznerRobot, clock: ManualClock) -> None:
-    """For ten minutes nobody behind it gets in, whatever they know."""
+    """For ten minutes every login from that address fails."""
     for _ in range(2):
         ask(robot, "GET", "/server", auth=WRONG)
     assert ask(robot, "GET", "/server")[0] == 200

@@ -86,7 +86,7 @@ def test_a_machine_refuses_connections_until_it_is_provisioned(client: Client) -
 
 
 def test_a_machine_refuses_connections_while_it_boots(client: Client, tmp_path: Path) -> None:
-    """After a reboot there is nobody to talk to for a while."""
+    """After a reboot SSH does not answer for a while."""
     with MachinePool(tmp_path / "other", 0, boot_seconds=1000) as pool:
         slow = Client(pool)
         pool.rack("slow", slow.authorized_key)
@@ -142,7 +142,7 @@ def test_a_reinstalled_machine_has_an_empty_disk_and_a_new_host_key(client: Clie
 
 
 def test_a_removed_machine_leaves_nothing_behind(client: Client, busy: str) -> None:
-    """What was given back to the provider is no machine of ours any more, and its address is nobody's."""
+    """A released machine is not ours any more, and its address is unused."""
     (process,) = client.pool.agents(busy)
     disk, address = client.pool.disk(busy), client.pool.address(busy)
     client.pool.remove(busy)
@@ -168,7 +168,7 @@ def test_closing_a_pool_kills_its_own_processes_only(client: Client, busy: str, 
 
 
 def test_no_process_outlives_a_park_that_is_killed(tmp_path: Path) -> None:
-    """Else agents of a simulation that was killed would report to nobody for ever."""
+    """Otherwise agents of a killed simulation would run without end."""
     script = """
 import subprocess, sys, time
 from pathlib import Path

@@ -49,7 +49,7 @@ def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
 
 
 def test_a_restart_ends_by_itself(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> None:
-    """The emulator switches a machine on again only when somebody looks, and in the demo nobody does."""
+    """The emulator switches a machine on again only when it is queried, which the demo does not do."""
     with (
         MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool,
         RedfishRack(pool, machines=1, authorized_key=Client(pool).authorized_key, action_seconds=0.1) as rack,

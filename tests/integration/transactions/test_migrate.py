@@ -97,7 +97,7 @@ def test_runners_at_the_same_time_apply_each_migration_once(connect: Callable[[]
 
 
 def test_an_edited_migration_is_refused(connect: Callable[[], Connection]) -> None:
-    """The schema and the files would differ without anybody noticing."""
+    """Schema and files would differ unnoticed."""
     connection = connect()
     migrate(connection, known=(FIRST,))
     edited = replace(FIRST, text="CREATE TABLE one (x bigint);")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 ADDRESS = "127.0.0.2"
-"""This machine, like all of 127/8; but the product does not count it as such, and verifies whoever answers there."""
+"""This machine, like all of 127/8; but Shepherd does not treat it as local, and verifies its certificate."""
 
 USER, PASSWORD = "keeper", "correct-horse-battery"
 _TLS_REQUEST_BYTES = 8

@@ -22,11 +22,11 @@ WIRE = Path(__file__).parents[2] / "data" / "wire"
 
 
 class NoConnection:
-    """A connection that nobody may use."""
+    """A connection that must not be used."""
 
 
 def answer(body: bytes = HEARTBEAT, method: str = "POST", path: str = "/heartbeat") -> AgentResponse:
-    """Return the answer to a request that nobody signed."""
+    """Return the answer to an unsigned request."""
     api = AgentApi(NoConnection(), max_body_bytes=LIMIT, stale_seconds=300)  # type: ignore[arg-type]  # never used
     return api.handle(AgentRequest(method, path, {}, body, 1_700_000_000_000))
 
@@ -45,7 +45,7 @@ def test_there_is_one_method(method: str) -> None:
 
 
 def test_a_body_over_the_limit_is_not_looked_at() -> None:
-    """Whoever sends it is unknown yet, and decoding costs."""
+    """The sender is not verified yet, and decoding costs time."""
     refused = answer(b"x" * (LIMIT + 1))
     assert refused.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert str(LIMIT) in refused.body.decode()
@@ -66,7 +66,7 @@ def test_a_body_over_the_limit_is_not_looked_at() -> None:
     ids=["empty", "no message", "a page", "cut off", "no text", "no UUID", "too long"],
 )
 def test_an_invalid_heartbeat_is_refused_as_such(body: bytes, reason: str) -> None:
-    """An agent that speaks another version of the protocol must be found out, and tells nobody by itself."""
+    """An agent with another version of the protocol must be noticed, and does not report that itself."""
     refused = answer(body)
     assert (refused.status, refused.body.decode()) == (HTTPStatus.BAD_REQUEST, f"{reason}\n")
 
@@ -84,7 +84,7 @@ def test_an_invalid_heartbeat_is_refused_as_such(body: bytes, reason: str) -> No
     ids=["no result", "negative memory", "negative threads", "more than there is"],
 )
 def test_a_report_that_cannot_be_is_refused(message: HeartbeatRequest) -> None:
-    """The agent leaves it out then; an outage it would take for passing, and send it again for ever."""
+    """The agent then leaves the report out; after an outage it would repeat it without end."""
     message.machine_id = MACHINE
     assert answer(message.SerializeToString()).status == HTTPStatus.BAD_REQUEST
 
@@ -99,7 +99,7 @@ def test_every_refusal_has_the_time_in_a_line_of_text() -> None:
 
 
 def test_a_refusal_is_one_short_line_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    """How many there are is up to whoever sends them, and what they send may be a secret or an attack on a reader."""
+    """The sender decides how many there are, and they may hold secrets or attack a reader."""
     body = (WIRE / "cloud.bmaas.server.api.HeartbeatRequest.bin").read_bytes()
     marker = b"ES0001234"
     assert marker in body

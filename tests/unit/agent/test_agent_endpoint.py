@@ -51,7 +51,7 @@ def test_an_endpoint_is_an_address_or_a_url(
     ],
 )
 def test_an_endpoint_that_can_never_work_is_refused(address: str) -> None:
-    """Now somebody listens; after the takeover nobody would learn of it."""
+    """At takeover the Initializer reads the error; later no reader would."""
     with pytest.raises(Refusal, match="bmaas_endpoint"):
         Endpoint(address, b"")
 
@@ -64,6 +64,6 @@ def test_a_password_in_the_endpoint_is_refused_and_not_repeated() -> None:
 
 
 def test_a_ca_certificate_that_is_none_is_refused() -> None:
-    """Else the agent would trust nobody for ever."""
+    """Otherwise the agent could never trust an endpoint."""
     with pytest.raises(Refusal, match="ca_certificate"):
         Endpoint("example.com:443", b"no certificate")

@@ -123,7 +123,7 @@ def test_other_file_in_its_place_is_replaced(deadline: Deadline) -> None:
 
 
 def test_nothing_is_run_after_the_time_limit(clock: ManualClock) -> None:
-    """An agent that was started too late would be one that nobody records."""
+    """An agent that is started too late would not be recorded."""
     machine = Machine(success(), clock=clock, seconds_per_step=6)
     with pytest.raises(TimeLimitExceeded):
         take(machine, Deadline(clock, 10))

@@ -136,7 +136,7 @@ def test_what_was_never_filled_in_is_refused(monkeypatch: pytest.MonkeyPatch, na
 def test_an_endpoint_without_tls_is_refused_beyond_loopback(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool
 ) -> None:
-    """Whoever sits in between could read heartbeats and order installations."""
+    """An attacker on the way could read heartbeats and request installations."""
     given(monkeypatch, **INITIALIZER | {"AGENT_ENDPOINT": endpoint})
     found = [] if accepted else faults(InitializerSettings)
     assert [fault.partition(": ")[0] for fault in found] == [

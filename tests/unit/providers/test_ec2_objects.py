@@ -75,7 +75,7 @@ def capacity(found: list[Machine]) -> list[str | None]:
 
 
 def test_an_instance_is_a_machine_with_all_that_its_tags_tell() -> None:
-    """Whoever created it may have died since: the tags are all that is left of what it was created for."""
+    """The function that created it may have been killed: only the tags say for which machine."""
     assert machine(Instance.of(RUNNING), "private") == Machine(
         provider_id="i-1",  # type: ignore[arg-type]  # a text is as good here
         availability=Availability.KNOWN_USED,
@@ -105,7 +105,7 @@ def test_an_instance_is_a_machine_with_all_that_its_tags_tell() -> None:
     ],
 )
 def test_the_address_is_the_one_that_is_asked_for(which: str, raw: dict[str, Any], address: str | None) -> None:
-    """An address that nobody routes looks like a machine that is down."""
+    """A machine with an unroutable address looks like one that is down."""
     assert machine(Instance.of(raw), which).address == (address and ip_address(address))
 
 
@@ -133,7 +133,7 @@ def test_a_state_means_what_it_says_and_an_unknown_one_nothing(
 
 @pytest.mark.parametrize("value", ["", "ssh-rsa AAAA", HOST_KEY + " comment", HOST_KEY[:-1], HOST_KEY[:-1] + "\n"])
 def test_what_is_no_host_key_is_not_pinned(value: str) -> None:
-    """Whatever stands in the tag, nobody could ever connect to a machine that is to have it as its key."""
+    """A tag with an invalid key must not be pinned: no connection would ever succeed."""
     tags = [{"Key": "shepherd-host-key", "Value": value}]
     assert machine(Instance.of({**RUNNING, "Tags": tags}), "private").host_key is None
 
@@ -195,7 +195,7 @@ def test_the_place_of_an_instance_that_was_terminated_is_free_at_once(reason: st
 
 @pytest.mark.parametrize("reason", ["Client.InternalError", "Server.InternalError", "Client.VolumeLimitExceeded"])
 def test_nothing_is_created_where_an_instance_has_just_failed(reason: str) -> None:
-    """Without permission for a disk's key, for one, every instance dies at once: one a minute, for ever."""
+    """Without permission for a disk's key, for example, each instance ends at once: one a minute without end."""
     found = machines(settings(), [instance(state="terminated", reason=reason)])
     assert capacity(found) == ["f/2", "f/3"]
     assert [each.reservation_id for each in found if each.failed] == [None, "f/1"]
@@ -205,7 +205,7 @@ def test_nothing_is_created_where_an_instance_has_just_failed(reason: str) -> No
 
 
 def test_user_data_holds_the_host_key_and_who_may_log_in_and_creates_no_other_key() -> None:
-    """cloud-init makes no keys of its own where it is given some; a second key would be one that nobody pinned."""
+    """cloud-init creates no keys if it is given some; a second key would not be pinned."""
     private = ssh_keys.generate()
     head, body = user_data(private, HOST_KEY, "ssh-ed25519 ours").split("\n", 1)
     assert head == "#cloud-config"
@@ -248,7 +248,7 @@ def test_a_new_instance_is_launched_from_the_settings() -> None:
 
 
 def test_a_new_instance_and_its_volumes_carry_the_tag_of_the_fleet() -> None:
-    """By it they are found again, by us and by whoever looks what costs money; the host key is the instance's alone."""
+    """The tags identify the volumes, for us and in the bill; the host key is for the instance alone."""
     of_instance, of_volume = launch(settings(), "f/1", TOKEN, HOST_KEY, "data")["TagSpecifications"]
     assert of_instance == {
         "ResourceType": "instance",
@@ -264,7 +264,7 @@ def test_a_new_instance_and_its_volumes_carry_the_tag_of_the_fleet() -> None:
 
 
 def test_user_data_cannot_be_read_through_a_mere_request_or_from_a_container() -> None:
-    """It holds the private host key, and whoever reaches the metadata service reads it."""
+    """It holds the private host key, and the metadata service shows it to every local process."""
     assert launch(settings(), "f/1", TOKEN, HOST_KEY, "data")["MetadataOptions"] == {
         "HttpEndpoint": "enabled",
         "HttpTokens": "required",

@@ -70,7 +70,7 @@ def test_every_state_has_a_status(state: str, status: ProviderStatus) -> None:
 def test_the_address_is_the_first_public_one_and_rather_of_version_4(
     addresses: list[dict[str, Any]] | None, expected: str | None
 ) -> None:
-    """SSH goes there; a private address would reach somebody else's machine or nobody."""
+    """SSH connects there; a private address would reach another machine or none."""
     assert meant(ip_addresses=addresses).address == (None if expected is None else ip_address(expected))
 
 

@@ -105,7 +105,7 @@ def rows() -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_table_says_what_a_provider_can_do(name: str) -> None:
-    """Whoever chooses by the table must not find out at night that their provider cannot reboot."""
+    """An operator chooses a provider by this table."""
     variants = ALL[name]()
     cells = rows()[name]
     assert set(cells) == set(Capability)
@@ -128,7 +128,7 @@ def test_the_tables_have_every_provider() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_provider_has_a_page_with_all_that_one_needs_to_know(name: str) -> None:
-    """Whoever has read one of the pages finds their way in the others."""
+    """All pages have the same sections."""
     page = (PATH / f"{name}.md").read_text()
     chapters = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert [each for each in chapters if each in CHAPTERS] == CHAPTERS

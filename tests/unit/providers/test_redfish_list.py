@@ -81,7 +81,7 @@ def test_a_faulty_field_is_refused_with_entry_field_and_value(field: str, value:
 
 
 def test_all_faults_are_reported_at_once() -> None:
-    """Nobody likes to mend a list one fault at a time."""
+    """An operator should be able to repair all faults at once."""
     with pytest.raises(ListingInvalid) as raised:
         parse({**GOOD, "Addr": "x", "Fingerprint": "y"}, {"ID": "a"}, 7, {**GOOD, "ID": "b", "Addr": "192.0.2.13"})
     told = [line.strip(" -") for line in str(raised.value).splitlines()[1:]]
@@ -119,7 +119,7 @@ def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, 
 
 
 def test_a_bmc_has_one_spelling() -> None:
-    """Whoever takes it for two acts on one machine for two."""
+    """With two spellings, one machine could be taken for two."""
     spellings = ("https://[2001:db8::1]", "https://[2001:DB8:0:0::1]:443/")
     with pytest.raises(ListingInvalid, match=r"is that of entry 0 too"):
         parse(*({**LEAST, "ID": bmc, "Addr": f"192.0.2.{len(bmc)}", "Bmc": bmc} for bmc in spellings))

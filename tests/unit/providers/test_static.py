@@ -42,7 +42,7 @@ def test_an_entry_is_a_machine_that_may_be_used() -> None:
 
 
 def test_an_empty_list_is_a_list() -> None:
-    """Whoever begins has no machines yet."""
+    """A new user has no machines yet."""
     assert parse(b"[]") == []
 
 
@@ -103,7 +103,7 @@ def test_a_field_that_is_written_twice_is_refused() -> None:
 
 
 def test_all_faults_are_reported_at_once() -> None:
-    """Nobody likes to mend a list one fault at a time."""
+    """An operator should be able to repair all faults at once."""
     with pytest.raises(ListingInvalid) as raised:
         parse(b'[{"ID": "", "Addr": 1, "Rack": 2}, 5, {"ID": "a", "Addr": "192.0.2.1"}, {"ID": "a"}]')
     told = str(raised.value).splitlines()[1:]

@@ -55,7 +55,7 @@ def test_what_is_out_of_range_is_read_as_the_nearest_that_makes_sense(policy: Ba
 
 
 def test_a_last_interval_of_nothing_still_grows() -> None:
-    """Or else a zero in the database would make the machine due at once, for ever."""
+    """Otherwise a zero in the database would make the machine due at once, without end."""
     assert Backoff(1, 120, 2).next(0) == 1
 
 

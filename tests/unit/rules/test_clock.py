@@ -32,7 +32,7 @@ def test_one_step_may_have_a_limit_of_its_own(clock: ManualClock) -> None:
 
 
 def test_the_time_since_a_deadline_is_known(clock: ManualClock) -> None:
-    """Whoever waits for a slow thread gives it a little longer before it gives it up."""
+    """A slow thread gets a little more time before it is abandoned."""
     deadline = Deadline(clock, 10)
     clock.now += 12
     assert deadline.remaining() == -2

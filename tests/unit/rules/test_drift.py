@@ -150,7 +150,7 @@ def test_only_a_creation_that_was_begun_is_named_by_a_machine_that_is_not_in_the
 
 
 def test_the_reason_that_protects_a_machine_is_given() -> None:
-    """Whoever wants to forget a machine whose agent reports must see that it does."""
+    """An operator who wants to forget a machine must see that its agent reports."""
     seen = look(provided=(known(heartbeat_seconds=12.3),))
     assert seen.drift[ProviderId("a")].text.endswith("but its agent reported 12 s ago")
 
@@ -191,7 +191,7 @@ def test_two_looks_agree_on_what_they_see_alike(
 
 
 def test_drift_is_listed_in_one_order() -> None:
-    """Whoever looks again wants to find them where they were."""
+    """A second listing should show them at the same place."""
     names = list("hcagbedf")
     seen = look(*map(listed, names))
     assert [difference.provider_id for difference, _ in agreed(seen, look())] == sorted(names)

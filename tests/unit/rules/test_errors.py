@@ -63,7 +63,7 @@ def test_a_lost_session_is_not_to_be_tried_again() -> None:
 
 
 def test_all_faults_of_the_settings_are_in_one_error() -> None:
-    """Whoever deploys wants to mend them in one go."""
+    """The operator should be able to repair them all at once."""
     error = ConfigError(["SHEPHERD_A is not set", "SHEPHERD_B is 7"])
     assert error.faults == ("SHEPHERD_A is not set", "SHEPHERD_B is 7")
     assert str(error) == "the settings are wrong:\n  - SHEPHERD_A is not set\n  - SHEPHERD_B is 7"

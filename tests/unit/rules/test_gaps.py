@@ -34,13 +34,13 @@ def test_time_without_a_heartbeat_before_the_gap_counts(gap: float, silent_for: 
 
 @pytest.mark.parametrize("seconds", [296, 300, 301, 305, 310])
 def test_a_schedule_of_five_minutes_may_be_late_by_seconds(seconds: float) -> None:
-    """Ticks do not come to the second; a longer patience now and then would help nobody."""
+    """Ticks are not exact to the second; a timeout that varies with them would be confusing."""
     assert extended_timeout(SILENCE, [Gap(seconds), Gap(303, ended_ago=seconds)]) == SILENCE
 
 
 @pytest.mark.parametrize(("ended_ago", "silent_for"), [(0, 130), (1, 131), (9.9, 139.9), (10, 10), (60, 10)])
 def test_after_an_outage_agents_have_time_to_report_again(ended_ago: float, silent_for: float) -> None:
-    """They come back one by one; whoever was silent before the outage is not waited for."""
+    """They come back one by one; machines that were unhealthy before the outage get no extra time."""
     outage = Gap(120 * MINUTE, ended_ago * MINUTE)
     assert extended_timeout(SILENCE, [Gap(MINUTE), outage]) == pytest.approx(silent_for * MINUTE)
 
@@ -56,7 +56,7 @@ def test_the_gap_that_asks_for_most_counts_wherever_it_stands() -> None:
     [([], 0), ([Gap(300)], 0), ([Gap(1800)], 1800), ([Gap(60), Gap(7200, 300)], 7500), ([Gap(60), Gap(7200, 600)], 0)],
 )
 def test_a_machine_that_was_to_come_back_was_overdue_before_the_gap(gaps: list[Gap], expected: float) -> None:
-    """Nobody may have tried to start its agent meanwhile."""
+    """No agent start may have been tried meanwhile."""
     assert required_overdue(SILENCE, gaps) == expected
 
 
@@ -110,7 +110,7 @@ class Agent:
 
 @dataclass
 class Play:
-    """A schedule and outages of the BMDB, in which nobody looks and nobody is heard."""
+    """A schedule, and outages of the BMDB without snapshots and heartbeats."""
 
     ticks: list[float]
     outages: list[tuple[float, float]]

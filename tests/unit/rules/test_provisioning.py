@@ -75,7 +75,7 @@ def created(found: ProvisioningPlan) -> list[str | None]:
     ],
 )
 def test_what_the_provider_cannot_tell_the_bmdb_decides(machine: Machine, provided: bool, used: bool) -> None:
-    """Taken for unused, a machine would be handed out twice; taken for used, capacity would lie idle for ever."""
+    """Taken for unused, a machine would be created twice; taken for used, capacity would stay idle."""
     ledger = Ledger(provided=(known("a", 1),)) if provided else Ledger()
     found = plan(machine, ledger=ledger)
     assert found.create == (() if used else (Creation(machine, None),))
@@ -88,7 +88,7 @@ def test_what_the_provider_cannot_tell_the_bmdb_decides(machine: Machine, provid
     ids=["unheard of", "empty", "none at all", "in use without an id"],
 )
 def test_an_availability_that_cannot_be_fails_the_pass(provider_id: ProviderId, availability: Any) -> None:
-    """Who does not understand one entry does not understand the listing; whoever looks needs to know which it was."""
+    """An invalid entry makes the listing unreliable; the error must name the entry."""
     machine = replace(in_use(provider_id), availability=availability)
     with pytest.raises(ListingInvalid) as caught:
         plan(capacity("r"), machine)
@@ -175,7 +175,7 @@ def test_a_young_machine_that_the_provider_says_is_gone_is_set_aside_at_once() -
 
 
 def test_an_unknown_machine_that_is_gone_is_no_difference() -> None:
-    """It is nobody's any more."""
+    """It is not ours any more."""
     assert plan(GONE) == ProvisioningPlan()
 
 
@@ -236,7 +236,7 @@ def test_a_machine_that_is_still_missing_is_not_set_aside_again() -> None:
 
 @pytest.mark.parametrize("machine", [in_use("a"), in_use("a", failed=True), entry("a")])
 def test_a_machine_that_is_back_is_taken_back(machine: Machine) -> None:
-    """What the Provisioner set aside, nobody else lets go."""
+    """No other command or loop ends the Provisioner's pause."""
     aside = known("a", 1, set_aside=True)
     assert plan(machine, ledger=Ledger(provided=(aside, known("b", 2))), drift_limit=1).take_back == (aside,)
 
@@ -290,7 +290,7 @@ def test_more_differences_than_are_tolerated_stop_the_pass(fleet: int, drift_lim
 
 
 def test_a_discrepancy_names_every_machine_of_both_sides() -> None:
-    """Whoever is woken by it must see what it is about."""
+    """The operator must see the cause."""
     with pytest.raises(DriftLimitExceeded) as caught:
         plan(in_use("x"), in_use("y"), ledger=Ledger(provided=(known("p", 1), known("q", 2))))
     assert [text.split()[0] for text in caught.value.drift] == ["p", "q", "x", "y"]
@@ -315,7 +315,7 @@ def test_a_machine_that_carries_a_known_token_is_adopted() -> None:
 
 
 def test_a_machine_that_failed_is_adopted_too() -> None:
-    """Nobody would know of it otherwise, and it occupies capacity."""
+    """Otherwise it would stay unknown and occupy capacity."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7, failed=True)
     assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0).complete == ((intent, machine),)
 
@@ -344,7 +344,7 @@ def test_two_machines_with_one_token_are_both_disputed() -> None:
 
 
 def test_a_second_machine_with_the_token_of_a_provided_one_is_disputed() -> None:
-    """It is a copy that nobody ordered."""
+    """It is an unwanted copy."""
     found = plan(in_use("a", token=1), in_use("b", token=1), ledger=Ledger(provided=(known("a", 1),)), assimilate=True)
     assert found == ProvisioningPlan(managed=1, drift=(f"b carries the token {uuid(1)}, and so does a",))
 
@@ -358,7 +358,7 @@ def test_a_creation_that_was_interrupted_is_repeated_with_its_old_token() -> Non
 
 
 def test_penalized_capacity_waits() -> None:
-    """It failed lately; so would the next try, and others wait behind it."""
+    """It has just failed, as the next try would; others wait behind it."""
     intent = Intent(uuid(7), "r2", age_seconds=10_000)
     ledger = Ledger(intents=(intent,), penalized=frozenset({"r1", "r2"}))
     found = plan(capacity("r1"), capacity("r2"), capacity("r3"), ledger=ledger)
@@ -376,7 +376,7 @@ def test_penalized_capacity_waits() -> None:
     ],
 )
 def test_an_intent_that_cannot_succeed_is_abandoned(listing: tuple[Machine, ...], age: float, forgotten: bool) -> None:
-    """It would count towards the limit for ever; but a provider may be slow to show what it made."""
+    """It would count towards the limit without end; but a provider may show a new machine late."""
     intent = Intent(uuid(7), "r1", age_seconds=age)
     assert plan(*listing, ledger=Ledger(intents=(intent,))).abandon == ((intent,) if forgotten else ())
 
@@ -449,7 +449,7 @@ def test_a_started_creation_is_not_repeated_beyond_the_limit() -> None:
     ],
 )
 def test_what_the_limit_keeps_out_is_counted(max_machines: int, chunk: int, waiting: int) -> None:
-    """A fleet that stops growing looks like one that has nothing to grow on: nobody was told."""
+    """A fleet at its limit looks like one without capacity; the difference must be reported."""
     ledger = Ledger(
         provided=tuple(known(f"m{each}", each) for each in range(3)),
         intents=(Intent(uuid(100), "r0"), Intent(uuid(101), "elsewhere")),

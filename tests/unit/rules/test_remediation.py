@@ -50,7 +50,7 @@ def move(
 
 
 def test_the_default_policy_starts_with_a_reboot_and_destroys_nothing() -> None:
-    """A default must not cost anybody their data."""
+    """A default must not delete data."""
     steps = parse_policy(DEFAULT_POLICY)
     assert [(step.name, step.attempts) for step in steps] == [("reboot", 3), ("power-cycle", 2), ("quarantine", 1)]
 

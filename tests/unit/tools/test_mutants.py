@@ -1,4 +1,4 @@
-"""What `make mutants` changes: each operator once, and the list of the mutants that nobody can notice."""
+"""The changes of `make mutants`, each operator once, and the list of equivalent mutants."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_sql_is_changed_by_one_step(text: str, changed: set[str]) -> None:
 
 @pytest.mark.parametrize("file", ["domain/backoff.py", "providers/kit/http.py"])
 def test_every_mutant_of_python_is_a_program(file: str) -> None:
-    """One that nobody can import dies for a wrong reason."""
+    """A mutant that cannot be imported is killed for the wrong reason."""
     assert mutants_of(file)
     for mutant in mutants_of(file):
         assert mutant.changed != source(file)
@@ -101,7 +101,7 @@ def test_every_mutant_of_python_is_a_program(file: str) -> None:
 
 
 def test_a_seed_draws_the_same_mutants_again() -> None:
-    """Whoever reads of a survivor can run it, also after a change to another file."""
+    """A survivor can be run again, also after a change to another file."""
     names = [mutant.name for mutant in drawn(1, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
     alone = [mutant.name for mutant in drawn(1, lambda file: file == "domain/clock.py")]
     assert [name for name in names if name[0] == "domain/clock.py"] == alone
@@ -131,7 +131,7 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
 
 
 def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
-    """A constant is reached by nobody in particular."""
+    """A constant is not reached by a particular test."""
     own = Trial("tests/unit/rules/test_backoff.py::own", 1.0, frozenset())
     reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
     other = Trial("tests/unit/rules/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))

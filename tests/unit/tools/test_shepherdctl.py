@@ -48,7 +48,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Terminal]:
 
 @pytest.fixture(autouse=True)
 def no_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody's wishes about colours count."""
+    """Remove the environment's settings for colours."""
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -118,7 +118,7 @@ def test_sizes_are_in_a_suitable_unit(octets: int, words: str) -> None:
     [(125_000_000, "1 Gbit/s"), (3_125_000_000, "25 Gbit/s"), (312_500_000, "2.5 Gbit/s"), (12_500_000, "100 Mbit/s")],
 )
 def test_speeds_are_in_bits_per_second(octets: int, words: str) -> None:
-    """The agent reports bytes; nobody knows a port by them."""
+    """The agent reports bytes; ports are known by bits per second."""
     assert formats.speed(octets) == words
 
 
@@ -156,7 +156,7 @@ def test_short_ids_are_distinct(terminal: Callable[[int], Terminal]) -> None:
 
 
 def test_ids_in_a_pipe_are_whole() -> None:
-    """Whoever reads them there has no eyes to see that something is missing."""
+    """A program cannot see that an id is shortened."""
     assert output.ids([A, B]) == [str(A), str(B)]
 
 
