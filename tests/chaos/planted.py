@@ -318,7 +318,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 "rules/provisioning.py",
-                "managed = count + len(ledger.intents) - len(adopt) - len(forget)",
+                "managed = count + len(ledger.intents) - len(complete) - len(abandon)",
                 "managed = count",
             ),
         ),

@@ -275,7 +275,7 @@ def test_a_refused_outcome_does_not_keep_the_heartbeats_out(server: AgentServer,
 
 
 def test_heartbeats_go_on_during_an_installation(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
-    """It may take an hour, and a silent machine is rebooted."""
+    """It may take an hour, and a machine without heartbeats is rebooted."""
     os.mkfifo(tmp_path / "gate")
     agent.configure(f"cat {tmp_path}/gate")
     server.answer = lambda _: _asking(1)

@@ -196,7 +196,7 @@ class Bmdb(RuleBasedStateMachine):
         """Whatever was handed out to a function, also what it has ended or lost since."""
         self.pauses: list[tuple[UUID, Pause]] = []
         self.put_off = False
-        """Whether a claim may have met a machine of a dead session, and put it off by five seconds."""
+        """Whether a claim may have met a machine of an expired session, and rescheduled it by five seconds."""
         self.appear(None)
         for _ in range(FUNCTIONS):
             self.functions.append(self._function())

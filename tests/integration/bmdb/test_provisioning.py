@@ -48,7 +48,7 @@ def session(fleet: Fleet) -> Session:
 
 
 def intend(session: Session, provider: str, capacity_id: str | None) -> UUID:
-    """Decide on a machine where nothing is on hold, and return its id."""
+    """Record an intent without any pause, and return the machine's id."""
     machine_id = provisioning.create_intent(session, provider, capacity_id)
     assert machine_id is not None
     return machine_id

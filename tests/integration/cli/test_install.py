@@ -152,7 +152,7 @@ def test_json_has_request_and_report(fleet: Fleet) -> None:
 
 
 def test_a_failed_installation_leaves_the_machine_to_the_loops_and_a_successful_one_does_not(fleet: Fleet) -> None:
-    """A machine that failed still runs our agent; one that runs another system must not be rebooted for its silence."""
+    """After a failed installation the machine still runs our agent; after a successful one it must not be rebooted."""
     machine_id = fleet.started_machine(3 * 3600)
     shepherdctl = CommandLine(fleet.settings)
     session = fleet.open_session(24 * 3600)

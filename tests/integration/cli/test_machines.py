@@ -43,7 +43,7 @@ def worked_on(fleet: Fleet) -> UUID:
 
 
 def paused(fleet: Fleet) -> UUID:
-    """Return a machine that somebody put on hold."""
+    """Return a paused machine."""
     machine_id = fleet.unhealthy_machine()
     queries.pause(fleet.connection, owner="alice", reason="because", machine_id=machine_id)
     return machine_id

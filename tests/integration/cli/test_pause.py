@@ -1,4 +1,4 @@
-"""The commands that put machines on hold."""
+"""The commands that pause machines."""
 
 from __future__ import annotations
 

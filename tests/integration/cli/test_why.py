@@ -60,14 +60,14 @@ def locked(fleet: Fleet) -> UUID:
 
 
 def paused(fleet: Fleet) -> UUID:
-    """Plant a machine whose provider is on hold."""
+    """Create a machine whose provider is paused."""
     machine_id = fleet.provided_machine()
     queries.pause(fleet.connection, owner="alice", reason="moving racks", provider="static", seconds=HOUR)
     return machine_id
 
 
 def recovery_suspended(fleet: Fleet) -> UUID:
-    """Plant a machine where recovery is held back."""
+    """Create a machine where recovery is suspended."""
     machine_id = fleet.locate(fleet.unhealthy_machine(), "ams")
     fleet.sql(
         "INSERT INTO recovery_suspensions VALUES ('static', 'ams', now(), NULL, '8 of 10 machines stopped reporting')"
@@ -211,7 +211,7 @@ def test_a_healthy_machine_is_checked_again_and_nothing_about_it_ends(fleet: Fle
 
 
 def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> None:
-    """The first thing is told; a later one may hold the machine for longer."""
+    """The first block is shown; a later one may last longer."""
     machine_id = failed(fleet, interval=2 * HOUR)
     queries.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
     told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))

@@ -535,7 +535,7 @@ def test_machines_are_given_back_when_preparing_took_too_long(fleet: Fleet, run:
 
 @pytest.mark.parametrize("slow", ["prepare", "errand"])
 def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run: Runner, slow: str) -> None:
-    """A session lives much shorter than work may take, so that a dead worker's machines are soon free."""
+    """A session is much shorter than work may take, so that a killed worker's machines are soon due again."""
     fleet.provided_machine()
 
     def outlive(_: object) -> None:
@@ -772,7 +772,7 @@ def waiting_for_answers(wanted: int) -> bool:
 def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
     fleet: Fleet, run: Runner, error: Exception
 ) -> None:
-    """A thread that did would hold its place at the provider in the next invocation."""
+    """Such a thread would occupy a request slot at the provider in the next invocation."""
     fleet.provided_machine()
     ended: SimpleQueue[BaseException] = SimpleQueue()
 

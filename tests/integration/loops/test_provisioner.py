@@ -707,7 +707,7 @@ def test_assimilation_takes_unknown_machines_in(fleet: Fleet, api: EquinixApi, e
     assert run(edge, assimilate=True)[Metric.ASSIMILATED] == 0
 
 
-# --- on hold ---
+# --- pauses ---
 
 
 @pytest.mark.parametrize("on_hold", [{}, {"provider": "equinix"}], ids=["everything", "this provider"])

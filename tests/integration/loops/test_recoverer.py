@@ -1,4 +1,4 @@
-"""The Recoverer, between a simulated provider and silent machines of the BMDB."""
+"""The Recoverer, between a simulated provider and unhealthy machines in the BMDB."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
 
 
 def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> None:
-    """One silent machine climbed from reboot to quarantine without one step having been taken."""
+    """Otherwise an unhealthy machine reaches quarantine without any step having been taken."""
     world.given(world.fleet.unhealthy_machine(silent_for=0))
     machine = world.given(world.fleet.unhealthy_machine())
     world.api.faults.add(FakeAnswer(method="POST", path=ACTIONS, times=0, status=503))
@@ -243,7 +243,7 @@ def test_a_provider_outage_of_hours_uses_no_remediation_step(world: World) -> No
 
 def test_a_machine_unknown_to_the_provider_is_recorded_as_such(world: World) -> None:
     """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    world.given(world.fleet.unhealthy_machine(silent_for=0))  # a witness, or nobody is believed to be silent
+    world.given(world.fleet.unhealthy_machine(silent_for=0))  # another machine reports; otherwise recovery is suspended
     gone, sound = (world.given(world.fleet.unhealthy_machine()) for _ in range(2))
     world.api.forget(world.provider_id(gone))
     counts = world.run()

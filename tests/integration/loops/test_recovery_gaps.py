@@ -109,7 +109,7 @@ def world(fleet: Fleet, clock: ManualClock) -> Schedule:
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_machine_unhealthy_for_long_is_recovered_at_the_next_snapshot(world: Schedule, name: str) -> None:
-    """However rarely somebody looks: it was silent when somebody looked last."""
+    """On any schedule: the last snapshot had already found it unhealthy."""
     gaps, _ = SCHEDULES[name]
     lost = world.fleet.unhealthy_machine(2 * HOUR)
     assert world.looks_until_rebooted(lost, islice(cycle(gaps), 24)) == 1

@@ -1,4 +1,4 @@
-"""Overrides: as many machines as an operator allows are recovered although recovery is held back, and not one more."""
+"""Overrides: during a suspension, as many machines as an operator allows are recovered, and not one more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DARK = 12
 
 
 class Dark(World):
-    """A world in which all machines are down, and recovery is held back for it."""
+    """A world in which all machines are down, and recovery is suspended."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
@@ -66,7 +66,7 @@ class Dark(World):
 
 @pytest.fixture
 def world(fleet: Fleet, clock: ManualClock) -> Dark:
-    """Return a world in which recovery is held back."""
+    """Return a world in which recovery is suspended."""
     return Dark(fleet, clock)
 
 
@@ -103,7 +103,7 @@ def test_a_machine_that_reports_is_not_taken_however_it_is_overridden(world: Dar
 
 
 def test_an_override_for_a_location_lets_nothing_through_elsewhere(world: Dark) -> None:
-    """Also where the provider is held back as a whole."""
+    """Also where recovery is suspended for the whole provider."""
     for machine in world.down[:4]:
         world.fleet.locate(machine, "fra")
     world.override(DARK, "fra")
@@ -195,7 +195,7 @@ def test_a_run_killed_with_an_override_neither_uses_it_up_nor_exceeds_it(world: 
 
 
 def test_a_concurrent_run_counts_what_the_first_one_admitted(world: Dark) -> None:
-    """Although it began before that was to be seen, and finds other machines due than the twin did."""
+    """Although it started before that was visible, and finds other due machines than the first run."""
     world.override(5)
     longest = world.down[:5]
     set_heard = (

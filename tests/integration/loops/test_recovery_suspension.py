@@ -1,4 +1,4 @@
-"""Holding back: when too many machines are silent at once, the Recoverer reboots none of them, and says why."""
+"""Suspension: if too many machines are unhealthy at once, the Recoverer reboots none of them, and records why."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class World:
             self.reporting.append(self.fleet.locate(self.fleet.unhealthy_machine(silent_for=0), location))
 
     def silent(self, count: int, location: str | None = None) -> list[UUID]:
-        """Plant machines that fell silent so long ago that they are due."""
+        """Create machines that have been unhealthy for so long that they are due."""
         return [self.fleet.locate(self.fleet.unhealthy_machine(HOUR), location) for _ in range(count)]
 
     def never(self, count: int) -> list[UUID]:
@@ -115,7 +115,7 @@ class World:
         return [self.fleet.started_machine(HOUR) for _ in range(count)]
 
     def held(self) -> dict[str, str]:
-        """Return where recovery is held back now, and why."""
+        """Return where recovery is suspended now, and why."""
         found = suspension.suspensions(self.fleet.connection)
         return {hold["location"]: hold["reason"] for hold in found if hold["ended_at"] is None}
 
@@ -248,7 +248,7 @@ def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> No
 
 
 def test_a_suspension_binds_every_later_claim(world: World) -> None:
-    """Also that of a twin, which decided a moment ago that all was well."""
+    """Also a claim of a concurrent run, which judged the fleet healthy a moment ago."""
     world.sound(REPORTING)
     machines = world.silent(2)
     twin = world.fleet.open_session()
@@ -292,7 +292,7 @@ def test_a_dry_run_shows_a_suspension_and_leaves_no_trace(world: World, clock: M
 
 
 def test_a_dry_run_separates_suspended_machines_from_others(world: World, clock: ManualClock) -> None:
-    """And tells of all that is held back, because an operator decides by it whether to let that be done."""
+    """It also shows all suspended machines, because an operator decides by that about an override."""
     world.sound(60, "ams")
     world.sound(10, "fra")
     dark = world.silent(12, "fra")
@@ -352,7 +352,7 @@ def test_each_look_is_at_another_sample(world: World) -> None:
 
 
 def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
-    """Or the silent machines that the first one counted would be gone from the metrics, or be there twice."""
+    """Otherwise the unhealthy machines of the first count would be missing in the metrics, or counted twice."""
     world.sound(10, "ams")
     world.silent(5, "fra")
     session = world.fleet.open_session()

@@ -1,4 +1,4 @@
-"""The ladder, with a real database: what is tried on a machine that stays silent, in which order, and when it ends."""
+"""The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 MINUTE = 60
 LOOK = 4
-"""Minutes between two runs; a Recoverer that looks less often than every five holds back."""
+"""Minutes between two runs; a longer interval would be a gap between snapshots."""
 GRACE = 30 * MINUTE
 DEFAULT = "reboot:3,power-cycle:2,quarantine"
 TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
@@ -154,7 +154,7 @@ class World:
         )
 
     def watch(self, minutes: float) -> None:
-        """Let time pass, in which the witness reports and the Recoverer's schedule goes on; it ends with a run."""
+        """Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run."""
         while minutes > 0:
             self.fleet.pass_time(min(minutes, LOOK) * MINUTE)
             queries.record_heartbeat(self.fleet.connection, self.witness)
@@ -174,7 +174,7 @@ class World:
         return bool(found)
 
     def report(self, minutes: int) -> None:
-        """Let the machine report for so long, and then fall silent."""
+        """Let the machine report for so long, and then stop."""
         for _ in range(0, minutes, LOOK):
             self.fleet.pass_time(LOOK * MINUTE)
             for machine in (self.machine, self.witness):
@@ -212,7 +212,7 @@ class World:
 
 @pytest.fixture
 def world(fleet: Fleet, clock: ManualClock) -> World:
-    """Return a world with a silent machine."""
+    """Return a world with an unhealthy machine."""
     return World(fleet, clock)
 
 
@@ -329,7 +329,7 @@ def test_the_policy_starts_over_after_healthy_time(world: World) -> None:
 
 
 def test_two_steps_are_never_closer_than_the_cooldown(world: World) -> None:
-    """Also where the agent comes back at once and falls silent at once."""
+    """Also if the agent comes back and stops again immediately."""
     world.policy = "reboot:3:cooldown=3600,quarantine"
     world.run()
     world.watch(3)
@@ -594,7 +594,7 @@ def test_an_expired_session_quarantines_nothing(world: World) -> None:
 
 
 def test_concurrent_runs_take_each_step_once(world: World) -> None:
-    """Two schedules may tick in the same moment, on every rung."""
+    """Two invocations may run at the same moment, at every step."""
     world.policy = "reboot:1,power-cycle:1,quarantine"
     for _ in range(3):
         together = threading.Barrier(2)

@@ -426,7 +426,7 @@ def test_pauses_of_processes_machines_and_other_providers_do_not_hold_it(
 def test_a_dry_run_returns_the_changes_and_makes_none(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
-    """Nor does it hold up a concurrent invocation, or tell of what an invocation would not look at."""
+    """It neither delays a concurrent invocation nor shows machines that an invocation would skip."""
     machine_id, _ = plant(fleet, listed, 2)
     run(listed)
     listed.put(name_of(fleet, machine_id), location="fra")

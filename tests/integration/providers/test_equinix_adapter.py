@@ -188,7 +188,7 @@ def test_hardware_that_cannot_be_provisioned_is_no_capacity(clock: ManualClock, 
 
 
 def test_a_failed_device_is_listed_as_failed(world: World, deadline: Deadline) -> None:
-    """It holds its reservation, but is no discrepancy."""
+    """It occupies its reservation, but is no drift."""
     device = world.api.add_active_device("shepherd-1", reservation_id=world.reservation_id)
     world.api.fail(device.id)
     failed = by_reservation(world.provider.list_machines(deadline))[world.reservation_id]
@@ -242,7 +242,7 @@ def test_a_listing_that_can_be_made_good_is_made_good(fault: Rule, world: World,
 def test_a_listing_that_stays_spoiled_is_refused(
     kind: Callable[..., Rule], collection: str, world: World, deadline: Deadline
 ) -> None:
-    """Never a silent part: what is missing would be created again or given up."""
+    """Never a partial listing: missing machines would be created again or counted as drift."""
     for number in range(4):
         world.api.add_active_device(f"shepherd-{number}")
     world.api.faults.add(kind(path=collection, times=0))

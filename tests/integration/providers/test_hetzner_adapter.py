@@ -221,7 +221,7 @@ def test_a_server_that_goes_or_is_not_ours_is_not_taken(
 def test_a_server_is_reset_as_the_settings_say_and_robot_can(
     setting: str, offered: tuple[str, ...], done: tuple[str | None, str | None], world: World, deadline: Deadline
 ) -> None:
-    """No technician is ever sent for, no running server switched off; what a server cannot, a ladder skips."""
+    """No technician is called and no running server is switched off; the policy skips what a server cannot do."""
     provider = world.another(hetzner_reboot=setting)
     world.set(resets=offered)
     for act, expected in zip((provider.reboot, provider.power_cycle), done, strict=True):
@@ -377,7 +377,7 @@ def test_what_an_earlier_call_armed_is_replaced(world: World, deadline: Deadline
 
 
 def test_what_robot_did_not_show_is_replaced_too(world: World, deadline: Deadline) -> None:
-    """Its view was stale, or a twin was faster."""
+    """Its listing was stale, or a concurrent invocation was faster."""
     key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
     world.robot.arm(11, "linux", "Rocky Linux 9 base", (key.fingerprint,))
     world.robot.faults.add(FakeAnswer(method="GET", path="/boot/*", status=200, body={"boot": {"linux": None}}))

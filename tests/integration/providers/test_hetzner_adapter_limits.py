@@ -84,7 +84,7 @@ def test_a_limit_of_unknown_length_is_an_hour(robot: HetznerRobot, clock: Manual
 def test_resets_beyond_the_limit_are_repeated_later(
     robot: HetznerRobot, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """Fifty an hour, where half a fleet may fall silent at once; nothing was done, and nothing is left armed."""
+    """Fifty an hour, while half a fleet may become unhealthy at once; nothing was done, and nothing stays armed."""
     one = provider(robot, clock)
     one.reboot(SERVER, deadline)
     one.power_cycle(SERVER, deadline)

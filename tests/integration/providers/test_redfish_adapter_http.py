@@ -155,7 +155,7 @@ def test_an_answer_that_comes_late_is_an_answer(
 def test_a_power_change_that_never_happens_raises_no_error(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """A restart returns when it is accepted; that the machine stays silent is for the Recoverer to see."""
+    """A restart returns when it is accepted; the Recoverer notices if the machine stays unhealthy."""
     bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=204))
     provider(rack, clock).reboot(NAME, deadline)
     rack.wait_until_idle()

@@ -251,7 +251,7 @@ class ProviderContract:
 
     @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
     def test_a_restart_keeps_the_machine_s_identity(self, world: World, deadline: Deadline, action: Capability) -> None:
-        """It is the cure for a silent machine, which must come back as the same one."""
+        """It repairs an unhealthy machine, which must come back as the same one."""
         restart = _action(world, action)
         created = _create(world, deadline)
         world.settle()

@@ -109,7 +109,7 @@ def test_all_faults_are_reported_at_once() -> None:
 )
 @pytest.mark.parametrize("bmc", ["https://192.0.2.111", "https://192.0.2.111/", "HTTPS://192.0.2.111:443"])
 def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, bmc: str) -> None:
-    """A machine would be rebooted because another one is silent."""
+    """A machine would be rebooted because another one is unhealthy."""
     first = {**GOOD, "System": one}
     second = {**LEAST, "Bmc": bmc, "System": other}
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""How long a machine must be silent, by the gaps between looks: the rule, and schedules and agents played by it."""
+"""How gaps between snapshots extend the heartbeat timeout: the rule, and simulated schedules and agents."""
 
 from __future__ import annotations
 
