@@ -200,7 +200,7 @@ class Scheduler:
                 action, stop = self._choices.choose(stopped, last)
                 last = stop.actor
                 self._note_decisions(stopped)
-                self._ran.trace.append(f"{action.name} {' '.join(stop)}")
+                self._ran.trace.append(f"{action.name} {stop.actor}, thread {stop.thread}: {stop.effect}")
                 self._carry_out(action, stop, points)
                 self._rest()
                 found = violations(self._world, watched=True)

@@ -86,8 +86,18 @@ def main() -> int:
         default=SystemRandom().randrange(1_000_000),
         help="seed of the draw (default: a random one, which is printed)",
     )
-    parser.add_argument("--only", metavar="GLOB", action="append", help="of these files, as bmdb/work/*; else of all")
-    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="else as many as there are processors")
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        help="only mutants of these files, such as bmdb/work/* (default: all)",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of concurrent trials (default: the number of processors)",
+    )
     arguments = parser.parse_args()
     tests = recorded(arguments.at_once, _tell)
     only = arguments.only or ["*"]
