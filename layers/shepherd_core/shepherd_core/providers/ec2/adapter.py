@@ -161,7 +161,7 @@ class Ec2Provider(Provider):
         """
         Stop the instance and start it again, possibly on other hardware; instance store volumes are lost.
 
-        If the process dies in between, the machine is stopped; the next reboot or power cycle starts it.
+        If the process is killed in between, the machine is stopped; the next reboot or power cycle starts it.
 
         Raises:
             MachineNotFound: the instance is gone, or not ours.

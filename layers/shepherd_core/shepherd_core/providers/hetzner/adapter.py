@@ -53,7 +53,7 @@ class HetznerProvider(Provider):
     create a machine is to take a server, which changes nothing on it.
 
     A reinstall arms the server (activates a boot configuration for its next
-    boot, with our SSH key) and then resets it. A process that dies in between
+    boot, with our SSH key) and then resets it. A process that is killed in between
     leaves it armed; therefore every reboot disarms the server first.
 
     *credential* returns ``USER:PASSWORD``; it and *ssh_public_key* (a line as in

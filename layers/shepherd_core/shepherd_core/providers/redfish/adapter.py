@@ -140,7 +140,7 @@ class RedfishProvider(Provider):
         """
         Switch the machine off and on; switch it on if it is off.
 
-        If the process dies in between, the machine is off; the next call, or the next ``reboot``, switches it on.
+        If the process is killed in between, the machine is off; the next call, or the next ``reboot``, switches it on.
 
         Raises:
             MachineNotFound: the list has no such machine.

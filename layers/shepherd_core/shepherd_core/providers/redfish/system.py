@@ -95,7 +95,7 @@ class ComputerSystem:
 
     def power_cycle(self) -> None:
         """
-        Switch it off and on. If the process dies in between, the next restart of any kind switches it on.
+        Switch it off and on. If the process is killed in between, the next restart of any kind switches it on.
 
         Raises:
             NotSupported: the BMC offers no reset for that; nothing was done.
@@ -106,8 +106,8 @@ class ComputerSystem:
         """
         Boot it once from the boot source.
 
-        If the process dies in between, the machine is off, or boots from the source, or runs as before with the medium
-        in the drive; the next restart by Shepherd ejects it.
+        If the process is killed meanwhile, the machine is off, or boots from the source, or runs as before with the
+        medium in the drive; the next restart by Shepherd ejects it.
 
         Raises:
             NotSupported: the BMC cannot switch it off and on, or cannot boot it from there; nothing was done.
