@@ -151,7 +151,7 @@ def test_json_has_request_and_report(fleet: Fleet) -> None:
     assert installation["pending"] is False
 
 
-def test_a_failed_installation_leaves_the_machine_to_the_loops_and_a_successful_one_does_not(fleet: Fleet) -> None:
+def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet) -> None:
     """After a failed installation the machine still runs our agent; after a successful one it must not be rebooted."""
     machine_id = fleet.started_machine(3 * 3600)
     shepherdctl = CommandLine(fleet.settings)

@@ -406,7 +406,9 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert queries.pauses(fleet.connection) == []
 
 
-def test_a_pass_without_a_discrepancy_says_so(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invocation_without_drift_emits_a_zero(
+    environment: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """An alarm on a metric that is missing most of the time does not know when it is over."""
     invoke("provisioner")
     (record,), _ = output(capsys)

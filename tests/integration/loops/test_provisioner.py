@@ -250,7 +250,7 @@ def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet
     assert set(provided(fleet)) == set(names)
 
 
-def test_a_machine_that_is_taken_over_neither_waits_for_a_creation_nor_is_waited_for(
+def test_existing_machines_need_no_spacing_of_creations(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, clock: ManualClock
 ) -> None:
     """A provider may offer both; the time between two creations stays what it is."""
@@ -578,7 +578,7 @@ def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
     assert intents(fleet) == []
 
 
-def test_a_pause_stops_a_pass_that_is_under_way(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+def test_a_pause_stops_a_running_invocation(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """A pause must stop the next creation, not only those of the next minute."""
     edge.after["create_machine"] = lambda: queries.pause(fleet.connect(), owner="me", reason="stop")
     assert run(edge)[Metric.CREATED] == 1

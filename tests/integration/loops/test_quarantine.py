@@ -78,7 +78,7 @@ def listed(fleet: Fleet, machine_id: UUID) -> Machine:
     return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, status=ProviderStatus.RUNNING)
 
 
-def test_the_provisioner_counts_a_machine_in_quarantine_and_does_nothing_about_it(fleet: Fleet) -> None:
+def test_the_provisioner_counts_a_quarantined_machine_and_leaves_it(fleet: Fleet) -> None:
     """It occupies its capacity. An operator works on it, so that its absence from the listing is no drift."""
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     machines = [quarantined(fleet) for _ in range(3)]

@@ -216,7 +216,7 @@ def world(fleet: Fleet, clock: ManualClock) -> World:
     return World(fleet, clock)
 
 
-def test_a_machine_that_never_comes_back_is_tried_step_by_step_and_then_left_alone(world: World) -> None:
+def test_a_machine_that_never_comes_back_gets_every_step_then_quarantine(world: World) -> None:
     """The predecessor rebooted such a machine without end. After each step there is time for an agent start."""
     world.run()
     for number in range(1, 6):

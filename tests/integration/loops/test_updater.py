@@ -226,7 +226,7 @@ def test_a_machine_that_may_never_come_up_is_not_waited_for(
     assert facts(fleet, machine_id) == UP
 
 
-def test_a_pass_for_the_unsettled_compares_them_alone(fleet: Fleet, listed: Listed, run: Run) -> None:
+def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Listed, run: Run) -> None:
     """It reads what it is about, whatever the size of the fleet; the others wait for their hour."""
     settled, not_ready = plant(fleet, listed, 2)
     run(listed)
@@ -383,9 +383,7 @@ def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed:
     assert run(listed)[Metric.UPDATED] == 2
 
 
-def test_a_provider_that_does_not_answer_fails_the_pass_and_the_next_goes_on(
-    fleet: Fleet, listed: Listed, run: Run
-) -> None:
+def test_an_unavailable_provider_fails_one_invocation_only(fleet: Fleet, listed: Listed, run: Run) -> None:
     """The session is closed, so that the next invocation need not wait for its deadline."""
     plant(fleet, listed, 1)
 
@@ -484,9 +482,7 @@ def test_an_older_listing_writes_nothing_once_a_newer_one_was_begun(fleet: Fleet
     assert facts(fleet, machine_id) == ["r", "192.0.2.1", "fra", "Running"]
 
 
-def test_an_older_listing_writes_nothing_although_its_session_turned_out_to_be_alive(
-    fleet: Fleet, listed: Listed, run: Run
-) -> None:
+def test_an_older_listing_writes_nothing_although_its_session_is_alive(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Its sign of life was under way when another looked: the place is taken all the same."""
     (machine_id,) = plant(fleet, listed, 1)
 
@@ -592,7 +588,9 @@ def test_an_invocation_killed_between_two_chunks_is_repeated(fleet: Fleet, liste
     assert moved(fleet) == MANY
 
 
-def test_a_pass_that_runs_out_of_time_is_continued(fleet: Fleet, listed: Listed, run: Run, clock: ManualClock) -> None:
+def test_the_next_invocation_continues_after_a_timeout(
+    fleet: Fleet, listed: Listed, run: Run, clock: ManualClock
+) -> None:
     """It says so, and the next tick writes the rest."""
     plant_many(fleet, listed)
     connection = Watched(fleet)

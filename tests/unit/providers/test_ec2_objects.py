@@ -204,7 +204,7 @@ def test_nothing_is_created_where_an_instance_has_just_failed(reason: str) -> No
 # --- what a new instance is told ---
 
 
-def test_user_data_holds_the_host_key_and_who_may_log_in_and_creates_no_other_key() -> None:
+def test_user_data_has_the_host_key_and_our_login_key_only() -> None:
     """cloud-init creates no keys if it is given some; a second key would not be pinned."""
     private = ssh_keys.generate()
     head, body = user_data(private, HOST_KEY, "ssh-ed25519 ours").split("\n", 1)

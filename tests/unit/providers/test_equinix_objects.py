@@ -170,7 +170,7 @@ def test_a_reservation_that_is_used_or_not_provisionable_is_no_capacity(fields: 
     assert machines("shepherd-", [], [reservation(**fields)]) == []
 
 
-def test_a_reservation_that_does_not_say_whether_it_is_provisionable_is_no_capacity() -> None:
+def test_a_reservation_without_provisionable_is_no_capacity() -> None:
     """Every field may be missing; nothing is built on a guess."""
     assert machines("shepherd-", [], [{"id": "r-1"}]) == []
 

@@ -96,7 +96,7 @@ def test_an_availability_that_cannot_be_fails_the_pass(provider_id: ProviderId, 
         assert wanted in str(caught.value)
 
 
-def test_a_machine_in_use_without_an_id_fails_the_pass_among_others_that_are_in_use() -> None:
+def test_a_machine_in_use_without_an_id_fails_any_listing() -> None:
     """A listing that holds nothing else is read in a shorter way."""
     with pytest.raises(ListingInvalid, match="lists invalid at"):
         plan(in_use("a"), in_use(str(INVALID)), in_use("b"))
