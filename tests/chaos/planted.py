@@ -183,9 +183,9 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             _NOT_WAITED,
             Edit(
-                "bmdb/schema/migrations/0011_session_fence.sql",
-                "REFERENCES sessions;",
-                "REFERENCES sessions ON DELETE CASCADE;",
+                "bmdb/schema/migrations/0001_bmdb.sql",
+                "REFERENCES sessions,",
+                "REFERENCES sessions ON DELETE CASCADE,",
             ),
         ),
         f"{NETWORK}[initializer, database]",

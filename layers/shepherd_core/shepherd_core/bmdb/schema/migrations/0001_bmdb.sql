@@ -1,0 +1,557 @@
+-- The BMDB: what Shepherd knows about its machines, and who is working on them.
+--
+-- One narrow table for each fact about a machine: if a row exists, the fact holds. What a machine needs follows from
+-- its facts (the views at the end). Each comment says what a row means, who writes it, and when it goes. The order in
+-- which facts and machine_due are written is in machines/due.sql.
+
+-- Machines -----------------------------------------------------------------------------------------------------------
+
+-- A machine. Its id is also the idempotency token of its creation. Written by the Provisioner, with the intent to
+-- create it; stays for good, unless the creation is abandoned.
+CREATE TABLE machines (
+    machine_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    machine_created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- A creation that was decided, and whose outcome is not known yet. Written by the Provisioner before it calls the
+-- provider; goes when the machine is provided, or certainly never will be.
+CREATE TABLE machine_creation_intent (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_creation_intent_machine REFERENCES machines,
+    provider text NOT NULL,
+    capacity_id varchar(128),
+    intended_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX machine_creation_intent_by_provider ON machine_creation_intent (provider);
+
+-- The provider has the machine, and what it lists about it. Written by the Provisioner, kept up to date by the
+-- Updater; goes when the machine is forgotten or released.
+CREATE TABLE machine_provided (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_provided_machine REFERENCES machines,
+    provider text NOT NULL CONSTRAINT machine_provided_provider CHECK (length(provider) BETWEEN 1 AND 64),
+    provider_id varchar(128) NOT NULL,
+    provider_reservation_id varchar(128),
+    provider_ip_address varchar(128),
+    provider_location varchar(128),
+    provider_status text CONSTRAINT machine_provided_status CHECK (provider_status IN
+        ('Missing', 'Provisioning', 'ProvisioningFailedPermanent', 'Running', 'Stopped', 'Unknown')),
+    CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
+);
+
+-- Machines that the Updater asks the provider about in each run; the condition is that of the view machine_facts.
+CREATE INDEX machine_provided_not_ready ON machine_provided (provider)
+    WHERE provider_status IS NULL
+        OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
+        OR (provider_status = 'Running' AND provider_ip_address IS NULL);
+
+-- The SSH host key of the machine. Pinned at the first contact, or before it if the provider reports the key; goes
+-- with a reinstallation, or when an operator forgets it.
+CREATE TABLE machine_host_key (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_host_key_machine REFERENCES machines,
+    host_key text NOT NULL,
+    pinned_at timestamptz NOT NULL
+);
+
+-- An operator requested the release of the machine; accepted_at is when the provider agreed. Written before the
+-- provider is called. The machine stays provided, and counts towards the limit, until the provider no longer has it;
+-- then the row goes. It also goes if the release is canceled before the provider accepts it.
+CREATE TABLE machine_release (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_release_machine REFERENCES machines,
+    asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    asked_by text NOT NULL,
+    reason text NOT NULL,
+    accepted_at timestamptz
+);
+
+-- The tombstone of a decommissioned machine: released to its provider, or forgotten because the provider no longer has
+-- it. Written by `machine forget` and by the Provisioner; stays for good.
+CREATE TABLE machine_tombstone (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_tombstone_machine REFERENCES machines,
+    how text NOT NULL CONSTRAINT machine_tombstone_how CHECK (how IN ('Forgotten', 'Released')),
+    provider text NOT NULL,
+    provider_id varchar(128) NOT NULL,
+    provider_reservation_id varchar(128),
+    agent_heartbeat_at timestamptz,
+    decommissioned_by text NOT NULL,
+    reason text NOT NULL,
+    decommissioned_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
+
+-- Agents -------------------------------------------------------------------------------------------------------------
+
+-- An agent was started on the machine, with this Ed25519 key. Written by the Initializer; goes when the Recoverer
+-- takes a step, when a quarantine ends, and when the machine is decommissioned.
+CREATE TABLE machine_agent_started (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_started_machine REFERENCES machines,
+    agent_started_at timestamptz NOT NULL,
+    agent_public_key bytea NOT NULL CONSTRAINT machine_agent_started_key CHECK (octet_length(agent_public_key) = 32)
+);
+
+-- Recently started agents show whether SSH works.
+CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_started_at);
+
+-- The last heartbeat of the agent. agent_signed_at is the time that the agent signed, in milliseconds of its own
+-- clock: a heartbeat that is not later than the last one is a replay. Written by the agent API; goes with the agent.
+-- Every machine causes this write all the time: there is no index besides the primary key, and free space in every
+-- page keeps updates on their page (HOT), so that no index entry is written.
+CREATE TABLE machine_agent_heartbeat (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_heartbeat_machine REFERENCES machines,
+    agent_heartbeat_at timestamptz NOT NULL,
+    agent_signed_at bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+-- The last hardware report of an agent, and its sums for the inventory of the fleet. Written by the agent API; stays.
+CREATE TABLE machine_hardware_report (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_hardware_report_machine REFERENCES machines,
+    hardware_report_raw bytea NOT NULL,
+    reported_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    hardware_threads bigint NOT NULL DEFAULT 0,
+    memory_bytes bigint NOT NULL DEFAULT 0,
+    disks bigint NOT NULL DEFAULT 0,
+    disk_bytes bigint NOT NULL DEFAULT 0
+);
+
+-- The operating system that the agent is to install; each request has the next generation. Written by an operator;
+-- goes when the machine is decommissioned, because it may contain secrets.
+CREATE TABLE machine_os_installation_request (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_os_installation_request_machine REFERENCES machines,
+    generation bigint NOT NULL,
+    os_installation_request_raw bytea NOT NULL,
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- The outcome of the last installation. Written by the agent API; stays. After a success of the requested generation,
+-- no loop works on the machine.
+CREATE TABLE machine_os_installation_report (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_os_installation_report_machine REFERENCES machines,
+    generation bigint NOT NULL,
+    os_installation_result text NOT NULL CONSTRAINT machine_os_installation_report_result
+        CHECK (os_installation_result IN ('Success', 'Error')),
+    os_installation_report_raw bytea NOT NULL,
+    reported_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Sessions and work --------------------------------------------------------------------------------------------------
+
+-- A worker: an invocation of a loop, or a command of an operator. Alive until its deadline, which it moves ahead.
+-- Every statement that writes for the session names its fence; a session that lost an answer raises it, so that what
+-- was sent before can no longer commit. Goes when the worker closes it, or some time after its deadline, when another
+-- is closed.
+CREATE TABLE sessions (
+    session_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    component_name text NOT NULL,
+    runtime_info text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    interval_seconds double precision NOT NULL CONSTRAINT sessions_interval CHECK (interval_seconds > 0),
+    deadline timestamptz NOT NULL,
+    fence bigint NOT NULL DEFAULT 0
+);
+
+CREATE INDEX sessions_by_deadline ON sessions (deadline);
+
+-- A session has locked the machine for one process. Written by a claim; goes when the work ends, with an event in
+-- work_history. A session that has work cannot be deleted, so that no work ends without an event.
+CREATE TABLE work (
+    machine_id uuid NOT NULL CONSTRAINT work_machine REFERENCES machines,
+    process text NOT NULL CONSTRAINT work_process CHECK (process IN
+        ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery', 'UnitTest1', 'UnitTest2')),
+    session_id uuid NOT NULL CONSTRAINT work_session REFERENCES sessions,
+    PRIMARY KEY (machine_id, process)
+);
+
+CREATE INDEX work_by_session ON work (session_id);
+
+-- The process leaves the machine alone until then. Written when work fails (with the interval, from which the next one
+-- follows) and as a plain delay (without one); fault says what is wrong, see domain/errors.py. Goes when the process
+-- succeeds, or by `machine retry`.
+CREATE TABLE work_backoff (
+    machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
+    process text NOT NULL,
+    until timestamptz NOT NULL,
+    cause text NOT NULL,
+    last_interval_seconds bigint,
+    fault text NOT NULL DEFAULT 'machine',
+    PRIMARY KEY (machine_id, process)
+);
+
+CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
+
+-- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
+-- Written by the statements that begin and end work; rows older than the retention are deleted by the Updater. No
+-- foreign keys, because it outlives machines and sessions.
+CREATE TABLE work_history (
+    machine_id uuid NOT NULL,
+    process text NOT NULL,
+    event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
+        ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
+        'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried')),
+    timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
+    failed_cause text,
+    session_id uuid,
+    step text
+);
+
+CREATE INDEX work_history_by_machine ON work_history (machine_id, timestamp);
+CREATE INDEX work_history_of_recovery ON work_history (machine_id, timestamp) WHERE process = 'ShepherdRecovery';
+CREATE INDEX work_history_by_time ON work_history (timestamp);
+
+-- Loops keep away from a machine, a process, a provider, or a combination of them; a null column applies to all.
+-- Written by operators, and for one machine by its release or by the Provisioner (while the provider does not list
+-- it); goes when it is resumed. Not in force after expires_at.
+CREATE TABLE pauses (
+    pause_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    machine_id uuid CONSTRAINT pauses_machine REFERENCES machines,
+    process text,
+    provider text,
+    owner text NOT NULL,
+    reason text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz
+);
+
+CREATE INDEX pauses_by_machine ON pauses (machine_id);
+
+-- The due index, derived from the facts: the process that a provided machine may need next, and from when on
+-- (not_before); and from when on it may need recovery besides, because it did not come back (recovery_not_before). It
+-- may be too early (the claim evaluates the facts), never too late. revision counts the changes of the row: a claim
+-- whose snapshot has an older revision leaves the row alone. Written with every fact that decides what a machine
+-- needs, and by claims; goes when the machine is decommissioned.
+CREATE TABLE machine_due (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_due_machine REFERENCES machines,
+    provider text NOT NULL,
+    process text,
+    not_before timestamptz NOT NULL,
+    revision bigint NOT NULL DEFAULT 0,
+    recovery_not_before timestamptz
+);
+
+CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before);
+CREATE INDEX machine_due_for_recovery ON machine_due (provider, recovery_not_before)
+    WHERE recovery_not_before IS NOT NULL;
+
+-- Machines that have an agent, by their ids. Ids are random, so a range of them is a random sample.
+CREATE INDEX machine_due_with_agent ON machine_due (provider, machine_id) WHERE process = 'ShepherdRecovery';
+
+-- Recovery -----------------------------------------------------------------------------------------------------------
+
+-- The last reboot by the Recoverer, until when the machine may be booting, and whether it had reported before it
+-- became unhealthy. Stays until the next reboot replaces it.
+CREATE TABLE machine_rebooted (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_rebooted_machine REFERENCES machines,
+    rebooted_at timestamptz NOT NULL,
+    boot_wait_until timestamptz NOT NULL,
+    had_reported boolean NOT NULL DEFAULT true
+);
+
+CREATE INDEX machine_rebooted_by_time ON machine_rebooted (rebooted_at);
+
+-- The machine has no agent and is expected to come back: since when, and until when it has time. Written by a recovery
+-- step and by the end of a quarantine; goes when an agent was started.
+CREATE TABLE machine_grace (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_grace_machine REFERENCES machines,
+    grace_began_at timestamptz NOT NULL,
+    grace_until timestamptz NOT NULL
+);
+
+-- No loop works on the machine, because no recovery step is left; evidence has its last history rows, one line each.
+-- Written by the Recoverer; goes when an operator ends the quarantine.
+CREATE TABLE machine_quarantine (
+    machine_id uuid PRIMARY KEY CONSTRAINT machine_quarantine_machine REFERENCES machines,
+    quarantined_at timestamptz NOT NULL,
+    cause text NOT NULL,
+    evidence text NOT NULL
+);
+
+-- Recovery is suspended at a location of a provider ('': all of it), because too much of the fleet is unhealthy at
+-- once: the fault is probably not in the machines. In force while ended_at is null; afterwards the timeouts there
+-- start at ended_at. Written by the Recoverer; stays, one row for each location that ever had a suspension.
+CREATE TABLE recovery_suspensions (
+    provider text NOT NULL,
+    location text NOT NULL,
+    suspended_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    reason text NOT NULL,
+    PRIMARY KEY (provider, location)
+);
+
+-- SSH fails for so many of the machines that should have come back that the network or our key is more likely at
+-- fault. Location, ended_at, writer and end are as in recovery_suspensions.
+CREATE TABLE ssh_outages (
+    provider text NOT NULL,
+    location text NOT NULL,
+    began_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    reason text NOT NULL,
+    PRIMARY KEY (provider, location)
+);
+
+-- When the last health snapshot of the provider was taken; what happened since then is unknown. Written by the
+-- Recoverer; stays.
+CREATE TABLE recovery_snapshots (
+    provider text PRIMARY KEY,
+    taken_at timestamptz NOT NULL
+);
+
+-- A time between two snapshots so long that missing heartbeats in it mean little; it matters for some minutes after
+-- its end. Written by the Recoverer, which also deletes it a day after its end.
+CREATE TABLE recovery_gaps (
+    gap_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    provider text NOT NULL,
+    began_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL
+);
+
+CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
+
+-- An operator lets the Recoverer recover this many machines at a location ('': of the whole provider) although
+-- recovery is suspended there, until expires_at; used counts those that it has let through. Stays until the next
+-- override there replaces it.
+CREATE TABLE recovery_overrides (
+    provider text NOT NULL,
+    location text NOT NULL,
+    override_id uuid NOT NULL DEFAULT gen_random_uuid(),
+    machines bigint NOT NULL CONSTRAINT recovery_overrides_machines CHECK (machines BETWEEN 1 AND 1000),
+    used bigint NOT NULL DEFAULT 0,
+    owner text NOT NULL,
+    reason text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (provider, location)
+);
+
+-- An override let the machine through. Written by the Recoverer; goes when the override is replaced, and not before,
+-- so that the machine is not counted again if the function that recovers it is killed.
+CREATE TABLE recovery_override_machines (
+    override_id uuid NOT NULL,
+    machine_id uuid NOT NULL,
+    admitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (override_id, machine_id)
+);
+
+-- Providers ----------------------------------------------------------------------------------------------------------
+
+-- Capacity that failed, and is not used until then. Written by the Provisioner; goes when a machine is created there.
+CREATE TABLE capacity_penalties (
+    provider text NOT NULL,
+    capacity_id varchar(128) NOT NULL,
+    until timestamptz NOT NULL,
+    cause text NOT NULL,
+    PRIMARY KEY (provider, capacity_id)
+);
+
+-- One Provisioner at a time for each provider: the live session that is named here. Its passes leave here, for the
+-- next one and for operators: the last creation, how many places the limit of machines keeps empty, that limit, and
+-- when that was seen. Stays.
+CREATE TABLE provisioner_lock (
+    provider text PRIMARY KEY,
+    session_id uuid CONSTRAINT provisioner_lock_session REFERENCES sessions ON DELETE SET NULL,
+    last_creation_at timestamptz,
+    waiting bigint NOT NULL DEFAULT 0,
+    max_machines bigint,
+    waiting_seen_at timestamptz
+);
+
+-- One Updater at a time for each provider: the live session that is named here, which began its listing at began_at.
+-- listed_at is when the last complete listing began. No foreign key to the session, so that closing a session never
+-- has to look here. Stays.
+CREATE TABLE provider_listings (
+    provider text PRIMARY KEY,
+    session_id uuid NOT NULL,
+    began_at timestamptz NOT NULL,
+    listed_at timestamptz
+);
+
+-- Views --------------------------------------------------------------------------------------------------------------
+
+-- The process that each provided machine needs, and since when; none (null) in quarantine, or after a successful
+-- installation of the requested generation. A heartbeat from before the agent was started says nothing about this
+-- agent. While recovery was suspended, a machine could perhaps not report: since is not before the end of the last
+-- suspension, and last_heartbeat_at is the true last heartbeat.
+CREATE VIEW machine_need AS
+SELECT
+    p.machine_id,
+    p.provider,
+    CASE
+        WHEN z.machine_id IS NOT NULL THEN NULL
+        WHEN q.generation = r.generation AND r.os_installation_result = 'Success' THEN NULL
+        WHEN a.machine_id IS NULL THEN 'ShepherdAgentStart'
+        ELSE 'ShepherdRecovery'
+    END AS process,
+    CASE
+        WHEN a.machine_id IS NULL THEN coalesce(b.boot_wait_until, m.machine_created_at)
+        ELSE greatest(
+            coalesce(h.agent_heartbeat_at, a.agent_started_at),
+            (
+                SELECT max(x.ended_at)
+                FROM recovery_suspensions x
+                WHERE x.provider = p.provider AND x.location IN ('', p.provider_location)
+            )
+        )
+    END AS since,
+    h.machine_id IS NOT NULL AS reported,
+    coalesce(h.agent_heartbeat_at, a.agent_started_at) AS last_heartbeat_at,
+    nullif(p.provider_location, '') AS location,
+    z.machine_id IS NOT NULL AS quarantined
+FROM machine_provided p
+JOIN machines m ON m.machine_id = p.machine_id
+LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
+LEFT JOIN machine_agent_heartbeat h
+    ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
+LEFT JOIN machine_os_installation_request q ON q.machine_id = p.machine_id
+LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
+LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
+LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
+
+-- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
+-- back. That is known only when an agent start has failed since it was restarted, for a reason that shows it: not if
+-- the machine answered and refused access, if it was not even contacted, or if it did not answer during an SSH outage.
+-- If recovery was suspended in between, it may be our fault that the machine could not be reached: its grace starts
+-- again.
+CREATE VIEW machine_process_needs AS
+SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
+FROM machine_need
+UNION ALL
+SELECT
+    n.machine_id,
+    n.provider,
+    'ShepherdRecovery',
+    CASE
+        WHEN EXISTS (
+            SELECT 1
+            FROM work_backoff s
+            WHERE s.machine_id = w.machine_id
+                AND s.process = 'ShepherdAgentStart'
+                AND s.last_interval_seconds IS NOT NULL
+                AND (
+                    s.fault = 'machine'
+                    OR (
+                        s.fault = 'unreached'
+                        AND NOT EXISTS (
+                            SELECT 1
+                            FROM ssh_outages o
+                            WHERE o.provider = n.provider
+                                AND o.location IN ('', n.location)
+                                AND coalesce(
+                                    o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true
+                                )
+                        )
+                    )
+                )
+        )
+        THEN greatest(
+            w.grace_until,
+            (
+                SELECT max(x.ended_at)
+                FROM recovery_suspensions x
+                WHERE x.provider = n.provider AND x.location IN ('', n.location) AND x.ended_at > w.grace_began_at
+            ) + (w.grace_until - w.grace_began_at)
+        )
+        ELSE 'infinity'
+    END,
+    n.reported,
+    n.last_heartbeat_at,
+    n.location,
+    n.quarantined,
+    true
+FROM machine_grace w
+JOIN machine_need n ON n.machine_id = w.machine_id
+WHERE n.process = 'ShepherdAgentStart';
+
+-- The same, with everything that may block it. locked_until is set while any Shepherd process has work on the machine,
+-- even if its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last
+-- heartbeat; a backoff without an interval does not come from a failure.
+CREATE VIEW machine_eligibility AS
+SELECT
+    n.machine_id,
+    n.provider,
+    n.process,
+    n.since,
+    n.reported,
+    b.until AS backoff_until,
+    b.last_interval_seconds,
+    (
+        SELECT max(s.deadline)
+        FROM work w
+        JOIN sessions s ON s.session_id = w.session_id
+        WHERE w.machine_id = n.machine_id
+            AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+    ) AS locked_until,
+    (
+        SELECT max(coalesce(x.expires_at, 'infinity'))
+        FROM pauses x
+        WHERE x.machine_id = n.machine_id
+            AND (x.process IS NULL OR x.process = n.process)
+            AND (x.provider IS NULL OR x.provider = n.provider)
+            AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
+    ) AS paused_until,
+    n.last_heartbeat_at,
+    n.location,
+    coalesce(b.until - b.last_interval_seconds * interval '1 second' > n.last_heartbeat_at, false) AS failed,
+    n.overdue,
+    n.quarantined
+FROM machine_process_needs n
+LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process;
+
+-- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
+-- everything. A machine that is not created yet needs no process. Operators see pauses through this view; claims check
+-- the same conditions at less cost, and a test compares the two. Pauses of one machine are found by an index, those of
+-- many machines are few: the two are separate, so that neither needs a scan of the fleet.
+CREATE VIEW machine_pauses AS
+SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
+FROM (
+    SELECT machine_id, provider, process, overdue FROM machine_process_needs
+    UNION ALL
+    SELECT machine_id, provider, NULL, false FROM machine_creation_intent
+) AS w
+JOIN pauses x ON x.machine_id = w.machine_id
+WHERE (x.process IS NULL OR x.process = w.process)
+    AND (x.provider IS NULL OR x.provider = w.provider)
+    AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
+UNION ALL
+SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
+FROM (
+    SELECT machine_id, provider, process, overdue FROM machine_process_needs
+    UNION ALL
+    SELECT machine_id, provider, NULL, false FROM machine_creation_intent
+) AS w
+JOIN pauses x ON x.machine_id IS NULL
+WHERE (x.process IS NULL OR x.process = w.process)
+    AND (x.provider IS NULL OR x.provider = w.provider)
+    AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp());
+
+-- The facts that providers list about machines, without quarantined ones. not_ready: the next listing may well say
+-- something new. Missing machines, and those that failed permanently, are ready: they may stay so for years, and would
+-- make the Updater call the provider every minute.
+CREATE VIEW machine_facts AS
+SELECT
+    p.machine_id,
+    p.provider,
+    p.provider_id,
+    p.provider_reservation_id,
+    p.provider_ip_address,
+    p.provider_location,
+    p.provider_status,
+    -- No join here and below: the planner overestimates not_ready, and would read all machines.
+    (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id) AS machine_created_at,
+    (
+        p.provider_status IS NULL
+        OR p.provider_status IN ('Provisioning', 'Stopped', 'Unknown')
+        OR (p.provider_status = 'Running' AND p.provider_ip_address IS NULL)
+    ) AS not_ready
+FROM machine_provided p
+WHERE (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = p.machine_id) IS NULL;
+
+-- The gaps between health snapshots, and the time from the last snapshot until now.
+CREATE VIEW recovery_gaps_until_now AS
+SELECT provider, began_at, ended_at FROM recovery_gaps
+UNION ALL
+SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
+
+-- The machines to which suspensions of recovery do not apply now, because an operator's override let them through.
+CREATE VIEW recovery_exempt_machines AS
+SELECT m.machine_id, o.provider, o.owner, o.reason
+FROM recovery_overrides o
+JOIN recovery_override_machines m ON m.override_id = o.override_id
+WHERE o.expires_at > clock_timestamp();
