@@ -44,7 +44,7 @@ CREATE INDEX machine_provided_not_ready ON machine_provided (provider)
         OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
         OR (provider_status = 'Running' AND provider_ip_address IS NULL);
 
--- The SSH host key of the machine. Pinned at the first contact, or before it if the provider reports the key; goes
+-- The SSH host key of the machine. Written at the first contact, or before it if the provider reports the key; goes
 -- with a reinstallation, or when an operator forgets it.
 CREATE TABLE machine_host_key (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_host_key_machine REFERENCES machines,
@@ -53,8 +53,8 @@ CREATE TABLE machine_host_key (
 );
 
 -- An operator requested the release of the machine; accepted_at is when the provider agreed. Written before the
--- provider is called. The machine stays provided, and counts towards the limit, until the provider no longer has it;
--- then the row goes. It also goes if the release is canceled before the provider accepts it.
+-- provider is called; goes when the provider no longer has the machine, until when it stays provided and counts
+-- towards the limit, or when the release is canceled before the provider accepts it.
 CREATE TABLE machine_release (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_release_machine REFERENCES machines,
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -135,10 +135,10 @@ CREATE TABLE machine_os_installation_report (
 
 -- Sessions and work --------------------------------------------------------------------------------------------------
 
--- A worker: an invocation of a loop, or a command of an operator. Alive until its deadline, which it moves ahead.
--- Every statement that writes for the session names its fence; a session that lost an answer raises it, so that what
--- was sent before can no longer commit. Goes when the worker closes it, or some time after its deadline, when another
--- is closed.
+-- A worker: an invocation of a loop, or a command of an operator. Alive until its deadline, which it moves ahead. Every
+-- statement that writes for the session names its fence; a session that lost an answer raises it, so that what was sent
+-- before can no longer commit. Written by the worker; goes when it closes the session, or after the deadline, when
+-- another session is closed.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     component_name text NOT NULL,
@@ -163,8 +163,8 @@ CREATE TABLE work (
 
 CREATE INDEX work_by_session ON work (session_id);
 
--- The process leaves the machine alone until then. Written when work fails (with the interval, from which the next one
--- follows) and as a plain delay (without one); fault says what is wrong, see domain/errors.py. Goes when the process
+-- The process leaves the machine alone until then; fault says what is wrong, see domain/errors.py. Written when work
+-- fails (with the interval, from which the next one follows) and as a plain delay (without one); goes when the process
 -- succeeds, or by `machine retry`.
 CREATE TABLE work_backoff (
     machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
@@ -179,8 +179,8 @@ CREATE TABLE work_backoff (
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
--- Written by the statements that begin and end work; rows older than the retention are deleted by the Updater. No
--- foreign keys, because it outlives machines and sessions.
+-- Written by the statements that begin and end work; goes after the retention, by the Updater. No foreign keys,
+-- because it outlives machines and sessions.
 CREATE TABLE work_history (
     machine_id uuid NOT NULL,
     process text NOT NULL,
@@ -197,9 +197,9 @@ CREATE INDEX work_history_by_machine ON work_history (machine_id, timestamp);
 CREATE INDEX work_history_of_recovery ON work_history (machine_id, timestamp) WHERE process = 'ShepherdRecovery';
 CREATE INDEX work_history_by_time ON work_history (timestamp);
 
--- Loops keep away from a machine, a process, a provider, or a combination of them; a null column applies to all.
--- Written by operators, and for one machine by its release or by the Provisioner (while the provider does not list
--- it); goes when it is resumed. Not in force after expires_at.
+-- Loops keep away from a machine, a process, a provider, or a combination of them; a null column applies to all. In
+-- force until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the
+-- provider does not list it); goes when it is resumed.
 CREATE TABLE pauses (
     pause_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     machine_id uuid CONSTRAINT pauses_machine REFERENCES machines,
@@ -237,7 +237,7 @@ CREATE INDEX machine_due_with_agent ON machine_due (provider, machine_id) WHERE 
 -- Recovery -----------------------------------------------------------------------------------------------------------
 
 -- The last reboot by the Recoverer, until when the machine may be booting, and whether it had reported before it
--- became unhealthy. Stays until the next reboot replaces it.
+-- became unhealthy. Written by the Recoverer; stays until the next reboot replaces it.
 CREATE TABLE machine_rebooted (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_rebooted_machine REFERENCES machines,
     rebooted_at timestamptz NOT NULL,
@@ -277,7 +277,7 @@ CREATE TABLE recovery_suspensions (
 );
 
 -- SSH fails for so many of the machines that should have come back that the network or our key is more likely at
--- fault. Location, ended_at, writer and end are as in recovery_suspensions.
+-- fault. Location and ended_at are as in recovery_suspensions. Written by the Recoverer; stays.
 CREATE TABLE ssh_outages (
     provider text NOT NULL,
     location text NOT NULL,
@@ -295,7 +295,7 @@ CREATE TABLE recovery_snapshots (
 );
 
 -- A time between two snapshots so long that missing heartbeats in it mean little; it matters for some minutes after
--- its end. Written by the Recoverer, which also deletes it a day after its end.
+-- its end. Written by the Recoverer; goes a day after its end.
 CREATE TABLE recovery_gaps (
     gap_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     provider text NOT NULL,
@@ -306,8 +306,8 @@ CREATE TABLE recovery_gaps (
 CREATE INDEX recovery_gaps_by_end ON recovery_gaps (provider, ended_at);
 
 -- An operator lets the Recoverer recover this many machines at a location ('': of the whole provider) although
--- recovery is suspended there, until expires_at; used counts those that it has let through. Stays until the next
--- override there replaces it.
+-- recovery is suspended there, until expires_at; used counts those that it has let through. Written by an operator;
+-- stays until the next override there replaces it.
 CREATE TABLE recovery_overrides (
     provider text NOT NULL,
     location text NOT NULL,
@@ -341,9 +341,9 @@ CREATE TABLE capacity_penalties (
     PRIMARY KEY (provider, capacity_id)
 );
 
--- One Provisioner at a time for each provider: the live session that is named here. Its passes leave here, for the
--- next one and for operators: the last creation, how many places the limit of machines keeps empty, that limit, and
--- when that was seen. Stays.
+-- One Provisioner at a time for each provider: the live session that is named here. For its next pass and for
+-- operators: the last creation, how many places the limit of machines keeps empty, that limit, and when that was seen.
+-- Written by the Provisioner; stays.
 CREATE TABLE provisioner_lock (
     provider text PRIMARY KEY,
     session_id uuid CONSTRAINT provisioner_lock_session REFERENCES sessions ON DELETE SET NULL,
@@ -355,7 +355,7 @@ CREATE TABLE provisioner_lock (
 
 -- One Updater at a time for each provider: the live session that is named here, which began its listing at began_at.
 -- listed_at is when the last complete listing began. No foreign key to the session, so that closing a session never
--- has to look here. Stays.
+-- has to look here. Written by the Updater; stays.
 CREATE TABLE provider_listings (
     provider text PRIMARY KEY,
     session_id uuid NOT NULL,
