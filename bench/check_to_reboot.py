@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.loops import recoverer, runner
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit

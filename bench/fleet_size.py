@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import HealthTimeouts
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet

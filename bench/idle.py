@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.telemetry import Metric

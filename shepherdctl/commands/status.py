@@ -8,7 +8,7 @@ from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, suspension
-from shepherd_core.bmdb.work.work import HealthTimeouts
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.functions import load

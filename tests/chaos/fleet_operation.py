@@ -10,9 +10,9 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.agent.takeover import RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.loops import runner

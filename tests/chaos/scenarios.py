@@ -15,9 +15,9 @@ from shepherd_core.adapters.documents import AgentCache
 from shepherd_core.adapters.ssh import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions

@@ -20,6 +20,7 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import NextStep, Step, StepName
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
@@ -94,7 +95,7 @@ class History:
     def _look(self, session: Session) -> suspension.HealthSnapshot:
         held = [hold["location"] for hold in suspension.suspensions(session.connection) if hold["ended_at"] is None]
         return suspension.take_health_snapshot(
-            session, PROVIDER, work.HealthTimeouts(), skipped_locations=[each for each in held if each]
+            session, PROVIDER, HealthTimeouts(), skipped_locations=[each for each in held if each]
         )
 
     def access(self, session: int, machine: int) -> None:
@@ -246,7 +247,7 @@ class History:
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
-            verdicts = explain.why(connection, asked, work.HealthTimeouts())[0]
+            verdicts = explain.why(connection, asked, HealthTimeouts())[0]
             told = [verdict.process for verdict in verdicts if verdict.eligible]
             look, handed_out = self._look(session), {}
             if look.idle:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Failure, HealthTimeouts
+from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids

@@ -31,10 +31,10 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.gaps import Gap
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 

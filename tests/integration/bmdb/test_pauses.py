@@ -9,7 +9,7 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import HealthTimeouts
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, claimed, ids

@@ -13,9 +13,9 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousPass
 from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import SessionExpired, StatementFailed
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 

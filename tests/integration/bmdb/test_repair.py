@@ -15,6 +15,7 @@ import pytest
 from shepherd_core.bmdb.machines import due, queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
@@ -244,7 +245,7 @@ def _settles(fleet: Fleet) -> None:
 def _reports(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     assert queries.record_heartbeat(fleet.connection, machine_id)
-    silence = work.HealthTimeouts(heartbeat_timeout_seconds=DAY - 1)
+    silence = HealthTimeouts(heartbeat_timeout_seconds=DAY - 1)
     assert claimed(fleet.open_session(), RECOVER, timeouts=silence) == []
 
 

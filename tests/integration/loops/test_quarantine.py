@@ -10,7 +10,7 @@ from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import HealthTimeouts
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.loops import runner

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
-from shepherd_core.bmdb.work.work import HealthTimeouts
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
-from shepherd_core.domain.health import Unhealthy
+from shepherd_core.domain.health import HealthTimeouts, Unhealthy
 from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner

@@ -11,7 +11,7 @@ from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted, Failure, HealthTimeouts
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
@@ -28,6 +28,7 @@ from shepherd_core.domain.errors import (
     SshHostKeyChanged,
     SshTimedOut,
 )
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, StepName

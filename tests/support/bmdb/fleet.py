@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
-    from shepherd_core.bmdb.work.work import HealthTimeouts
     from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
     from shepherd_core.settings.functions import BmdbSettings
 

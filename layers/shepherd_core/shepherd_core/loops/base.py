@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.recovery.remediation import Unneeded
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import HealthTimeouts, Work
+    from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.errors import NoLongerDue
+    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
     from shepherd_core.telemetry import Metric
 

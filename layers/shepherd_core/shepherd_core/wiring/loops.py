@@ -109,7 +109,7 @@ def _initializer() -> Function:
 
 @cache
 def _recoverer() -> Function:
-    from shepherd_core.bmdb.work.work import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
     from shepherd_core.rules.remediation import NEEDS, possible  # noqa: PLC0415
 

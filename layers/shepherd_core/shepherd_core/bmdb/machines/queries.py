@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.work.work import HealthTimeouts
+    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
 
 _SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")

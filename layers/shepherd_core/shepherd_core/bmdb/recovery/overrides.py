@@ -17,7 +17,7 @@ from shepherd_core.domain.errors import CommitUnknown, SessionExpired
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import HealthTimeouts
+    from shepherd_core.domain.health import HealthTimeouts
 
 
 @dataclass(frozen=True, slots=True)

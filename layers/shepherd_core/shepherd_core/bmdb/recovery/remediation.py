@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import HealthTimeouts, Work
+    from shepherd_core.bmdb.work.work import Work
+    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
     from shepherd_core.domain.remediation import NextStep
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.bmdb.work.work import HealthTimeouts
+    from shepherd_core.domain.health import HealthTimeouts
 
 Stats = dict[str | None, LocationStats]
 """The figures of each location of a provider; None: of machines without a location."""
