@@ -10,7 +10,8 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import NotSupported
-from shepherd_core.domain.machine import Capability, ProviderId
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.provider import Capability
 from shepherd_core.operator.adopt_forget import Adopt, Forget, OperatorAction, Outcome, Result
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.operator.two_phase import TwoPhase

@@ -22,7 +22,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import NextStep, Step, StepName
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
@@ -196,7 +196,7 @@ class History:
             return
         session, held = recoveries[which % len(recoveries)]
         with suppress(SessionExpired):
-            remediation.record_attempts(session, {held: (NextStep(Step(StepName.REBOOT), 1), None)})
+            remediation.record_attempts(session, {held: (NextStep(Step(REBOOT), 1), None)})
 
     # The operators, and time.
 

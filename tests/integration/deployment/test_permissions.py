@@ -16,7 +16,8 @@ import boto3
 import pytest
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
-from shepherd_core.domain.machine import Capability, ProviderId
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import functions
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK

@@ -13,8 +13,8 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
 from shepherd_core.domain.health import HealthTimeouts, Unhealthy
-from shepherd_core.domain.machine import Capability, Process
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits

@@ -29,9 +29,9 @@ from shepherd_core.domain.errors import (
     SshTimedOut,
 )
 from shepherd_core.domain.health import HealthTimeouts
-from shepherd_core.domain.machine import Capability, Process
-from shepherd_core.domain.provider import Provider
-from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, StepName
+from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.remediation import QUARANTINE, REBOOT, RESTART_AGENT, HistoryLine, NextStep, Step
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
@@ -417,7 +417,7 @@ def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdEr
     assert before < 30, "it is asked less and less often"
     world.watch(62)
     assert world.rack.asked[before:] == ["reboot"]
-    assert world.place == [(StepName.REBOOT, False)]
+    assert world.place == [("reboot", False)]
 
 
 def test_an_answer_that_was_lost_counts(world: World) -> None:
@@ -567,7 +567,7 @@ def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) ->
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
-        move = NextStep(Step(StepName.REBOOT), 1, skipped=((StepName.RESTART_AGENT, "?"),))
+        move = NextStep(Step(REBOOT), 1, skipped=(("restart-agent", "?"),))
         assert remediation.record_attempts(session, {held: (move, None)}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()
@@ -687,7 +687,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     queries.record_heartbeat(world.fleet.connection, world.machine)
     (reason,) = world.loop.no_longer_due(session, [held]).values()
     assert (str(reason), reason.recovered) == ("its agent reports again", True)
-    assert decision.step.name in {StepName.RESTART_AGENT, StepName.QUARANTINE}
+    assert decision.step.kind in {RESTART_AGENT, QUARANTINE}
 
     def ask(_: Deadline) -> None:
         raise reason

@@ -14,7 +14,8 @@ from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
-from shepherd_core.domain.machine import Capability, Process, ProviderId
+from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.domain.provider import Capability
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.operator.adopt_forget import Adopt, Forget, Result

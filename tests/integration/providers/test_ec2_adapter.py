@@ -25,7 +25,8 @@ from shepherd_core.domain.errors import (
     SecretUnavailable,
     SshHostKeyChanged,
 )
-from shepherd_core.domain.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import NO_CAPACITY_RETRY_SECONDS, STOPPING_SECONDS, Ec2Provider
 from shepherd_core.settings.providers import Ec2Settings
 

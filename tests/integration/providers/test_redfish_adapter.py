@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import NotSupported, ProviderRefused, ProviderUnavailable, SessionExpired
-from shepherd_core.domain.machine import Capability, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import ProviderId, ProviderStatus
+from shepherd_core.domain.provider import Capability
 
 from simulator.environment.faults import Delay, Drop, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware

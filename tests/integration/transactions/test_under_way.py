@@ -16,7 +16,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
-from shepherd_core.domain.remediation import NextStep, Step, StepName
+from shepherd_core.domain.remediation import REBOOT, REINSTALL, NextStep, Step, StepKind
 
 from tests.integration.bmdb.test_provisioning import MACHINE
 from tests.support.bmdb.breaking_connection import BreakingConnection
@@ -61,7 +61,7 @@ def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
     return fleet.open_session(connection=fleet.connect(settings))
 
 
-def attempt(session: Session, held: Work, step: StepName = StepName.REBOOT) -> list[Work]:
+def attempt(session: Session, held: Work, step: StepKind = REBOOT) -> list[Work]:
     """Record that a step is about to be taken."""
     return remediation.record_attempts(session, {held: (NextStep(Step(step), 1), None)})
 
@@ -322,7 +322,7 @@ def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session
     fleet.connection.script("BEGIN; UPDATE machine_host_key SET host_key = 'another'")
     way.leave(leave)
     with ThreadPoolExecutor(1) as pool:
-        begun = pool.submit(attempt, session, held, StepName.REINSTALL)
+        begun = pool.submit(attempt, session, held, REINSTALL)
         assert left.wait(20)
         fleet.wait_until_blocked(2)
         fleet.connection.script("COMMIT")

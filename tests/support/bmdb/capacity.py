@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.machine import Capability, Machine, ProviderId
+    from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.domain.provider import Capability
 
     from simulator.providers.equinix.api import EquinixApi
     from tests.support.bmdb.fleet import Fleet

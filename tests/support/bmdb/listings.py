@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.domain.clock import Deadline
-    from shepherd_core.domain.machine import Capability
+    from shepherd_core.domain.provider import Capability
 
     from tests.support.bmdb.fleet import Fleet
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import requests
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.drift import FRESH_SECONDS
 

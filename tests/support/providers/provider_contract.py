@@ -22,6 +22,7 @@ from __future__ import annotations
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -38,7 +39,9 @@ from shepherd_core.domain.errors import (
     SessionExpired,
     TimeLimitExceeded,
 )
-from shepherd_core.domain.machine import INVALID, Availability, Capability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.remediation import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,9 +51,9 @@ if TYPE_CHECKING:
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
 
-ACTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL, Capability.RELEASE)
-
-INTERRUPTIONS = (Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL)
+INTERRUPTIONS = {kind.needs: kind.take for kind in STEPS.values() if kind.needs and kind.take}
+"""What recovery may ask a provider for."""
+ACTIONS = (*INTERRUPTIONS, Capability.RELEASE)
 
 ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
 """Ids that no world may use. A provider id is opaque text, so none of them may become anything else on the way."""
@@ -243,10 +246,10 @@ class ProviderContract:
         created = _create(world, deadline)
         world.settle()
         before = _by_capacity(world.provider.list_machines(deadline))
-        for capability, method in _methods(world.provider).items():
+        for capability in ACTIONS:
             if capability not in world.provider.capabilities:
                 with pytest.raises(NotSupported, match=f"{world.provider.name} cannot {capability}"):
-                    method(created.provider_id, deadline)
+                    _method(world.provider, capability)(created.provider_id, deadline)
         assert _by_capacity(world.provider.list_machines(deadline)) == before
 
     @pytest.mark.parametrize("action", [Capability.REBOOT, Capability.POWER_CYCLE])
@@ -463,16 +466,13 @@ def _action(world: World, action: str) -> Callable[[ProviderId, Deadline], None]
     """Return the provider's method for *action*, a ``Capability``; skip the test if it has none."""
     if action not in world.provider.capabilities:
         pytest.skip(f"this provider cannot {action} machines")
-    return _methods(world.provider)[Capability(action)]
+    return _method(world.provider, action)
 
 
-def _methods(provider: Provider) -> dict[Capability, Callable[[ProviderId, Deadline], None]]:
-    return {
-        Capability.REBOOT: provider.reboot,
-        Capability.POWER_CYCLE: provider.power_cycle,
-        Capability.REINSTALL: provider.reinstall,
-        Capability.RELEASE: provider.release,
-    }
+def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline], None]:
+    if action == Capability.RELEASE:
+        return provider.release
+    return partial(INTERRUPTIONS[Capability(action)], provider)
 
 
 def _call(world: World, action: str, deadline: Deadline) -> Callable[[Deadline], object]:

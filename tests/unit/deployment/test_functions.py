@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 from shepherd_core.wiring import loops
 from shepherd_core.wiring.loops import LOOPS
 

@@ -7,7 +7,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 
 from tests.support.deployment.cloudformation import Stack
 from tests.support.deployment.deployments import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core import providers
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.remediation import STEPS
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
@@ -114,6 +115,14 @@ def test_the_table_says_what_a_provider_can_do(name: str) -> None:
         expected = "if " if len(can) > 1 else "yes" if can == {True} else "no"
         assert cells[capability].startswith(expected), f"{name} {capability}"
         assert {provider.name for provider in variants} == {name}
+
+
+def test_the_table_of_steps_says_what_each_needs() -> None:
+    """An operator writes a policy by it."""
+    found = re.findall(
+        r"^\| `([a-z-]+)` \| .* \| ([a-z-]+) \|$", PAGE.partition("## The steps of recovery")[2], re.MULTILINE
+    )
+    assert found == [(kind.name, kind.needs or "nothing") for kind in STEPS.values()]
 
 
 def test_the_tables_have_every_provider() -> None:

@@ -8,9 +8,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.errors import ConfigError
-from shepherd_core.domain.machine import Capability, WorkEvent
-from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, StepName, Timeouts
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ConfigError, NotSupported
+from shepherd_core.domain.machine import ProviderId, WorkEvent
+from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.remediation import (
+    POWER_CYCLE,
+    QUARANTINE,
+    REBOOT,
+    REINSTALL,
+    RESTART_AGENT,
+    STEPS,
+    HistoryLine,
+    NextStep,
+    PastAttempt,
+    Step,
+    StepKind,
+    Timeouts,
+)
+from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.remediation import (
     DEFAULT_POLICY,
     healthy_until,
@@ -20,6 +36,8 @@ from shepherd_core.rules.remediation import (
     possible,
 )
 from shepherd_core.settings.functions import RecovererSettings, load
+
+from tests.conftest import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,9 +79,9 @@ def test_a_step_may_have_timeouts_of_its_own() -> None:
         " restart-agent , reinstall:2:boot-wait=900:grace=7200, quarantine",
         Timeouts(boot_wait=60, grace=600, cooldown=30),
     )
-    assert first == Step(StepName.RESTART_AGENT, 1, Timeouts(boot_wait=0, grace=600, cooldown=30))
-    assert second == Step(StepName.REINSTALL, 2, Timeouts(boot_wait=900, grace=7200, cooldown=30))
-    assert last.name is StepName.QUARANTINE
+    assert first == Step(RESTART_AGENT, 1, Timeouts(boot_wait=0, grace=600, cooldown=30))
+    assert second == Step(REINSTALL, 2, Timeouts(boot_wait=900, grace=7200, cooldown=30))
+    assert last.kind is QUARANTINE
 
 
 @pytest.mark.parametrize(
@@ -101,7 +119,7 @@ def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"SHEPHERD_{name}", value)
     monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "60")
     (settings,) = load(RecovererSettings)
-    assert settings.policy[0] == Step(StepName.REBOOT, 2, Timeouts(boot_wait=120, grace=60, cooldown=600))
+    assert settings.policy[0] == Step(REBOOT, 2, Timeouts(boot_wait=120, grace=60, cooldown=600))
     monkeypatch.setenv("SHEPHERD_REMEDIATION_POLICY", "kick")
     with pytest.raises(ConfigError, match="SHEPHERD_REMEDIATION_POLICY is 'kick': Value error, 'kick' is not a step"):
         load(RecovererSettings)
@@ -131,44 +149,42 @@ def test_a_step_that_the_provider_lacks_is_skipped_and_recorded_once() -> None:
     """A reader of the history must see why there are no reboots."""
     found = move([], can=frozenset({Capability.POWER_CYCLE}))
     assert (found.step.name, found.skipped) == (
-        StepName.POWER_CYCLE,
-        ((StepName.REBOOT, "the provider acme cannot reboot machines"),),
+        "power-cycle",
+        (("reboot", "the provider acme cannot reboot machines"),),
     )
     assert move(taken("power-cycle"), can=frozenset({Capability.POWER_CYCLE})).skipped == ()
     last = move(taken(*["reboot"] * 3), can=frozenset({Capability.REBOOT}))
-    assert (last.step.name, [step for step, _ in last.skipped]) == (StepName.QUARANTINE, [StepName.POWER_CYCLE])
+    assert (last.step.name, [step for step, _ in last.skipped]) == ("quarantine", ["power-cycle"])
 
 
 def test_a_step_that_turned_out_unsupported_is_not_tried_again() -> None:
     """A provider may be able to in general, and not with this machine."""
     found = move(taken("reboot", failed="NotSupported: the BMC offers no reset"))
-    assert (found.step.name, found.number) == (StepName.POWER_CYCLE, 1)
+    assert (found.step.kind, found.number) == (POWER_CYCLE, 1)
 
 
 def test_failed_attempts_count_once_within_the_grace_time() -> None:
     """A provider that is away for ten minutes must not bring every unhealthy machine into quarantine."""
     away = "ProviderUnavailable: 503"
     assert move(taken(*["reboot"] * 20, failed=away, every=60)).number == 2
-    assert move(taken(*["reboot"] * 3, failed=away, every=1800)).step.name is StepName.POWER_CYCLE
-    assert move(taken(*["reboot"] * 3, every=60)).step.name is StepName.POWER_CYCLE, (
-        "those that did not fail count each"
-    )
+    assert move(taken(*["reboot"] * 3, failed=away, every=1800)).step.kind is POWER_CYCLE
+    assert move(taken(*["reboot"] * 3, every=60)).step.kind is POWER_CYCLE, "those that did not fail count each"
 
 
 def test_an_attempt_whose_function_was_killed_counts_and_is_not_repeated() -> None:
     """The machine may be booting or being installed: a second step would break it."""
     died = [PastAttempt("reboot", at(0))]
     found = next_step(REMEDIATION_POLICY, EVERYTHING, "acme", died, at(1799))
-    assert (found.step.name, found.concludes) == (StepName.REBOOT, True)
+    assert (found.step.kind, found.concludes) == (REBOOT, True)
     later = next_step(REMEDIATION_POLICY, EVERYTHING, "acme", died, at(1800))
-    assert (later.step.name, later.number, later.concludes) == (StepName.REBOOT, 2, False)
+    assert (later.step.kind, later.number, later.concludes) == (REBOOT, 2, False)
 
 
 def test_a_quarantine_whose_function_was_killed_is_repeated() -> None:
     """It has no effect outside."""
     attempts = [*taken(*["reboot"] * 3, *["power-cycle"] * 2), PastAttempt("quarantine", at(999 * HOUR))]
     found = next_step(REMEDIATION_POLICY, EVERYTHING, "acme", attempts, at(999 * HOUR + 1))
-    assert (found.step.name, found.concludes) == (StepName.QUARANTINE, False)
+    assert (found.step.kind, found.concludes) == (QUARANTINE, False)
     assert found.summary == "still unhealthy after reboot 3 times, power-cycle 2 times"
 
 
@@ -185,7 +201,17 @@ def test_possible_lists_the_steps_that_the_provider_can_take(
     policy: str, can: frozenset[Capability], steps: list[str]
 ) -> None:
     """A Recoverer that can do nothing but give up is refused."""
-    assert list(possible(parse_policy(policy), can)) == steps
+    assert [kind.name for kind in possible(parse_policy(policy), can)] == steps
+
+
+@pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
+def test_a_step_asks_the_provider_for_the_capability_that_it_needs(kind: StepKind) -> None:
+    """Else a policy would be checked for one capability and use another."""
+    if kind.take is None:
+        assert kind.needs is None
+        return
+    with pytest.raises(NotSupported, match=f"the provider static cannot {kind.needs} machines"):
+        kind.take(StaticProvider(lambda: b"[]"), ProviderId("machine"), Deadline(ManualClock(), 1))
 
 
 def lines(*events: tuple[str, str | None, str | None]) -> list[HistoryLine]:
@@ -240,14 +266,14 @@ def test_health_lasts_from_agent_start_or_attempt_to_last_heartbeat(
     assert healthy_until([], known[0], known[1], HOUR) is None, "there is nothing to forget"
 
 
-steps = st.sampled_from([*StepName, "sing"])
+steps = st.sampled_from([*STEPS, "sing"])
 capabilities = st.frozensets(st.sampled_from(list(Capability)))
 
 
 @st.composite
 def policies(draw: st.DrawFn) -> tuple[Step, ...]:
     """Return any policy."""
-    before = draw(st.lists(st.sampled_from(list(StepName)[:-1]), min_size=1, unique=True))
+    before = draw(st.lists(st.sampled_from(list(STEPS)[:-1]), min_size=1, unique=True))
     return parse_policy(",".join([*(f"{step}:{draw(st.integers(1, 5))}" for step in before), "quarantine"]))
 
 
@@ -263,16 +289,16 @@ def test_every_policy_ends_and_never_goes_back(
     for fate, wait in [*fates, *[("done", 7200)] * most]:
         now += wait
         found = next_step(policy, can, "acme", attempts, at(now))
-        assert found.step.name in {*possible(policy, can), StepName.QUARANTINE}
+        assert found.step.kind in {*possible(policy, can), QUARANTINE}
         assert order.index(found.step.name) >= position
         position = order.index(found.step.name)
         assert 1 <= found.number <= found.step.attempts
         if found.concludes:
             attempts[-1] = PastAttempt(attempts[-1].step, attempts[-1].at, None, concluded=True)
-        elif found.step.name is not StepName.QUARANTINE:
+        elif found.step.kind is not QUARANTINE:
             cause = "ProviderUnavailable: ?" if fate == "failed" else None
             attempts.append(PastAttempt(found.step.name, at(now), cause, concluded=fate != "died"))
-    assert next_step(policy, can, "acme", attempts, at(now + 7200)).step.name is StepName.QUARANTINE
+    assert next_step(policy, can, "acme", attempts, at(now + 7200)).step.kind is QUARANTINE
 
 
 @given(st.text(alphabet="reboot:,quarantine=123 x", max_size=40))
@@ -282,4 +308,4 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
         steps: Any = parse_policy(text)
     except ValueError:
         return
-    assert steps[-1].name is StepName.QUARANTINE
+    assert steps[-1].kind is QUARANTINE

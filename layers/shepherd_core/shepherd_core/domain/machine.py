@@ -39,21 +39,6 @@ class ProviderStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Capability(StrEnum):
-    """The operations that a provider can offer besides listing machines."""
-
-    CREATE = "create"
-    """Turn unused capacity into a machine."""
-    REBOOT = "reboot"
-    """Restart the machine, so that its operating system boots again."""
-    POWER_CYCLE = "power-cycle"
-    """Turn its power off and on."""
-    REINSTALL = "reinstall"
-    """Install a new operating system; everything on the machine is lost."""
-    RELEASE = "release"
-    """Return the machine to the provider for good."""
-
-
 class Process(StrEnum):
     """The kinds of work on a machine; at most one work of each kind is in progress at a time."""
 

@@ -1,17 +1,32 @@
-"""The interface of providers. The adapters are in ``providers/``."""
+"""The interface of providers, and what they can offer. The adapters are in ``providers/``."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from shepherd_core.domain.errors import NotSupported
-from shepherd_core.domain.machine import Capability
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
+
+
+class Capability(StrEnum):
+    """The operations that a provider can offer besides listing machines."""
+
+    CREATE = "create"
+    """Turn unused capacity into a machine."""
+    REBOOT = "reboot"
+    """Restart the machine, so that its operating system boots again."""
+    POWER_CYCLE = "power-cycle"
+    """Turn its power off and on."""
+    REINSTALL = "reinstall"
+    """Install a new operating system; everything on the machine is lost."""
+    RELEASE = "release"
+    """Return the machine to the provider for good."""
 
 
 class Provider(Protocol):

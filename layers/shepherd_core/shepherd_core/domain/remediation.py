@@ -1,26 +1,57 @@
-"""Remediation steps, and the records of past attempts that a machine's history holds."""
+"""The remediation steps, each in one object, and the records of past attempts that a machine's history holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from shepherd_core.domain.provider import Capability
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.machine import ProviderId
+    from shepherd_core.domain.provider import Provider
 
-class StepName(StrEnum):
-    """The steps that recovery can take on an unhealthy machine."""
 
-    RESTART_AGENT = "restart-agent"
-    """Let the Initializer start a new agent; the machine itself is left alone."""
-    REBOOT = "reboot"
-    POWER_CYCLE = "power-cycle"
-    REINSTALL = "reinstall"
-    """Everything on the machine is lost."""
-    QUARANTINE = "quarantine"
-    """Leave it alone until an operator has looked at it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepKind:
+    """All that the rules, the Recoverer and the BMDB know about one kind of remediation step."""
+
+    name: str
+    needs: Capability | None = None
+    """The capability of the provider that it needs; None: none."""
+    take: Callable[[Provider, ProviderId, Deadline], None] | None = None
+    """Asks the provider for it; None: the provider is not asked. Raises what the provider's method does."""
+    reboots: bool = True
+    """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
+
+
+RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
+"""Let the Initializer start a new agent; the machine itself is left alone."""
+REBOOT = StepKind(
+    name="reboot",
+    needs=Capability.REBOOT,
+    take=lambda provider, machine, deadline: provider.reboot(machine, deadline),
+)
+POWER_CYCLE = StepKind(
+    name="power-cycle",
+    needs=Capability.POWER_CYCLE,
+    take=lambda provider, machine, deadline: provider.power_cycle(machine, deadline),
+)
+REINSTALL = StepKind(
+    name="reinstall",
+    needs=Capability.REINSTALL,
+    take=lambda provider, machine, deadline: provider.reinstall(machine, deadline),
+)
+"""Everything on the machine is lost."""
+QUARANTINE = StepKind(name="quarantine", reboots=False)
+"""Leave it alone until an operator has looked at it. Ends every policy."""
+
+STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
+"""All kinds of steps, by name, from gentle to violent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +70,14 @@ class Timeouts:
 class Step:
     """One step of a remediation policy, and how often it is taken."""
 
-    name: StepName
+    kind: StepKind
     attempts: int = 1
     timeouts: Timeouts = Timeouts()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the kind."""
+        return self.kind.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +113,14 @@ class NextStep:
     """Of the attempt at this step; 1 is the first."""
     concludes: bool = False
     """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
-    skipped: tuple[tuple[StepName, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
     """Earlier steps of the policy that were skipped since the last attempt, and why."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
 
     def __str__(self) -> str:
         """Return the decision, human-readable."""
-        if self.step.name is StepName.QUARANTINE:
+        if self.step.kind is QUARANTINE:
             return f"{self.step.name}: {self.summary}"
         if self.concludes:
             return f"wait for the outcome of {self.step.name}"

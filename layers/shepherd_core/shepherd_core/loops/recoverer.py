@@ -33,7 +33,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import NextStep, StepName
+from shepherd_core.domain.remediation import QUARANTINE, NextStep
 from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.rules.circuit_breaker import (
     WHOLE_PROVIDER,
@@ -55,7 +55,7 @@ from shepherd_core.rules.remediation import (
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -186,7 +186,7 @@ class Recoverer(Loop[NextStep]):
         self._outage = _Outage()
         steps = possible(self._rules.policy, self._provider.capabilities)
         for step in self._rules.policy[:-1]:
-            if step.name not in steps:
+            if step.kind not in steps:
                 telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
@@ -205,35 +205,33 @@ class Recoverer(Loop[NextStep]):
     def work_on(self, task: Task) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
         work, decision = task.work, task.decision
-        name = decision.step.name
         telemetry.info("remediation step", machine_id=work.machine_id, decision=str(decision), skipped=decision.skipped)
         try:
-            if decision.concludes or name in {StepName.RESTART_AGENT, StepName.QUARANTINE}:
+            if decision.concludes or decision.step.kind.take is None:
                 task.deadline.confirm()
             else:
-                self._ask(name, work.provider_id, task.deadline)
+                self._ask(decision.step.kind.take, work.provider_id, task.deadline)
         except Exception:
             if not (decision.concludes or task.deadline.interrupted):
-                task.not_taken = name
+                task.not_taken = decision.step.name
                 task.host_key = work.host_key  # nothing was done, so the pinned key still holds
             raise
         return cast("NextStep", decision)
 
-    def _ask(self, step: StepName, provider_id: ProviderId | None, deadline: Deadline) -> None:
-        """Ask the provider to take the step, unless the provider has an outage."""
+    def _ask(
+        self,
+        take: Callable[[Provider, ProviderId, Deadline], None],
+        provider_id: ProviderId | None,
+        deadline: Deadline,
+    ) -> None:
+        """Ask the provider to take a step, unless the provider has an outage."""
         if provider_id is None:
             message = "the machine is not provided: it has no provider id"
             raise MachineNotFound(message)
         self._outage.check()
         deadline.check()
         try:
-            match step:
-                case StepName.REBOOT:
-                    self._provider.reboot(provider_id, deadline)
-                case StepName.POWER_CYCLE:
-                    self._provider.power_cycle(provider_id, deadline)
-                case StepName.REINSTALL:
-                    self._provider.reinstall(provider_id, deadline)
+            take(self._provider, provider_id, deadline)
         except (ProviderUnavailable, ProviderUnusable) as error:
             self._outage.failed(error)
             raise
@@ -252,7 +250,7 @@ class Recoverer(Loop[NextStep]):
 
     def finish(self, session: Session, done: Mapping[Work, NextStep]) -> set[UUID]:
         """Delete the facts of lost agents, so that the machines need an agent start; or quarantine machines."""
-        quarantined = {work: each.summary for work, each in done.items() if each.step.name is StepName.QUARANTINE}
+        quarantined = {work: each.summary for work, each in done.items() if each.step.kind is QUARANTINE}
         ended: set[UUID] = set()
         if quarantined:
             ended |= remediation.quarantine(session, quarantined)
@@ -266,7 +264,7 @@ class Recoverer(Loop[NextStep]):
                 step.timeouts.boot_wait,
                 grace_seconds=step.timeouts.grace,
                 cooldown_seconds=step.timeouts.cooldown,
-                rebooted=step.name is not StepName.RESTART_AGENT,
+                rebooted=step.kind.reboots,
             )
         return ended
 

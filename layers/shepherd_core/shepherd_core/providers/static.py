@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.machine import Capability, ProviderStatus
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.machine_list import MachineList, machine
 
 if TYPE_CHECKING:

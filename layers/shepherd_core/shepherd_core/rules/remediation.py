@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.machine import Capability, WorkEvent
-from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, StepName, Timeouts
+from shepherd_core.domain.machine import WorkEvent
+from shepherd_core.domain.remediation import QUARANTINE, STEPS, HistoryLine, NextStep, PastAttempt, Step, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
+
+    from shepherd_core.domain.provider import Capability
+    from shepherd_core.domain.remediation import StepKind
 
 _REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
 """How causes begin that are about one machine; all others are about the provider, or about Shepherd."""
@@ -27,13 +30,6 @@ MAX_ATTEMPTS = 100
 _MAX_SECONDS = 86_400 * 7
 
 DEFAULT_POLICY = "reboot:3,power-cycle:2,quarantine"
-
-NEEDS = {
-    StepName.REBOOT: Capability.REBOOT,
-    StepName.POWER_CYCLE: Capability.POWER_CYCLE,
-    StepName.REINSTALL: Capability.REINSTALL,
-}
-"""The capability of the provider that a step needs. Other steps need none."""
 
 
 def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...]:
@@ -50,20 +46,20 @@ def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...
     steps: list[Step] = []
     for part in text.split(","):
         name, *options = (word.strip() for word in part.split(":"))
-        if name not in list(StepName):
-            message = f"{name!r} is not a step; use {', '.join(StepName)}"
+        if name not in STEPS:
+            message = f"{name!r} is not a step; use {', '.join(STEPS)}"
             raise ValueError(message)
-        steps.append(_step(StepName(name), options, timeouts or Timeouts()))
+        steps.append(_step(STEPS[name], options, timeouts or Timeouts()))
     names = [step.name for step in steps]
     if len(set(names)) < len(names):
         twice = max(names, key=names.count)
         message = f"{twice} appears more than once; write {twice}:{names.count(twice)} for several attempts"
         raise ValueError(message)
-    if names[-1] is not StepName.QUARANTINE or StepName.QUARANTINE in names[:-1]:
-        message = f"the policy must end with {StepName.QUARANTINE}, which may appear only once"
+    if names[-1] != QUARANTINE.name:
+        message = f"the policy must end with {QUARANTINE.name}, which may appear only once"
         raise ValueError(message)
     if len(names) == 1:
-        message = f"the policy must have a step before {StepName.QUARANTINE}"
+        message = f"the policy must have a step before {QUARANTINE.name}"
         raise ValueError(message)
     if sum(step.attempts for step in steps) > MAX_ATTEMPTS:
         message = f"the policy may have at most {MAX_ATTEMPTS} attempts in all"
@@ -71,14 +67,14 @@ def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...
     return tuple(steps)
 
 
-def _step(name: StepName, options: Sequence[str], timeouts: Timeouts) -> Step:
+def _step(kind: StepKind, options: Sequence[str], timeouts: Timeouts) -> Step:
     attempts = 1
-    seconds = {"boot-wait": 0.0 if name is StepName.RESTART_AGENT else timeouts.boot_wait}
+    seconds = {"boot-wait": timeouts.boot_wait if kind.reboots else 0.0}
     seconds |= {"grace": timeouts.grace, "cooldown": timeouts.cooldown}
     for option in options:
         key, equals, value = option.partition("=")
-        if name is StepName.QUARANTINE:
-            message = f"{name} takes no options, but has {option!r}"
+        if kind is QUARANTINE:
+            message = f"{kind.name} takes no options, but has {option!r}"
             raise ValueError(message)
         if not equals and key.isdecimal() and 1 <= int(key) <= MAX_ATTEMPTS:
             attempts = int(key)
@@ -86,20 +82,18 @@ def _step(name: StepName, options: Sequence[str], timeouts: Timeouts) -> Step:
             seconds[key] = float(value)
         else:
             message = (
-                f"{option!r} of {name} is neither a number of attempts, 1 to {MAX_ATTEMPTS}, nor boot-wait=, grace= or "
-                "cooldown= with whole seconds, at most a week"
+                f"{option!r} of {kind.name} is neither a number of attempts, 1 to {MAX_ATTEMPTS}, nor boot-wait=, "
+                "grace= or cooldown= with whole seconds, at most a week"
             )
             raise ValueError(message)
     own = Timeouts(boot_wait=seconds["boot-wait"], grace=seconds["grace"], cooldown=seconds["cooldown"])
-    return Step(name, attempts, own)
+    return Step(kind, attempts, own)
 
 
-def possible(policy: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepName, ...]:
+def possible(policy: Iterable[Step], capabilities: Collection[Capability]) -> tuple[StepKind, ...]:
     """Return the steps of *policy* before quarantine that a provider with these *capabilities* can take."""
     return tuple(
-        step.name
-        for step in policy
-        if step.name is not StepName.QUARANTINE and NEEDS.get(step.name) in {None, *capabilities}
+        step.kind for step in policy if step.kind is not QUARANTINE and step.kind.needs in {None, *capabilities}
     )
 
 
@@ -160,18 +154,18 @@ def next_step(
     It never goes back: a step before the furthest one that was attempted is not
     taken again, even if the policy has changed since.
     """
-    names = [step.name.value for step in policy]
+    names = [step.name for step in policy]
     positions = [names.index(attempt.step) for attempt in attempts if attempt.step in names]
     if attempts and not attempts[-1].concluded and attempts[-1].step in names:
         step = policy[names.index(attempts[-1].step)]
-        if step.name is not StepName.QUARANTINE and (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
+        if step.kind is not QUARANTINE and (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
             return NextStep(step, _used(step, attempts), concludes=True)
     furthest = max(positions, default=0)
     skipped = []
     for position, step in enumerate(policy):
-        if position < furthest or step.name is StepName.QUARANTINE:
+        if position < furthest or step.kind is QUARANTINE:
             continue
-        needed = NEEDS.get(step.name)
+        needed = step.kind.needs
         if needed is not None and needed not in capabilities:
             if position > furthest or not positions:
                 skipped.append((step.name, f"the provider {provider} cannot {needed} machines"))
@@ -206,5 +200,5 @@ def _summary(attempts: Sequence[PastAttempt]) -> str:
 
 
 def _counted(steps: Iterable[str]) -> str:
-    counts = Counter(step for step in steps if step != StepName.QUARANTINE)
+    counts = Counter(step for step in steps if step != QUARANTINE.name)
     return ", ".join(f"{step} {number} time{'' if number == 1 else 's'}" for step, number in counts.items())

@@ -284,8 +284,8 @@ class RecovererSettings(
 
     remediation_policy: Annotated[str, AfterValidator(_valid_policy)] = Field(
         DEFAULT_POLICY,
-        description="Steps taken for an unhealthy machine, and how often each is tried: restart-agent, reboot, "
-        "power-cycle, reinstall (destroys everything on the machine), and quarantine at the end.",
+        description="Steps taken for an unhealthy machine in this order, and how often each is tried; the last is "
+        "quarantine. docs/providers/README.md says what each step does.",
     )
     cooldown_seconds: float = Field(
         600,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import functions
 from shepherd_core.wiring import adapters, providers
 from shepherd_core.wiring.adapters import CLOCK
@@ -111,11 +111,12 @@ def _initializer() -> Function:
 def _recoverer() -> Function:
     from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
-    from shepherd_core.rules.remediation import NEEDS, possible  # noqa: PLC0415
+    from shepherd_core.rules.remediation import possible  # noqa: PLC0415
 
     settings, provider = providers.load(functions.RecovererSettings)
-    if not possible(settings.policy, provider.capabilities):
-        _require(provider, NEEDS[settings.policy[0].name])
+    first = settings.policy[0].kind
+    if first.needs is not None and not possible(settings.policy, provider.capabilities):
+        _require(provider, first.needs)
     rules = RecoveryRules(
         timeouts=HealthTimeouts(
             startup_timeout_seconds=settings.startup_timeout_seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.settings.providers import Ec2Settings
 

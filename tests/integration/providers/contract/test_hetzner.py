@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers import HetznerSettings
 

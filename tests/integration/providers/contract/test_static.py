@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.adapters import documents
 from shepherd_core.domain.errors import SourceUnavailable
-from shepherd_core.domain.machine import Capability
+from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.static import StaticProvider
 
 from tests.support.providers.provider_contract import ProviderContract, World

@@ -19,8 +19,7 @@ from shepherd_core.domain.errors import (
     ProviderUnusable,
     SecretError,
 )
-from shepherd_core.domain.machine import Capability
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.ec2 import objects
 from shepherd_core.providers.ec2.calls import Ec2Calls, in_time
 from shepherd_core.providers.ec2.fleet import Ec2Fleet

@@ -19,8 +19,7 @@ from shepherd_core.domain.errors import (
     ProviderRefused,
     ProviderUnavailable,
 )
-from shepherd_core.domain.machine import Capability
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.equinix.objects import (
     Device,
     FreeReservation,

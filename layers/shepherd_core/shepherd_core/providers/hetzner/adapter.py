@@ -15,8 +15,8 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     TimeLimitExceeded,
 )
-from shepherd_core.domain.machine import Availability, Capability
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.machine import Availability
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.hetzner.api import AlreadyEnabled, RobotApi
 from shepherd_core.providers.hetzner.objects import (
     BootEntry,

@@ -22,8 +22,8 @@ from shepherd_core.domain.errors import (
     SourceError,
     TimeLimitExceeded,
 )
-from shepherd_core.domain.machine import Capability, ProviderStatus
-from shepherd_core.domain.provider import Provider
+from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.providers.kit.machine_list import machine
 from shepherd_core.providers.redfish.bmc import BmcOptions, connected
 from shepherd_core.providers.redfish.login import Logins
