@@ -40,13 +40,7 @@ FUNCTIONS: dict[str, type[functions.Settings]] = {
     "Updater": functions.UpdaterSettings,
     "agent API": functions.AgentApiSettings,
 }
-PROVIDERS: dict[str, type[functions.Settings]] = {
-    "static": providers.StaticSettings,
-    "redfish": providers.RedfishSettings,
-    "equinix": providers.EquinixSettings,
-    "ec2": providers.Ec2Settings,
-    "hetzner": providers.HetznerSettings,
-}
+PROVIDERS: dict[str, type[functions.Settings]] = {spec.name: spec.settings for spec in providers.SPECS}
 
 
 def default(field: FieldInfo) -> str:

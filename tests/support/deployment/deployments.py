@@ -8,13 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.settings.providers import (
-    Ec2Settings,
-    EquinixSettings,
-    HetznerSettings,
-    RedfishSettings,
-    StaticSettings,
-)
+from shepherd_core.settings.providers import SPECS
 
 from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import read, read_file
@@ -57,13 +51,7 @@ HETZNER = {
 }
 SMALLEST = {"static": STATIC, "redfish": REDFISH, "equinix": EQUINIX, "ec2": EC2, "hetzner": HETZNER}
 """By provider."""
-PROVIDER_SETTINGS: dict[str, type[Settings]] = {
-    "static": StaticSettings,
-    "redfish": RedfishSettings,
-    "equinix": EquinixSettings,
-    "ec2": Ec2Settings,
-    "hetzner": HetznerSettings,
-}
+PROVIDER_SETTINGS: dict[str, type[Settings]] = {spec.name: spec.settings for spec in SPECS}
 
 # What can be chosen besides.
 IAM = {"BmdbAuth": "iam", "BmdbResourceId": "cluster-ABC123", "BmdbUser": "fleet"}

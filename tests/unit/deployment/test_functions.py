@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
+from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring import loops
 from shepherd_core.wiring.loops import LOOPS
 
 from bench import coldstart
-from tests.unit.providers.test_provider_table import ALL as PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 FUNCTIONS = (*LOOPS, "migrator", "agent_api")
+PROVIDERS = {spec.name: spec.always for spec in SPECS}
 
 # What takes long to import, and what only some functions or only some invocations need, or none.
 HEAVY = {
@@ -63,10 +64,7 @@ OF_PROVIDERS: dict[str, set[str]] = {
 WANTED = {"provisioner": Capability.CREATE, "recoverer": Capability.REBOOT}
 """What a loop cannot do without; the others only look."""
 REFUSED = {
-    (loop, provider)
-    for loop, wanted in WANTED.items()
-    for provider, make in PROVIDERS.items()
-    if wanted not in make()[0].capabilities
+    (loop, provider) for loop, wanted in WANTED.items() for provider, can in PROVIDERS.items() if wanted not in can
 }
 
 OURS = {"functions", "shepherd_core"}
@@ -168,6 +166,6 @@ def test_a_loop_is_refused_where_its_provider_lacks_what_it_is_for(
     environment.setenv("SHEPHERD_PROVIDER", provider)
     with pytest.raises(ConfigError) as caught:
         loops.build(loop)
-    can = ", ".join(sorted(PROVIDERS[provider]()[0].capabilities))
+    can = ", ".join(sorted(PROVIDERS[provider]))
     wanted = f"SHEPHERD_PROVIDER is '{provider}', which cannot {WANTED[loop]} machines. It can: {can}."
     assert wanted in str(caught.value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.domain.provider import Capability
+from shepherd_core.settings.providers import SPECS
 
 from tests.support.deployment.cloudformation import Stack
 from tests.support.deployment.deployments import (
@@ -29,9 +30,8 @@ from tests.support.deployment.deployments import (
     VPC,
     logical_id,
 )
-from tests.unit.providers.test_provider_table import ALL as PROVIDERS
 
-CAPABILITIES = {name: make()[0].capabilities for name, make in PROVIDERS.items()}
+CAPABILITIES = {spec.name: spec.always for spec in SPECS}
 
 
 @pytest.mark.parametrize(

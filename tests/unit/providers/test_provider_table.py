@@ -1,24 +1,20 @@
-"""The table of ``docs/providers/README.md`` says what the adapters say of themselves."""
+"""The providers that Shepherd knows: what ``SPECS`` says of them holds for adapters, settings and pages."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core import providers
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import STEPS
-from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.providers.hetzner.adapter import HetznerProvider
-from shepherd_core.providers.redfish.adapter import RedfishProvider
-from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.providers import Ec2Settings, EquinixSettings, HetznerSettings, RedfishSettings
+from shepherd_core.settings import functions
+from shepherd_core.settings.providers import SPECS, ProviderSpec
+from shepherd_core.wiring.providers import load
 
-from tests.conftest import ManualClock
-from tests.support.deployment.deployments import PROVIDER_SETTINGS
+from bench import coldstart
 
 if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
@@ -26,76 +22,46 @@ if TYPE_CHECKING:
 PATH = Path(__file__).parents[3] / "docs" / "providers"
 PAGE = (PATH / "README.md").read_text()
 CHAPTERS = ["What you need", "Permissions", "Settings", "What it does", "Limits", "Try it"]
-CLOCK = ManualClock()
+MORE = {
+    "redfish": {"SHEPHERD_REDFISH_BOOT_SOURCE": "pxe"},
+    "ec2": {"SHEPHERD_EC2_INSTANCE_TYPE": "t3.small"},
+}
+"""The settings with which a provider can do more, and all that it can ever do."""
+
+each_provider = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 
-def nothing(_: str = "") -> str:
-    """Return what no test here looks at."""
-    return ""
+def built(spec: ProviderSpec, monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> Provider:
+    """Return the adapter as a function builds it, with made-up settings and *more*."""
+    for variable, value in {**coldstart.SETTINGS, **more, "SHEPHERD_PROVIDER": spec.name}.items():
+        monkeypatch.setenv(variable, value)
+    return load(functions.UpdaterSettings)[1]
 
 
-def no_list() -> bytes:
-    """Return what no test here looks at."""
-    return b"[]"
+@each_provider
+def test_an_adapter_can_do_what_its_spec_says(spec: ProviderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops are refused and steps skipped by what the adapter says; operators choose by what the spec says."""
+    provider = built(spec, monkeypatch, {})
+    assert (provider.name, provider.capabilities) == (spec.name, spec.always)
+    assert (spec.name in MORE) is bool(spec.sometimes)
+    if spec.sometimes:
+        assert built(spec, monkeypatch, MORE[spec.name]).capabilities == spec.always | set(spec.sometimes)
 
 
-def static() -> list[Provider]:
-    """Return the provider with all settings on which its capabilities depend. The same for all that follow."""
-    return [StaticProvider(no_list)]
+def test_every_provider_has_a_spec_and_can_be_chosen() -> None:
+    """An adapter without one might as well not be there."""
+    sources = [source.read_text() for path in providers.__path__ for source in Path(path).rglob("*.py")]
+    pattern = r'^class \w+\(Provider\):.*?^    name = "(\w+)"'
+    made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
+    names = [spec.name for spec in SPECS]
+    assert sorted(made) == sorted(names)
+    assert get_args(functions.ProviderChoice.model_fields["provider"].annotation) == tuple(names)
 
 
-def redfish() -> list[Provider]:
-    """With and without something to boot from."""
-    settings = [RedfishSettings(redfish_list="/list", redfish_boot_source=source) for source in (None, "pxe")]
-    return [RedfishProvider(each, no_list, CLOCK, read_secret=nothing, invalidate_secret=print) for each in settings]
-
-
-def hetzner() -> list[Provider]:
-    """With every way to reboot and to reinstall."""
-    return [
-        HetznerProvider(
-            HetznerSettings(
-                hetzner_credential_parameter="/unused",
-                hetzner_name_prefix="fleet-",
-                hetzner_key_name="key",
-                hetzner_reboot=reboot,
-                hetzner_reinstall=reinstall,
-            ),
-            nothing,
-            nothing,
-            CLOCK,
-        )
-        for reboot in ("software", "hardware")
-        for reinstall in ("linux", "rescue")
-    ]
-
-
-def ec2() -> list[Provider]:
-    """Bare metal, a Mac and a virtual machine."""
-    return [
-        Ec2Provider(
-            Ec2Settings(
-                ec2_fleet="fleet", ec2_limit=1, ec2_subnets="subnet-1", ec2_image="ami-1", ec2_instance_type=kind
-            ),
-            nothing,
-            CLOCK,
-        )
-        for kind in ("m7i.metal-24xl", "mac2.metal", "t3.small")
-    ]
-
-
-def equinix() -> list[Provider]:
-    """As it is."""
-    settings = EquinixSettings(
-        equinix_project_id="project",
-        equinix_api_key_parameter="/unused",
-        equinix_device_prefix="fleet-",
-        equinix_key_label="key",
-    )
-    return [EquinixProvider(settings, nothing, nothing, CLOCK)]
-
-
-ALL = {each.__name__: each for each in (static, redfish, hetzner, ec2, equinix)}
+@each_provider
+def test_a_spec_names_every_setting_that_names_a_secret(spec: ProviderSpec) -> None:
+    """A deployment permits the functions to read these secrets."""
+    assert {name for name in spec.settings.model_fields if name.endswith("_parameter")} == set(spec.secrets)
 
 
 def rows() -> dict[str, dict[str, str]]:
@@ -104,17 +70,17 @@ def rows() -> dict[str, dict[str, str]]:
     return {row[0].strip("`"): dict(zip(table[0][1:], row[1:], strict=True)) for row in table[2:]}
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_the_table_says_what_a_provider_can_do(name: str) -> None:
-    """An operator chooses a provider by this table."""
-    variants = ALL[name]()
-    cells = rows()[name]
-    assert set(cells) == set(Capability)
-    for capability in Capability:
-        can = {capability in provider.capabilities for provider in variants}
-        expected = "if " if len(can) > 1 else "yes" if can == {True} else "no"
-        assert cells[capability].startswith(expected), f"{name} {capability}"
-        assert {provider.name for provider in variants} == {name}
+def test_the_tables_have_every_provider_and_say_what_it_can_do() -> None:
+    """Whoever chooses by the table must not find out at night that their provider cannot reboot."""
+    assert rows() == {
+        spec.name: {
+            capability: "yes" if capability in spec.always else spec.sometimes.get(capability, "no")
+            for capability in Capability
+        }
+        for spec in SPECS
+    }
+    for spec in SPECS:
+        assert re.search(rf"^\| \[`{spec.name}`\]\({spec.name}.md\)", PAGE.split("\n\n")[4], re.MULTILINE)
 
 
 def test_the_table_of_steps_says_what_each_needs() -> None:
@@ -125,21 +91,11 @@ def test_the_table_of_steps_says_what_each_needs() -> None:
     assert found == [(kind.name, kind.needs or "nothing") for kind in STEPS.values()]
 
 
-def test_the_tables_have_every_provider() -> None:
-    """One that is in no table might as well not be there."""
-    modules = (Path(path) for path in providers.__path__)
-    sources = [source.read_text() for folder in modules for source in folder.rglob("*.py")]
-    pattern = r'^class \w+\(Provider\):.*?^    name = "(\w+)"'
-    made = re.findall(pattern, "\n".join(sources), re.DOTALL | re.MULTILINE)
-    assert sorted(made) == sorted(ALL) == sorted(rows())
-    assert all(re.search(rf"^\| \[`{name}`\]\({name}.md\)", PAGE.split("\n\n")[4], re.MULTILINE) for name in ALL)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_provider_has_a_page_with_all_that_one_needs_to_know(name: str) -> None:
-    """All pages have the same sections."""
-    page = (PATH / f"{name}.md").read_text()
+@each_provider
+def test_every_provider_has_a_page_with_all_that_one_needs_to_know(spec: ProviderSpec) -> None:
+    """Whoever has read one of the pages finds their way in the others."""
+    page = (PATH / f"{spec.name}.md").read_text()
     chapters = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert [each for each in chapters if each in CHAPTERS] == CHAPTERS
     settings = page.split("## Settings\n")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE) == list(PROVIDER_SETTINGS[name].model_fields)
+    assert re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE) == list(spec.settings.model_fields)

@@ -87,7 +87,7 @@ def test_a_step_may_have_timeouts_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", "'' is not a step; use restart-agent, reboot, power-cycle, reinstall, quarantine"),
+        ("", f"'' is not a step; use {', '.join(STEPS)}"),
         ("kick:3,quarantine", "'kick' is not a step"),
         ("Reboot,quarantine", "'Reboot' is not a step"),
         ("reboot:3", "the policy must end with quarantine, which may appear only once"),

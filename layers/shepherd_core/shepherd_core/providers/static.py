@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.providers.kit.context import ProviderContext
+    from shepherd_core.settings.providers import StaticSettings
 
 
 class StaticProvider(Provider):
@@ -48,3 +50,8 @@ class StaticProvider(Provider):
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
         """Return the entry of *capacity*, as used; see ``MachineList.take``."""
         return self._list.take(capacity, token, ProviderStatus.RUNNING, deadline)
+
+
+def build(settings: StaticSettings, context: ProviderContext) -> StaticProvider:
+    """Return the provider of these settings."""
+    return StaticProvider(context.cached(settings.static_list))

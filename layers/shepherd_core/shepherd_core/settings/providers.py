@@ -1,12 +1,21 @@
-"""The settings of the providers, one type for each, as in ``functions``. Only those of the chosen one are read."""
+"""
+The providers that Shepherd knows: the settings of each, and the one table of them, ``SPECS``.
+
+Only the settings of the chosen provider are read, and only its module is imported.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.functions import Count, Seconds, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def _filled_in(value: str) -> str:
@@ -161,3 +170,58 @@ class RedfishSettings(Settings):
         "off.",
     )
     redfish_max_calls: Count = Field(16, description="Maximum number of BMCs that a listing asks at the same time.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSpec:
+    """A provider. Its page is ``docs/providers/NAME.md``; the table there has its capabilities in these words."""
+
+    name: str
+    module: str
+    """The module in ``providers`` whose ``build`` returns the adapter, from these settings and a ProviderContext."""
+    settings: type[Settings]
+    secrets: tuple[str, ...] = ()
+    """The settings that hold the name of a secret."""
+    always: frozenset[Capability]
+    """What it can do."""
+    sometimes: Mapping[Capability, str] = field(default_factory=dict)
+    """What it can do with some settings or machines, and with which."""
+
+
+SPECS = (
+    ProviderSpec(
+        name="static",
+        module="static",
+        settings=StaticSettings,
+        always=frozenset({Capability.CREATE}),
+    ),
+    ProviderSpec(
+        name="redfish",
+        module="redfish.adapter",
+        settings=RedfishSettings,
+        always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE}),
+        sometimes={Capability.REINSTALL: "if there is something to boot from"},
+    ),
+    ProviderSpec(
+        name="equinix",
+        module="equinix.adapter",
+        settings=EquinixSettings,
+        secrets=("equinix_api_key_parameter",),
+        always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL}),
+    ),
+    ProviderSpec(
+        name="ec2",
+        module="ec2.adapter",
+        settings=Ec2Settings,
+        always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.RELEASE}),
+        sometimes={Capability.REINSTALL: "if not bare metal, or a Mac"},
+    ),
+    ProviderSpec(
+        name="hetzner",
+        module="hetzner.adapter",
+        settings=HetznerSettings,
+        secrets=("hetzner_credential_parameter",),
+        always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.REINSTALL}),
+    ),
+)
+"""All providers."""

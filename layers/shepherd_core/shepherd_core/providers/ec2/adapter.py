@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers import Ec2Settings
 
 POLL_SECONDS = 5.0
@@ -76,9 +77,10 @@ class Ec2Provider(Provider):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Return all capabilities, except reinstall for bare metal: EC2 does not replace its root volumes."""
-        cannot = set() if objects.has_replaceable_root(self._settings.ec2_instance_type) else {Capability.REINSTALL}
-        return frozenset(set(Capability) - cannot)
+        """Return what EC2 can do; it does not reinstall bare metal, because it does not replace its root volumes."""
+        always = {Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.RELEASE}
+        replaceable = objects.has_replaceable_root(self._settings.ec2_instance_type)
+        return frozenset({*always, Capability.REINSTALL} if replaceable else always)
 
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         """
@@ -277,3 +279,8 @@ class Ec2Provider(Provider):
 
     def _start(self, instance: Instance, deadline: Deadline) -> None:
         self._calls.change(f"start {instance.id}", lambda ec2: ec2.start_instances(InstanceIds=[instance.id]), deadline)
+
+
+def build(settings: Ec2Settings, context: ProviderContext) -> Ec2Provider:
+    """Return the provider of these settings."""
+    return Ec2Provider(settings, context.public_key, context.clock)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers import EquinixSettings
 
 PER_PAGE = 100
@@ -237,3 +239,9 @@ class EquinixProvider(Provider):
     def _listed_keys(self, deadline: Deadline) -> list[StoredKey]:
         listed = parse(SshKeys, self._api.get(self._keys, deadline), self._keys).ssh_keys
         return [StoredKey(one.id, one.label, one.key, one.created_at) for one in listed]
+
+
+def build(settings: EquinixSettings, context: ProviderContext) -> EquinixProvider:
+    """Return the provider of these settings."""
+    api_key = partial(context.read_secret, settings.equinix_api_key_parameter)
+    return EquinixProvider(settings, api_key, context.public_key, context.clock)

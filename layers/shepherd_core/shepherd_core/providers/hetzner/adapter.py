@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.settings.providers import HetznerSettings
 
 _HARDWARE = ("hw",)
@@ -253,3 +255,9 @@ def _armed_by_others(number: int, kind: str) -> ProviderRefused:
         f"server {number} is armed with the boot configuration {kind!r}, not by Shepherd: a reset would start it. "
         "Deactivate it in Robot, or reset the server there"
     )
+
+
+def build(settings: HetznerSettings, context: ProviderContext) -> HetznerProvider:
+    """Return the provider of these settings."""
+    credential = partial(context.read_secret, settings.hetzner_credential_parameter)
+    return HetznerProvider(settings, credential, context.public_key, context.clock)

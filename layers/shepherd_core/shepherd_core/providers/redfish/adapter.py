@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.providers.kit.context import ProviderContext
     from shepherd_core.providers.kit.machine_list import Entry
     from shepherd_core.settings.providers import RedfishSettings
 
@@ -207,3 +208,16 @@ class RedfishProvider(Provider):
                 except (ValueError, ssl.SSLError) as error:
                     raise ProviderUnusable(f"the CAs of the BMCs are not PEM certificates: {error}") from error
             return self._cas
+
+
+def build(settings: RedfishSettings, context: ProviderContext) -> RedfishProvider:
+    """Return the provider of these settings."""
+    source = settings.redfish_ca_source
+    return RedfishProvider(
+        settings,
+        context.cached(settings.redfish_list),
+        context.clock,
+        read_secret=context.read_secret,
+        invalidate_secret=context.invalidate_secret,
+        read_ca=None if source is None else partial(context.read, source),
+    )
