@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,13 +14,13 @@ from rich.live import Live
 from shepherdctl.formats import loop_name
 from shepherdctl.live_view import FAULTS, LiveView, watch
 from shepherdctl.output import counted
+from simulator.providers import SimulatedProvider, machine_source
 
 if TYPE_CHECKING:
     from simulator.environment.environment import Environment
     from simulator.environment.status import MachineStatus
 
-ProviderName = Literal["equinix", "redfish", "hetzner"]
-_Provider = Annotated[ProviderName, typer.Option(help="The provider of the machines; all of them are simulated.")]
+_Provider = Annotated[SimulatedProvider, typer.Option(help="The provider of the machines; all of them are simulated.")]
 _Speed = Annotated[float, typer.Option(min=1, max=120, help="Minutes of fleet time that pass in a minute.")]
 _Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which events are delivered twice.")]
 _OUTAGE_MINUTES = 15
@@ -53,12 +53,11 @@ def demo(
     Exit status 1: something went wrong, and the end says what.
     """
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
-    from simulator.environment.machine_source import MACHINE_SOURCES  # noqa: PLC0415
     from simulator.environment.status import machine_statuses, report, violated_invariants  # noqa: PLC0415 - slow to import
 
     console = Console()
     console.print(
-        f"{machines} {MACHINE_SOURCES[provider].kind}; a second here is {speed / 60:g} min of fleet time.",
+        f"{machines} {machine_source(provider).kind}; a second here is {speed / 60:g} min of fleet time.",
         highlight=False,
         soft_wrap=True,
     )

@@ -28,7 +28,7 @@ from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.environment.aws import REGION, Aws
 from simulator.environment.faults import Faults
-from simulator.environment.machine_source import MACHINE_SOURCES, SourceSpec
+from simulator.environment.machine_source import SourceSpec
 from simulator.environment.postgres import Postgres
 from simulator.environment.scheduler import Schedules
 from simulator.environment.tcp_proxy import TcpProxy
@@ -36,6 +36,7 @@ from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaSe
 from simulator.lifecycle import Assembled
 from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
+from simulator.providers import SimulatedProvider, machine_source
 from simulator.scratch import scratch
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ class EnvironmentSettings:
 
     machines: int = 10
     """The capacity; all of it becomes machines."""
-    provider: str = "equinix"
-    """One of ``MACHINE_SOURCES``."""
+    provider: SimulatedProvider = "equinix"
     speed: float = 60
     """How many times faster than real time fleet time runs."""
     faults: Faults = field(default_factory=Faults)
@@ -163,7 +163,7 @@ class Environment(Assembled):
             )
         )
         self.machine_source = enter(
-            lambda: MACHINE_SOURCES[self.settings.provider](
+            lambda: machine_source(self.settings.provider)(
                 SourceSpec(
                     pool=self.pool,
                     machines=self.settings.machines,

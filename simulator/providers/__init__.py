@@ -1,1 +1,18 @@
-"""Simulated provider APIs, one for each vendor."""
+"""Simulated providers, one for each vendor, and the table of those that environments can have."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from simulator.environment.machine_source import MachineSource
+
+SimulatedProvider = Literal["equinix", "redfish", "hetzner"]
+"""The providers with a machine source. Not ``static``, which cannot reboot, nor ``ec2``, whose simulation has none."""
+
+
+def machine_source(provider: SimulatedProvider) -> type[MachineSource]:
+    """Return the machine source that simulates *provider*. Imports its module."""
+    source: type[MachineSource] = import_module(f"simulator.providers.{provider}.source").Source
+    return source

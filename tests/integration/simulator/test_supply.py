@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.providers.hetzner.adapter import HetznerProvider
-from shepherd_core.providers.redfish.adapter import RedfishProvider
+from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.settings import functions
-from shepherd_core.settings.providers import HetznerSettings, RedfishSettings
+from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring import adapters
+from shepherd_core.wiring.providers import build
 
-from shepherdctl.commands.demo import ProviderName
-from simulator.environment.machine_source import MACHINE_SOURCES, SourceSpec
+from simulator.environment.machine_source import SourceSpec
 from simulator.machines.pool import MachinePool, MachineState
+from simulator.providers import SimulatedProvider
+from simulator.providers import machine_source as source_of
 from tests.support.providers.redfish_rack import Secrets
 
 if TYPE_CHECKING:
@@ -34,25 +35,20 @@ MACHINES = 3
 def provider_of(machine_source: MachineSource) -> Provider:
     """Return the adapter, built from what the functions are told and what an operator has stored."""
     secrets = Secrets(dict(machine_source.secrets))
-    if machine_source.environment["SHEPHERD_PROVIDER"] == "hetzner":
-        (settings,) = functions.load(HetznerSettings)
-        key = ssh_keys.public_line(machine_source.secrets["/shepherd/ssh-key"])
-        credential = settings.hetzner_credential_parameter
-        return HetznerProvider(settings, lambda: secrets.read(credential), lambda: key, SystemClock())
-    (rack,) = functions.load(RedfishSettings)
-    return RedfishProvider(
-        rack,
-        lambda: adapters.read(rack.redfish_list),
-        SystemClock(),
+    (spec,) = (each for each in SPECS if each.name == machine_source.environment["SHEPHERD_PROVIDER"])
+    context = ProviderContext(
+        clock=SystemClock(),
+        read=adapters.read,
         read_secret=secrets.read,
         invalidate_secret=secrets.invalidate,
-        read_ca=lambda: adapters.read(rack.redfish_ca_source or ""),
+        public_key=lambda: ssh_keys.public_line(machine_source.secrets["/shepherd/ssh-key"]),
     )
+    return build(spec, functions.load(spec.settings)[0], context)
 
 
 @pytest.mark.parametrize("name", ["redfish", "hetzner"])
 def test_a_wedged_machine_that_was_there_before_is_brought_back(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: SimulatedProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The demo tells nothing true if what it is told to reboot is not what hangs."""
     told: list[tuple[str, str]] = []
@@ -60,7 +56,7 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
         MachinePool(
             tmp_path, 0, boot_seconds=0, on_power_change=lambda machine, what: told.append((machine, what))
         ) as pool,
-        MACHINE_SOURCES[name](
+        source_of(name)(
             SourceSpec(pool=pool, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0)
         ) as machine_source,
     ):
@@ -89,8 +85,3 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
         assert {machine for machine, _ in told} == {victim}
         assert machine_source.calls > 0
         assert machine_source.errors == []
-
-
-def test_the_command_line_offers_every_supply() -> None:
-    """Making a world takes seconds to import, so the command line says by itself what there is."""
-    assert get_args(ProviderName) == tuple(MACHINE_SOURCES)

@@ -14,6 +14,7 @@ from shepherd_core.wiring.adapters import CLOCK, read, secrets
 
 if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
+    from shepherd_core.settings.providers import ProviderSpec
 
 
 def load(settings_type: type[Any]) -> tuple[Any, Provider]:
@@ -37,9 +38,13 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
         invalidate_secret=secrets().invalidate,
         public_key=partial(_public_key, settings),
     )
-    build = import_module(f"shepherd_core.providers.{spec.module}").build
-    provider: Provider = build(provider_settings, context)
-    return settings, provider
+    return settings, build(spec, provider_settings, context)
+
+
+def build(spec: ProviderSpec, settings: functions.Settings, context: ProviderContext) -> Provider:
+    """Return the adapter of a provider. Imports its module."""
+    provider: Provider = import_module(f"shepherd_core.providers.{spec.module}").build(settings, context)
+    return provider
 
 
 def _public_key(settings: functions.SshKeySettings) -> str:

@@ -1,0 +1,54 @@
+"""The machine source that simulates Hetzner."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from simulator.environment.machine_source import MachineSource, ssh_key
+from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from simulator.environment.machine_source import SourceSpec
+
+
+class Source(MachineSource):
+    """An account with rented servers."""
+
+    kind = "rented servers in a simulated account"
+    creation_note = "(taken as they are: nothing on them changes)"
+    power_note = "(by Robot's reset button, at the Recoverer's request)"
+    every: ClassVar[Mapping[str, int]] = {"provisioner": 5, "updater": 5}
+    """As docs/providers/hetzner.md advises for a growing fleet, because listings are limited by the hour."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        key, public = ssh_key()
+        parameter = "/shepherd/hetzner-credential"
+        self._server: HetznerRobot = HetznerRobot(
+            spec.pool,
+            user="#ws+simulated",
+            password=spec.secret,
+            servers=spec.machines,
+            options=RobotOptions(
+                action_seconds=spec.minute / 4,
+                clock=lambda: time.monotonic() * 60 / spec.minute,
+                authorized_key=public,
+            ),
+            faults=spec.faults,
+            address=spec.address,
+        )
+        self.environment = {
+            "SHEPHERD_PROVIDER": "hetzner",
+            "SHEPHERD_HETZNER_CREDENTIAL_PARAMETER": parameter,
+            "SHEPHERD_HETZNER_NAME_PREFIX": "server-",
+            "SHEPHERD_HETZNER_KEY_NAME": "shepherd",
+            "SHEPHERD_HETZNER_API_URL": self._server.url,
+            "SHEPHERD_HETZNER_REBOOT": "hardware",  # a hanging machine ignores Ctrl+Alt+Del
+        }
+        self.secrets = {parameter: f"#ws+simulated:{spec.secret}", **key}
+
+    def names(self) -> Collection[str]:
+        """See ``MachineSource``."""
+        return {str(server.number) for server in self._server.servers()}
