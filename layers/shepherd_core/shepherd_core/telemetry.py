@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
     from aws_lambda_powertools import Logger
@@ -29,6 +29,17 @@ NAMESPACE = "Shepherd"
 
 class Metric(StrEnum):
     """The metrics; the value is the name in CloudWatch and in the result of a function."""
+
+    unit: str
+    """As CloudWatch spells it."""
+    dimensions: tuple[str, ...]
+    """What it is counted by."""
+
+    def __new__(cls, name: str, unit: str = "Count", dimensions: tuple[str, ...] = ("loop", "provider")) -> Self:
+        """Return a metric with these fields."""
+        metric = str.__new__(cls, name)
+        metric._value_, metric.unit, metric.dimensions = name, unit, dimensions
+        return metric
 
     CLAIMED = "claimed"
     """Machines that this invocation claimed."""
@@ -44,7 +55,7 @@ class Metric(StrEnum):
     """Steps of recovery that were attempted and that the provider certainly did not take."""
     BACKLOG = "backlog"
     """Machines that were due and not claimed when the invocation ended."""
-    OLDEST_DUE_AGE = "oldest_due_age_seconds"
+    OLDEST_DUE_AGE = "oldest_due_age_seconds", "Seconds"
     """Seconds since the oldest of these machines became due."""
     INCOMPLETE = "incomplete"
     """1 if the invocation ran out of time before it ran out of work, else 0."""
@@ -85,11 +96,6 @@ class Metric(StrEnum):
     REPAIRED = "repaired"
     """Machines whose due row contradicted the facts and was repaired; 0 unless something is broken."""
 
-    @property
-    def unit(self) -> str:
-        """Return the unit as CloudWatch spells it."""
-        return "Seconds" if self is Metric.OLDEST_DUE_AGE else "Count"
-
 
 _bound: dict[str, object] = {}
 
@@ -121,7 +127,7 @@ def error(message: str, /, *, exc: BaseException | None = None, **facts: object)
 
 def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
     """
-    Write *counts* as one metric record with the dimensions *loop* and *provider*, and no others.
+    Write *counts* as one metric record for each set of dimensions; *loop* and *provider* are their values.
 
     Call it once, after everything that is counted has been committed. Without
     *counts* nothing is written.
@@ -132,14 +138,17 @@ def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
         AmazonCloudWatchEMFProvider,
     )
 
-    record = AmazonCloudWatchEMFProvider(namespace=NAMESPACE)
-    record.service = ""  # else POWERTOOLS_SERVICE_NAME would become a third dimension
-    record.add_dimension("loop", loop)
-    record.add_dimension("provider", provider)
-    for metric, count in counts.items():
-        record.add_metric(metric.value, metric.unit, count)
-    # In one write, so that no line of another thread gets into it.
-    sys.stdout.write(json.dumps(record.serialize_metric_set()) + "\n")
+    values = {"loop": loop, "provider": provider}
+    for dimensions in dict.fromkeys(metric.dimensions for metric in counts):
+        record = AmazonCloudWatchEMFProvider(namespace=NAMESPACE)
+        record.service = ""  # else POWERTOOLS_SERVICE_NAME would become another dimension
+        for name in dimensions:
+            record.add_dimension(name, values[name])
+        for metric, count in counts.items():
+            if metric.dimensions == dimensions:
+                record.add_metric(metric.value, metric.unit, count)
+        # In one write, so that no line of another thread gets into it.
+        sys.stdout.write(json.dumps(record.serialize_metric_set()) + "\n")
     sys.stdout.flush()
 
 
