@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SHEPHERDCTL = (str(Path(sys.executable).with_name("shepherdctl")),)
 SIMULATE = (*SHEPHERDCTL, "simulate", "--machines", "2", "--minutes", "600")
-DEMO = (*SHEPHERDCTL, "demo", "--machines", "3")
 INVOKE = (sys.executable, "-m", "simulator", "initializer")
 WAIT_SECONDS = 90
 

@@ -31,7 +31,6 @@ PACKAGE = Path(shepherd_core.__path__[0])
 MODEL = "tests/integration/bmdb/test_model.py::test_a_known_history_is_the_same_in_the_bmdb_and_its_model"
 SEARCH = "tests/integration/bmdb/test_model.py::test_the_bmdb_does_what_its_model_does"
 FENCE = "tests/integration/transactions/test_fence.py"
-RACES = "tests/integration/transactions/test_races.py"
 CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_machine_once"
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"

@@ -74,6 +74,7 @@ class BreakingConnection:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(Path(self._folder) / f".s.PGSQL.{settings.bmdb_port}"))
         self._listener.listen()
+        self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -86,6 +87,9 @@ class BreakingConnection:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.let_go()
+        for client in self._clients:
+            with suppress(OSError):  # it is gone
+                client.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(timeout=10)
         shutil.rmtree(self._folder)
@@ -129,6 +133,7 @@ class BreakingConnection:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self._clients.append(client)
             thread = threading.Thread(target=self._serve, args=(client,))
             self._threads.append(thread)
             thread.start()

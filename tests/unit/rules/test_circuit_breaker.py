@@ -12,7 +12,6 @@ from shepherd_core.domain.health import LocationStats, Unhealthy
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit, over_number, over_share, total
 
 STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
-HUGE = Limit(1_000, 1)
 
 
 def seen(reporting: int = 0, silent: int = 0, never: int = 0) -> LocationStats:
