@@ -22,6 +22,9 @@ import sysconfig
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shepherd_core.settings.functions import PREFIX
+from shepherd_core.settings.providers import SPECS
+
 ROOT = Path(__file__).parents[1]
 PATHS = [str(ROOT), str(ROOT / "layers" / "shepherd_core"), sysconfig.get_path("purelib")]
 FUNCTIONS = ("provisioner", "initializer", "recoverer", "updater", "agent_api", "migrator")
@@ -31,22 +34,16 @@ GOAL = 1.15
 SETTINGS = {
     "SHEPHERD_BMDB_HOST": "/nowhere",
     "SHEPHERD_PROVIDER": "static",
-    "SHEPHERD_STATIC_LIST": "/nowhere/machines.json",
     "SHEPHERD_AGENT_SOURCE": "/nowhere/agent",
     "SHEPHERD_AGENT_ENDPOINT": "agents.example.com:443",
-    "SHEPHERD_EQUINIX_PROJECT_ID": "project",
-    "SHEPHERD_EQUINIX_API_KEY_PARAMETER": "/shepherd/api-key",
-    "SHEPHERD_EQUINIX_DEVICE_PREFIX": "ours-",
-    "SHEPHERD_EQUINIX_KEY_LABEL": "ours",
-    "SHEPHERD_REDFISH_LIST": "/nowhere/racks.json",
-    "SHEPHERD_EC2_FLEET": "ours",
-    "SHEPHERD_EC2_LIMIT": "1",
-    "SHEPHERD_EC2_SUBNETS": "subnet-1",
+    **{
+        PREFIX + name.upper(): "1"
+        for spec in SPECS
+        for name, setting in spec.settings.model_fields.items()
+        if setting.is_required()
+    },
     "SHEPHERD_EC2_IMAGE": "ami-1",
     "SHEPHERD_EC2_INSTANCE_TYPE": "m7i.metal-24xl",
-    "SHEPHERD_HETZNER_CREDENTIAL_PARAMETER": "/shepherd/hetzner-credential",
-    "SHEPHERD_HETZNER_NAME_PREFIX": "ours-",
-    "SHEPHERD_HETZNER_KEY_NAME": "ours",
 }
 
 _ALWAYS = "import pydantic_settings, pg8000.native"

@@ -1,15 +1,15 @@
 """The options and arguments that several commands share."""
 
 import getpass
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from shepherd_core.domain.machine import Process
-from shepherd_core.settings.functions import ProviderChoice
+from shepherd_core.settings.providers import SPECS
 
 from shepherdctl.output import one_of
 
-PROVIDERS: tuple[str, ...] = get_args(ProviderChoice.model_fields["provider"].annotation)
+PROVIDERS = tuple(spec.name for spec in SPECS)
 SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
 PROCESS_OF_LOOP = {"initializer": Process.AGENT_START, "recoverer": Process.RECOVERY}
