@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
-from shepherd_core.domain.errors import CommitUnknown, SessionExpired
+from shepherd_core.domain.errors import SessionExpired
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
@@ -44,19 +44,13 @@ def apply(session: Session, provider: str, timeouts: HealthTimeouts) -> list[App
     Raises:
         SessionExpired: the deadline passed.
     """
-    parameters = {"session_id": session.session_id, "provider": provider, **timeouts.parameters()}
-    wanted = (
-        "session_id",
-        "provider",
-        "effective_heartbeat_timeout_seconds",
-        "effective_startup_timeout_seconds",
-        "min_overdue_seconds",
+    rows = session.run(
+        "apply_overrides",
+        provider=provider,
+        effective_heartbeat_timeout_seconds=timeouts.effective_heartbeat_timeout_seconds,
+        effective_startup_timeout_seconds=timeouts.effective_startup_timeout_seconds,
+        min_overdue_seconds=timeouts.min_overdue_seconds,
     )
-    parameters = {name: parameters[name] for name in wanted}
-    try:
-        rows = session.connection.run("apply_overrides", **parameters)
-    except CommitUnknown:
-        rows = session.connection.run("apply_overrides", **parameters)
     if not rows[0][0]:
         raise SessionExpired
     return [AppliedOverride(*row[1:]) for row in rows if row[1] is not None]
