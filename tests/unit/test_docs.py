@@ -141,7 +141,7 @@ def test_every_make_target_named_exists() -> None:
     assert {target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()
 
 
-def test_what_machines_are_offered_is_documented_in_order() -> None:
+def test_offered_ssh_algorithms_are_documented_in_order() -> None:
     """An operator who hardens sshd must know what Shepherd needs."""
     offered = re.findall(r"`((?:aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
     assert offered == [*ssh.CIPHERS, *ssh.MACS]

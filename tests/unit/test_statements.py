@@ -122,7 +122,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_is_outside_is_found(text: str) -> None:
+def test_sql_outside_the_subset_is_found(text: str) -> None:
     """A check that cannot fail proves nothing."""
     assert faults(text) == BAD[text]
 
@@ -139,7 +139,7 @@ def test_what_is_outside_is_found(text: str) -> None:
         "SELECT clock_timestamp(), statement_timestamp(), known FROM work",
     ],
 )
-def test_what_is_inside_is_left_alone(text: str) -> None:
+def test_sql_inside_the_subset_is_allowed(text: str) -> None:
     """Nor does one that always fails."""
     assert faults(text) == []
 
@@ -170,29 +170,29 @@ def test_a_statement_says_why_it_is_there(name: str, text: str) -> None:
 
 
 UNFENCED = {
-    "close_session": "gives up what the session holds, whenever it comes",
-    "take_lock": "refers to the session, so that the fence waits for it",
-    "begin_listing": "takes the place of a session that is dead; if its own is gone too, the next one takes its place",
-    "end_listing": "says what is so, whenever it comes",
-    "apply_overrides": "lets a machine through once, however often and late it comes",
+    "close_session": "ends only this session and its work, whenever it commits",
+    "take_lock": "locks the session through the foreign key, so that fence_session waits for it",
+    "begin_listing": "replaces an expired session; if its own expired too, the next one replaces it",
+    "end_listing": "records the end of a complete listing, which is true whenever it commits",
+    "apply_overrides": "admits each machine once, however often it runs and however late it commits",
     "record_waiting": "shows a figure that the next invocation replaces",
-    "take_health_snapshot": "moves due rows, and says that somebody looked: both are so whenever it comes",
+    "take_health_snapshot": "reschedules healthy machines and records a snapshot; both are true whenever it commits",
 }
 
 
 def written_for_sessions() -> set[str]:
-    """Return the statements that know a session, and change anything."""
+    """Return the statements that take a session and write."""
     return {name for name, text in statements().items() if ":session_id" in code(text) and _CHANGED.search(code(text))}
 
 
 @pytest.mark.parametrize("name", sorted(written_for_sessions() - set(UNFENCED)))
-def test_what_is_written_for_a_session_can_be_fenced_off(name: str) -> None:
-    """Else it is carried out beside its own repetition, or after its session went on without it."""
+def test_every_session_write_checks_the_fence(name: str) -> None:
+    """Otherwise a lost statement could commit after its repetition, or after its session continued without it."""
     assert ":fence" in code(statements()[name])
 
 
-def test_what_need_not_be_fenced_off_is_still_there() -> None:
-    """Reasons outlive what they are for."""
+def test_every_exception_from_the_fence_exists() -> None:
+    """An exception must not outlive its statement."""
     assert {name for name in written_for_sessions() if ":fence" not in code(statements()[name])} == set(UNFENCED)
 
 

@@ -16,9 +16,9 @@ __all__ = ["ELSEWHERE", "FAULTS", "MACHINES", "NAMED"]
 FAULTS: tuple[Fault, ...] = (*PROVIDER, *AWS, *DATABASE)
 
 ELSEWHERE = {
-    ("401", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
-    ("404", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
-    ("503", "initializer"): "loops/test_initializer.py::test_what_the_provider_cannot_tell_fails_the_machine",
+    ("401", "initializer"): "loops/test_initializer.py::test_a_machine_without_a_known_address_fails",
+    ("404", "initializer"): "loops/test_initializer.py::test_a_machine_without_a_known_address_fails",
+    ("503", "initializer"): "loops/test_initializer.py::test_a_machine_without_a_known_address_fails",
 }
 """Faults that other tests in ``tests/integration`` cover with whole loops."""
 

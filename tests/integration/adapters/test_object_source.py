@@ -193,7 +193,7 @@ def test_a_url_with_credentials_is_refused_and_not_repeated(url: str) -> None:
     assert "hunter2" not in str(raised.value)
 
 
-def test_what_is_too_large_is_refused_everywhere(tmp_path: Path, s3: Any) -> None:
+def test_every_source_refuses_a_document_that_is_too_large(tmp_path: Path, s3: Any) -> None:
     """A wrong URL must not fill the memory; the largest document that is allowed still passes."""
     body = b"x" * 1000
     path = tmp_path / "list.json"

@@ -103,7 +103,7 @@ def test_a_secret_that_exists_is_not_made_again(ssm: Any) -> None:
     assert SsmSecretStore().create_once(NAME, make) == VALUE
 
 
-def test_who_loses_the_race_to_make_a_secret_takes_the_winners(ssm: Any) -> None:
+def test_the_loser_of_the_race_to_create_a_secret_uses_the_winners(ssm: Any) -> None:
     """Two functions start at the same minute of the first day: one key must come of it."""
 
     def slow_make() -> str:

@@ -213,7 +213,7 @@ def test_server_that_is_not_ssh_is_a_broken_connection(stranger: Callable[..., i
     assert "\x1b" not in str(caught.value)
 
 
-def test_whatever_a_machine_sends_arrives_as_one_of_our_errors(
+def test_invalid_ssh_data_is_raised_as_our_error(
     server: SshServer, stranger: Callable[..., int], deadline: Deadline
 ) -> None:
     """A broken packet makes paramiko raise what its parser happens to raise."""

@@ -375,7 +375,7 @@ def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
     assert beats.count["id"] == 1
 
 
-def test_whatever_stands_in_for_the_endpoint_the_agent_goes_on() -> None:
+def test_every_failure_of_the_endpoint_is_not_delivered() -> None:
     """Every failure arrives as the one that the agent lives with."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         reporter = Reporter(Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b""), PrivateKey(b"k" * 32))

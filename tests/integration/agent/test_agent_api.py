@@ -406,7 +406,7 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
 # --- what comes with it ---
 
 
-def test_what_protoc_encoded_is_recorded(fleet: Fleet, api: AgentApi) -> None:
+def test_a_heartbeat_encoded_by_protoc_is_recorded(fleet: Fleet, api: AgentApi) -> None:
     """The wire contract holds for agents that are not ours; the sums are those of the text beside it."""
     body = (WIRE / "cloud.bmaas.server.api.HeartbeatRequest.bin").read_bytes()
     message = HeartbeatRequest.FromString(body)

@@ -117,7 +117,9 @@ def test_a_body_that_is_text_or_missing_is_one_too() -> None:
 
 @configured
 @pytest.mark.parametrize("change", [{"requestContext": {}}, {"body": "\u00e4"}, {"rawPath": None}, {"headers": None}])
-def test_what_is_no_request_fails_the_invocation(change: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_that_is_no_request_fails_the_invocation(
+    change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Somebody invoked the function by hand, or the API speaks another version of the payload format."""
     event = {name: value for name, value in {**SAMPLE, **change}.items() if value is not None}
     with pytest.raises(EventInvalid, match=r"payload version 2\.0"):

@@ -94,7 +94,7 @@ def _agents_heartbeat() -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_recorded_is_what_protoc_makes_of_the_text(name: str) -> None:
+def test_recorded_messages_equal_the_output_of_protoc(name: str) -> None:
     """After a change of the text, record the message again with this command."""
     assert _protoc(f"--encode={name}", *SOURCES, message=_text(name)) == _recorded(name)
 

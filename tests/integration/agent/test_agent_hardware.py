@@ -171,7 +171,7 @@ def test_warnings_do_not_grow_without_end(tmp_path: Path) -> None:
     assert len(_report(tmp_path, None).warning) == 100
 
 
-def test_what_may_not_be_read_is_a_warning(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_warning(tmp_path: Path) -> None:
     """The agent may run as another user than root."""
     unfold("server", tmp_path)
     secret = tmp_path / "sys/class/dmi/id/product_serial"

@@ -359,7 +359,7 @@ def _locks(file: int) -> bool:
     return True
 
 
-def test_what_an_installation_leaves_running_does_not_hold_up_its_outcome(
+def test_processes_left_by_an_installation_do_not_delay_its_outcome(
     server: AgentServer, agent: Agent, tmp_path: Path
 ) -> None:
     """It may leave a process that starts the new system in a moment; the time limit is far off."""

@@ -242,7 +242,7 @@ def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     ) == [never]
 
 
-def test_who_has_waited_longest_comes_first(fleet: Fleet) -> None:
+def test_the_machine_that_waited_longest_is_claimed_first(fleet: Fleet) -> None:
     """Otherwise a machine at the end of a long queue would never be claimed."""
     machines = [fleet.provided_machine() for _ in range(5)]
     for position, machine_id in enumerate(reversed(machines)):

@@ -168,7 +168,7 @@ def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_be
     assert installation.load(first, machine_id).next_generation == 3
 
 
-def test_what_is_not_provided_gets_no_request(fleet: Fleet, connection: Connection) -> None:
+def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, connection: Connection) -> None:
     """The Provisioner may still forget that machine, and rows that refer to it would prevent that."""
     machine_id = fleet.bare_machine()
     assert ask(connection, machine_id) is None

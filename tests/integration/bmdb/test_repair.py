@@ -153,7 +153,7 @@ def test_a_due_row_without_a_machine_is_deleted(fleet: Fleet) -> None:
     assert fleet.sql("SELECT 1 FROM machine_due WHERE machine_id = :id", id=machine_id) == []
 
 
-def test_what_is_wrong_elsewhere_is_left_to_the_updater_there(fleet: Fleet) -> None:
+def test_due_rows_of_other_providers_are_not_repaired(fleet: Fleet) -> None:
     """The metric and the alarm are those of the machine's own provider."""
     machine_id = fleet.provided_machine("equinix")
     spoil(fleet, machine_id, "process = NULL")

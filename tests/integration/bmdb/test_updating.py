@@ -200,7 +200,7 @@ def test_a_write_renews_the_session(fleet: Fleet, holder: Session) -> None:
     assert location(fleet, change.known.machine_id) == "fra"
 
 
-def test_what_is_written_twice_is_the_same(fleet: Fleet, holder: Session) -> None:
+def test_facts_may_be_written_twice(fleet: Fleet, holder: Session) -> None:
     """After a broken connection the statement may be repeated."""
     change = a_change(fleet)
     assert [provider_facts.write(holder, PROVIDER, [change]) for _ in range(2)] == [[change], [change]]

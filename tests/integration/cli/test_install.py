@@ -279,7 +279,7 @@ def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
     ],
     ids=lambda arguments: " ".join(arguments).replace("0f" * 31, "…"),
 )
-def test_what_no_agent_could_carry_out_is_refused(fleet: Fleet, arguments: list[str]) -> None:
+def test_an_installation_that_no_agent_can_carry_out_is_refused(fleet: Fleet, arguments: list[str]) -> None:
     """It would be found out on the machine, an hour later, by a command that can only fail."""
     fleet.started_machine()
     result = CommandLine(fleet.settings)("machine", "install", "machine-1", "--yes", *arguments)
@@ -459,7 +459,7 @@ def test_a_ratio_that_is_no_number_is_not_known(fleet: Fleet) -> None:
     assert (facts["memory"], facts["disk"]) == (["1 B"], ["unknown size"])
 
 
-def test_what_agents_say_cannot_act_on_the_terminal(fleet: Fleet) -> None:
+def test_text_of_agents_cannot_control_the_terminal(fleet: Fleet) -> None:
     """A compromised machine may report any text; it must not be interpreted."""
     machine_id = fleet.started_machine()
     shepherdctl = CommandLine(fleet.settings)

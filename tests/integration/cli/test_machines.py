@@ -362,7 +362,7 @@ def test_a_machine_without_history_is_no_failure(fleet: Fleet) -> None:
     assert "nothing has been done" in result.stderr
 
 
-def test_what_a_machine_says_cannot_act_on_the_terminal(fleet: Fleet) -> None:
+def test_text_of_machines_cannot_control_the_terminal(fleet: Fleet) -> None:
     """A cause holds what an agent or an SSH server sent: it could rewrite the screen, or the title, or worse."""
     machine_id = failed(fleet, "said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m")
     shepherdctl = CommandLine(fleet.settings)

@@ -180,7 +180,7 @@ def test_a_vanished_machine_is_forgotten_and_can_still_be_looked_up(
     assert shepherdctl("history", str(machine_id)).exit_code == 0
 
 
-def test_what_is_refused_fails_the_command_and_says_why(
+def test_a_refused_machine_fails_the_command_with_a_reason(
     fleet: Fleet, shepherdctl: CommandLine, machines: dict[str, UUID]
 ) -> None:
     """Nothing was asked, because there was nothing to be done."""

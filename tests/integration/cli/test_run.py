@@ -165,9 +165,7 @@ def test_a_discrepancy_fails_and_names_every_machine(
     assert "Traceback" not in message
 
 
-def test_what_the_provisioner_disputes_is_part_of_its_plan(
-    shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet
-) -> None:
+def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet) -> None:
     """A rehearsal that hid it would look like all is well."""
     shepherdctl(RACK).process("run", "provisioner")
     fleet.pass_time(3600)

@@ -460,7 +460,7 @@ def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet
     assert loop.tasks == []
 
 
-def test_what_cannot_be_finished_is_canceled_and_as_due_as_before(
+def test_work_without_time_left_is_canceled_and_as_due_as_before(
     fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
 ) -> None:
     """It is no machine's fault that the time is used up, and nothing more may happen to it."""
@@ -486,7 +486,7 @@ def test_what_cannot_be_finished_is_canceled_and_as_due_as_before(
 # --- what all machines need ---
 
 
-def test_what_all_machines_need_is_got_once_and_only_when_there_is_one(fleet: Fleet, run: Runner) -> None:
+def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runner) -> None:
     """It may be a hundred megabytes from another continent."""
     loop = Errands()
     run(loop)
@@ -501,7 +501,7 @@ def test_what_all_machines_need_is_got_once_and_only_when_there_is_one(fleet: Fl
 
 
 @pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug")])
-def test_what_cannot_be_got_fails_the_invocation_and_no_machine(fleet: Fleet, run: Runner, error: Exception) -> None:
+def test_a_failed_preparation_fails_the_invocation_and_no_machine(fleet: Fleet, run: Runner, error: Exception) -> None:
     """A fleet in backoff because somebody mistyped the name of a bucket would take hours to come back."""
     machine = fleet.provided_machine()
     fleet.pass_time(100)
@@ -790,7 +790,7 @@ def test_a_worker_stops_waiting_for_an_answer_when_the_session_expires(
     assert isinstance(ended.get(timeout=WAIT_SECONDS), SessionExpired)
 
 
-def test_who_was_given_up_is_not_let_through(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
+def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """The machine is in backoff by then, and may be another's."""
     fleet.provided_machine()
     late: SimpleQueue[BaseException | None] = SimpleQueue()

@@ -259,7 +259,7 @@ def test_another_agent_is_uploaded(world: World, script: Callable[[str], Path]) 
     assert (world.pool.disk(name) / "root/agent").read_bytes() == world.agent.read_bytes()
 
 
-def test_what_the_agent_has_to_say_is_logged(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_the_agent_are_logged(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """An operator should not have to log in to the machine for it."""
     machine_id, _ = world.machine()
     world.ca_certificate = b"of no use over plain HTTP"
@@ -447,9 +447,7 @@ class OneAnswer:
     ],
     ids=["no address", "unavailable", "refused", "unknown"],
 )
-def test_what_the_provider_cannot_tell_fails_the_machine(
-    world: World, answer: ShepherdError | Machine, cause: str
-) -> None:
+def test_a_machine_without_a_known_address_fails(world: World, answer: ShepherdError | Machine, cause: str) -> None:
     """A machine that is still being made has no address for a while; it is tried again later."""
     machine_id, name = world.machine()
     assert world.run(provider=OneAnswer(answer))[Metric.FAILED] == 1

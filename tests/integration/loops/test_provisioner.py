@@ -208,7 +208,7 @@ def test_entries_of_a_list_become_machines(fleet: Fleet, run: Run) -> None:
     assert set(provided(fleet)) == {"a", "b", "c"}
 
 
-def test_what_the_provider_says_of_a_machine_is_recorded(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
+def test_provider_facts_of_a_new_machine_are_recorded(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:
     """People look for a machine by it."""
     run(edge, max_machines=1)
     (device,) = api.devices()
@@ -296,9 +296,7 @@ def test_machines_waiting_for_the_limit_are_counted(
     assert "the limit" not in capsys.readouterr().out
 
 
-def test_what_waits_for_the_limit_is_written_when_it_changes_and_now_and_then(
-    fleet: Fleet, edge: Edge, run: Run
-) -> None:
+def test_waiting_capacity_is_recorded_on_change_and_periodically(fleet: Fleet, edge: Edge, run: Run) -> None:
     """Those who look must see how old it is; a tick that finds what the last one found writes nothing."""
 
     def age() -> float:

@@ -449,7 +449,7 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
 
 
 @pytest.mark.parametrize("error", [SshHostKeyChanged("another"), SshAuthenticationFailed("no"), ProviderUnavailable()])
-def test_what_no_reboot_cures_takes_no_machine_up_the_ladder(world: World, error: ShepherdError) -> None:
+def test_a_failure_that_no_reboot_repairs_takes_no_further_step(world: World, error: ShepherdError) -> None:
     """The machine is up and refuses the login, or has no known address: reboots and power cycles cannot help."""
     world.run()
     for _ in range(20):

@@ -246,7 +246,9 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [Result.DONE]
 
 
-def test_what_the_looks_do_not_agree_on_is_left_alone(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_drift_that_the_comparisons_disagree_about_is_left_alone(
+    fleet: Fleet, operator: Operator, api: EquinixApi
+) -> None:
     """It was there the first time only."""
     made = api.add_active_device(f"{PREFIX}x")
     (verdict,) = operator.adopt(made.id, meanwhile=lambda: api.forget(made.id))
@@ -404,7 +406,7 @@ def test_a_machine_that_is_missed_only_by_now_is_not_forgotten_yet(fleet: Fleet,
     )
 
 
-def test_what_the_provider_gave_up_on_can_be_let_go(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
+def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, api: EquinixApi) -> None:
     """Forgotten if it is gone, else released."""
     machine_id = device(fleet, api, fleet.provided_machine())
     (made,) = api.devices()
@@ -555,7 +557,7 @@ def test_a_release_of_unknown_outcome_is_kept_until_an_operator_decides(
     assert results(operator.keep(machine_id)) == [Result.DONE]
 
 
-def test_what_was_released_cannot_be_kept(fleet: Fleet, lister: Operator, listed: Listed) -> None:
+def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, listed: Listed) -> None:
     """The provider accepted; whether it shows yet does not matter."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
     listed.put(known_as(fleet, machine_id))
@@ -610,7 +612,7 @@ def writes(session: Session, machine_id: UUID) -> dict[str, Callable[[], object]
 
 @pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
 @pytest.mark.parametrize("loss", ["dead", "overtaken"])
-def test_who_lost_the_lock_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
+def test_a_session_without_the_lock_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
     """Somebody else decides by now, from what this one does not know."""
     machine_id = old(fleet, fleet.provided_machine())
     session = fleet.open_session()
@@ -636,7 +638,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("write", ["forget", "remove", "ask", "withdraw"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_who_loses_the_lock_while_it_waits_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
+def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet, write: str, loss: str) -> None:
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
     machine_id = old(fleet, fleet.provided_machine())
     session, heir = fleet.open_session(connection=fleet.connect()), fleet.open_session()
@@ -691,7 +693,7 @@ class _Passing(SystemClock):
             self.after.pop(int(self.now), lambda: None)()
 
 
-def test_who_waits_stays_alive(fleet: Fleet, api: EquinixApi) -> None:
+def test_a_waiting_operator_renews_the_session(fleet: Fleet, api: EquinixApi) -> None:
     """Longer than a session lives without a sign of life; it would have the lock then, and could write nothing."""
     gone = old(fleet, fleet.provided_machine())
     clock = _Passing(fleet)

@@ -120,9 +120,7 @@ def listed_ago(fleet: Fleet) -> float | None:
 # --- the normal case ---
 
 
-def test_what_the_provider_says_goes_on_record_and_nothing_else_is_written(
-    fleet: Fleet, listed: Listed, run: Run
-) -> None:
+def test_only_changed_facts_are_written(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Rows that are right stay as they are, or a fleet would be rewritten every hour; host keys stay pinned."""
     moved, *others = plant(fleet, listed, 3)
     fleet.unhealthy_machine()  # of which no listing says anything, and which is too young to be missed

@@ -432,7 +432,7 @@ def test_a_machine_is_started_before_it_can_be_reinstalled(
 
 
 @pytest.mark.parametrize("tags", [{}, {"shepherd_fleet": "another"}], ids=["no fleet", "another fleet"])
-def test_what_is_not_of_the_fleet_is_neither_seen_nor_touched(
+def test_instances_outside_the_fleet_are_neither_listed_nor_touched(
     api: Ec2Api, provider: Ec2Provider, deadline: Deadline, tags: dict[str, str]
 ) -> None:
     """An account is full of other people's machines."""
@@ -446,7 +446,9 @@ def test_what_is_not_of_the_fleet_is_neither_seen_nor_touched(
     assert foreign not in {each.provider_id for each in provider.list_machines(deadline)}
 
 
-def test_what_has_ended_is_not_found(api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline) -> None:
+def test_a_terminated_instance_is_not_found(
+    api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline
+) -> None:
     """EC2 shows it for an hour, and would refuse everything."""
     api.set_state(machine.provider_id, "terminated", "Client.UserInitiatedShutdown")
     with pytest.raises(MachineNotFound, match="has ended"):
@@ -469,9 +471,7 @@ def test_a_listing_with_a_foreign_instance_is_refused(
 # --- the edge ---
 
 
-def test_what_only_reads_is_tried_again_when_ec2_is_busy(
-    api: Ec2Api, provider: Ec2Provider, deadline: Deadline
-) -> None:
+def test_a_throttled_read_is_tried_again(api: Ec2Api, provider: Ec2Provider, deadline: Deadline) -> None:
     """EC2 throttles by account: somebody else may have used up what there was a second ago."""
     api.refuse("DescribeInstances", refusal(503, "RequestLimitExceeded"), times=1)
     assert len(provider.list_machines(deadline)) == 3
@@ -487,7 +487,7 @@ def test_what_only_reads_is_tried_again_when_ec2_is_busy(
         ("release", "TerminateInstances"),
     ],
 )
-def test_what_changes_something_is_tried_once(
+def test_a_throttled_change_is_not_tried_again(
     api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline, *, call: str, action: str
 ) -> None:
     """The loops know better when to repeat it, and whether the machine is still theirs then."""

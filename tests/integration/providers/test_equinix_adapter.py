@@ -545,7 +545,7 @@ def test_a_reservation_whose_device_is_gone_is_tried_later(world: World, deadlin
         world.provider.create_machine(world.capacity, TOKEN, deadline)
 
 
-def test_what_the_api_refuses_is_refused_in_its_words(world: World, deadline: Deadline) -> None:
+def test_a_refusal_of_the_api_is_raised_with_its_text(world: World, deadline: Deadline) -> None:
     """The operator must learn which setting is wrong."""
     with pytest.raises(ProviderRefused, match=r"422: operating_system: 'no_such' is not a valid"):
         world.another(equinix_os="no_such").create_machine(world.capacity, TOKEN, deadline)

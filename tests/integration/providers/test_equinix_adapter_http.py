@@ -132,7 +132,7 @@ def test_a_refusal_is_final(status: int, script: Script, api: HttpApi, deadline:
     assert [method for method, _, _ in script.requests] == ["GET", "POST"]
 
 
-def test_what_is_missing_is_named_as_the_caller_wishes(script: Script, api: HttpApi, deadline: Deadline) -> None:
+def test_a_404_is_raised_as_the_error_that_the_caller_names(script: Script, api: HttpApi, deadline: Deadline) -> None:
     """A machine that is gone is news of its own; a project that is gone is a mistake in the settings."""
     script.replies = [Reply(404)]
     with pytest.raises(MachineNotFound):
@@ -397,7 +397,7 @@ def test_the_reason_is_not_taken_from_another_error(clock: ManualClock, deadline
 
 
 @pytest.mark.parametrize("url", ["", "ftp://127.0.0.1", "http://", "api.equinix.com/metal/v1"])
-def test_what_is_no_url_is_not_asked_again(url: str, clock: ManualClock, deadline: Deadline) -> None:
+def test_an_invalid_url_is_not_tried_again(url: str, clock: ManualClock, deadline: Deadline) -> None:
     """A mistake in the settings does not pass by itself."""
     with pytest.raises(ProviderRefused, match="URL"):
         HttpApi(url, "X-Auth-Token", lambda: KEY, clock, 1).get("/things", deadline)

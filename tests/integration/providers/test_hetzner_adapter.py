@@ -123,7 +123,7 @@ def test_one_server_is_one_request(world: World, deadline: Deadline) -> None:
 
 
 @pytest.mark.parametrize("odd", ["011", "+11", "1_1", "\u0661\u0661", "11 ", "198.18.0.1", "11\n"])
-def test_what_is_no_number_is_not_asked_for(odd: str, world: World, deadline: Deadline) -> None:
+def test_a_provider_id_that_is_no_number_is_not_asked_for(odd: str, world: World, deadline: Deadline) -> None:
     """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
     with pytest.raises(MachineNotFound):
         world.provider.reboot(ProviderId(odd), deadline)
@@ -368,7 +368,7 @@ def test_nothing_is_armed_without_time_to_reset(world: World, clock: ManualClock
     assert world.server().armed is None
 
 
-def test_what_an_earlier_call_armed_is_replaced(world: World, deadline: Deadline) -> None:
+def test_an_activation_of_an_earlier_call_is_replaced(world: World, deadline: Deadline) -> None:
     """With the distribution of today's settings."""
     key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
     world.robot.arm(11, "rescue", "linux", (key.fingerprint,))
@@ -376,7 +376,7 @@ def test_what_an_earlier_call_armed_is_replaced(world: World, deadline: Deadline
     assert world.server().boots_done == ["linux Debian 12 base"]
 
 
-def test_what_robot_did_not_show_is_replaced_too(world: World, deadline: Deadline) -> None:
+def test_an_activation_that_robot_did_not_show_is_replaced(world: World, deadline: Deadline) -> None:
     """Its listing was stale, or a concurrent invocation was faster."""
     key = world.robot.add_key("shepherd-key", PUBLIC_KEY)
     world.robot.arm(11, "linux", "Rocky Linux 9 base", (key.fingerprint,))
@@ -385,7 +385,7 @@ def test_what_robot_did_not_show_is_replaced_too(world: World, deadline: Deadlin
     assert world.server().boots_done == ["linux Debian 12 base"]
 
 
-def test_who_is_always_slower_gives_way(world: World, deadline: Deadline) -> None:
+def test_an_activation_that_always_loses_the_race_is_given_up(world: World, deadline: Deadline) -> None:
     """What the other one armed is theirs to start."""
     body = {"error": {"status": 409, "code": "BOOT_ALREADY_ENABLED", "message": "again"}}
     world.robot.faults.add(FakeAnswer(method="POST", path="/boot/**", times=2, status=409, body=body))

@@ -309,7 +309,7 @@ def test_a_reinstallation_that_died_does_not_happen_at_a_later_restart(
     assert not site.inserted
 
 
-def test_what_cannot_be_reinstalled_is_not_switched_off_for_it(site: Site) -> None:
+def test_a_machine_that_cannot_be_reinstalled_is_not_switched_off(site: Site) -> None:
     """What the BMC lacks can be seen before anything is done."""
     site.bmc.faults.add(FakeAnswer(path="/**/VirtualMedia", times=0, status=404))
     with pytest.raises(NotSupported, match="no virtual CD"):

@@ -122,7 +122,7 @@ def test_an_answer_that_is_no_redfish_is_none(
         {},
     ],
 )
-def test_whatever_a_bmc_says_becomes_one_of_our_errors(
+def test_an_invalid_answer_of_a_bmc_is_raised_as_our_error(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, body: object
 ) -> None:
     """An error of a library would end the work on all machines."""

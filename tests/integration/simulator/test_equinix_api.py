@@ -128,7 +128,7 @@ def test_a_call_without_the_api_key_is_refused(make: Callable[..., World], heade
         ("GET", "/no-such-thing"),
     ],
 )
-def test_what_does_not_exist_is_not_found(make: Callable[..., World], method: str, path: str) -> None:
+def test_an_unknown_path_answers_404(make: Callable[..., World], method: str, path: str) -> None:
     """The adapter tells a machine that is gone by this status alone."""
     response = make().call(method, path, json={})
     assert response.status_code == 404

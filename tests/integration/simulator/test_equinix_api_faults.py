@@ -339,7 +339,7 @@ def test_every_fault_of_a_faults_file_is_named_with_rule_and_field() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"api": {}}'])
-def test_what_is_no_faults_file_is_refused(text: str) -> None:
+def test_an_invalid_faults_file_is_refused(text: str) -> None:
     """Not with a foreign error."""
     with pytest.raises(ConfigError):
         faults.parse(text)

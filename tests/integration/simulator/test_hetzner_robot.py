@@ -109,7 +109,7 @@ def test_every_refusal_fits_the_description(robot: HetznerRobot) -> None:
         ("POST", "/reset/1", {"data": [("type", "hw"), ("type", "sw")]}),
     ],
 )
-def test_what_the_description_does_not_know_is_an_error_of_the_simulation(
+def test_an_undescribed_request_is_a_violation(
     method: str, path: str, more: dict[str, Any], robot: HetznerRobot
 ) -> None:
     """The real one might ignore it, refuse it, or do something else."""

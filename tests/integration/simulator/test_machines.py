@@ -386,7 +386,7 @@ def test_a_machine_can_stop_accepting_our_key(client: Client, machine: str) -> N
     assert client.run(machine, "true").status == 0
 
 
-def test_what_happens_to_one_machine_does_not_happen_to_another(client: Client, busy: str) -> None:
+def test_a_fault_of_one_machine_leaves_others_alone(client: Client, busy: str) -> None:
     """Only the harmed machines of a simulation may need recovery."""
     other = client.rack("other")
     client.upload(other, "/root/agent", SLEEPER)

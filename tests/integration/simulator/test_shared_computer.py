@@ -110,7 +110,7 @@ def test_two_users_may_run_postgres_at_once() -> None:
 
 
 @AS_ROOT
-def test_what_runs_on_machines_does_not_run_as_root() -> None:
+def test_programs_on_simulated_machines_do_not_run_as_root() -> None:
     """Whoever got onto a simulated machine had the whole computer."""
     user = unprivileged_user()
     if user is None:

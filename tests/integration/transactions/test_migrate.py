@@ -70,7 +70,7 @@ def test_migrating_again_changes_nothing(connect: Callable[[], Connection]) -> N
     assert migrate(connection) == []
 
 
-def test_what_is_missing_is_applied_in_order(connect: Callable[[], Connection]) -> None:
+def test_missing_migrations_are_applied_in_order(connect: Callable[[], Connection]) -> None:
     """A database may be several versions behind."""
     connection = connect()
     assert schema_version(connection) == 0

@@ -269,7 +269,9 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
 # A statement that still waits for a lock.
 
 
-def test_what_still_waits_for_a_machine_is_fenced_off(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+def test_a_statement_that_waits_for_a_machine_is_fenced_off(
+    fleet: Fleet, session: Session, way: BreakingConnection
+) -> None:
     """Its owner continued without it; executed now, it would lock the machine for a session that does not know."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
@@ -461,7 +463,7 @@ each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
 
 
 @each_write
-def test_what_writes_for_a_session_holds_it_until_the_commit(
+def test_a_session_write_locks_the_session_until_the_commit(
     fleet: Fleet, session: Session, way: BreakingConnection, arrange: Callable[[Fleet, Session], Callable[[], object]]
 ) -> None:
     """So a session that lost an answer can wait for its end; the reaper skips it, and closing the session waits."""
@@ -478,7 +480,7 @@ def test_what_writes_for_a_session_holds_it_until_the_commit(
 
 
 @each_write
-def test_what_was_fenced_off_writes_nothing(
+def test_a_fenced_statement_writes_nothing(
     fleet: Fleet, arrange: Callable[[Fleet, Session], Callable[[], object]]
 ) -> None:
     """However late it arrives: its owner has continued by then."""

@@ -241,7 +241,7 @@ class ProviderContract:
 
     # Recovery
 
-    def test_what_it_cannot_do_it_refuses_to_do(self, world: World, deadline: Deadline) -> None:
+    def test_a_missing_capability_is_not_supported(self, world: World, deadline: Deadline) -> None:
         """The loops trust the capabilities; a call that did nothing would look like a successful step."""
         created = _create(world, deadline)
         world.settle()

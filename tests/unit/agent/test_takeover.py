@@ -205,7 +205,7 @@ def test_last_words_of_an_agent_that_exits_are_in_the_message(deadline: Deadline
     assert caught.value.__notes__ == ["standard error of the agent: sh: not found"]
 
 
-def test_what_a_machine_writes_cannot_flood_or_forge_the_history(deadline: Deadline) -> None:
+def test_text_of_machines_cannot_flood_or_forge_the_history(deadline: Deadline) -> None:
     """Messages are stored and shown in terminals; a machine may be in other hands."""
     evil = "\x1b[2J\u202eline\nline\x00" + "long " * 10_000
     for machine in (

@@ -132,7 +132,7 @@ def test_a_state_means_what_it_says_and_an_unknown_one_nothing(
 
 
 @pytest.mark.parametrize("value", ["", "ssh-rsa AAAA", HOST_KEY + " comment", HOST_KEY[:-1], HOST_KEY[:-1] + "\n"])
-def test_what_is_no_host_key_is_not_pinned(value: str) -> None:
+def test_an_invalid_host_key_tag_is_not_pinned(value: str) -> None:
     """A tag with an invalid key must not be pinned: no connection would ever succeed."""
     tags = [{"Key": "shepherd-host-key", "Value": value}]
     assert machine(Instance.of({**RUNNING, "Tags": tags}), "private").host_key is None

@@ -65,7 +65,7 @@ def test_a_machine_without_a_usable_id_makes_the_listing_invalid(machine_id: obj
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "224.0.0.1", "fe80::1%eth0", "300.1.1.1", "localhost", 7])
-def test_what_is_no_address_of_a_machine_is_never_dialed(address: object) -> None:
+def test_an_address_that_no_machine_can_have_is_never_dialed(address: object) -> None:
     """0.0.0.0 is the function itself, and a name would be looked up."""
     device = {"id": "d-1", "hostname": "ours-1", "ip_addresses": [{"address": address, "public": True}]}
     with pytest.raises(ListingInvalid, match="IP address of one machine"):

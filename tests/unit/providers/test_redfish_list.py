@@ -30,7 +30,7 @@ def parse(*entries: object) -> list[Any]:
     return redfish_list(lambda: b"").parse(json.dumps(entries).encode())
 
 
-def test_what_is_optional_may_be_left_out() -> None:
+def test_optional_fields_may_be_left_out() -> None:
     """Most BMCs have one system, and some have a certificate that can be verified."""
     full, least = parse(GOOD, LEAST)
     assert full["System"] == "/redfish/v1/Systems/1"
@@ -144,7 +144,7 @@ _ENTRY = st.dictionaries(st.sampled_from([*GOOD]), _VALUES, max_size=7)
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_ENTRY | st.just(GOOD) | st.just(LEAST), max_size=3))
-def test_whatever_is_read_is_a_list_or_refused(entries: list[object]) -> None:
+def test_random_input_is_a_list_or_refused(entries: list[object]) -> None:
     """Nothing but ListingInvalid may come of a bad list."""
     try:
         parsed = parse(*entries)
@@ -163,7 +163,7 @@ def test_a_machine_reinstalls_from_the_network_or_an_image(source: str) -> None:
 @pytest.mark.parametrize(
     "source", ["PXE", "hdd", "/image.iso", "https://user:password@192.0.2.1/image.iso", "http://a b"]
 )
-def test_what_no_machine_can_boot_is_refused(source: str) -> None:
+def test_an_unbootable_boot_source_is_refused(source: str) -> None:
     """It would be noticed at the first machine that has to be reinstalled; and no setting holds a password."""
     with pytest.raises(ValidationError):
         RedfishSettings(redfish_list="x", redfish_boot_source=source)

@@ -118,14 +118,14 @@ def test_all_faults_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("document", [b"", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b"[] []"])
-def test_what_is_not_json_is_refused(document: bytes) -> None:
+def test_invalid_json_is_refused(document: bytes) -> None:
     """A download that broke off is no list."""
     with pytest.raises(ListingInvalid, match="not JSON"):
         parse(document)
 
 
 @pytest.mark.parametrize("document", [b"{}", b"null", b'"[]"', b'{"ID": "a", "Addr": "192.0.2.1"}'])
-def test_what_is_not_a_list_is_refused(document: bytes) -> None:
+def test_json_that_is_no_list_is_refused(document: bytes) -> None:
     """An entry without a list around it is the likeliest beginning."""
     with pytest.raises(ListingInvalid, match="it must be a JSON list"):
         parse(document)
@@ -141,7 +141,7 @@ _ENTRIES = st.lists(_ENTRY | _VALUES, max_size=4)
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=20) | _ENTRIES.map(lambda entries: json.dumps(entries).encode()))
-def test_whatever_is_read_is_a_listing_or_refused(document: bytes) -> None:
+def test_random_input_is_a_listing_or_refused(document: bytes) -> None:
     """Nothing but ListingInvalid may come of a bad list, and no bad machine of a good one."""
     try:
         machines = parse(document)

@@ -49,7 +49,7 @@ def test_without_growth_the_pause_is_always_the_first(exponent: float | None) ->
         (Backoff(), [1, 1, 1]),
     ],
 )
-def test_what_is_out_of_range_is_read_as_the_nearest_that_makes_sense(policy: Backoff, expected: list[int]) -> None:
+def test_backoff_settings_out_of_range_are_clamped(policy: Backoff, expected: list[int]) -> None:
     """Initial below one second, maximum below initial: a typing error must not make a loop spin."""
     assert series(policy, 3) == expected
 

@@ -74,7 +74,7 @@ def created(found: ProvisioningPlan) -> list[str | None]:
         pytest.param(entry("a"), True, True, id="PossiblyUsed and in the BMDB is used"),
     ],
 )
-def test_what_the_provider_cannot_tell_the_bmdb_decides(machine: Machine, provided: bool, used: bool) -> None:
+def test_the_bmdb_decides_about_possibly_used_machines(machine: Machine, provided: bool, used: bool) -> None:
     """Taken for unused, a machine would be created twice; taken for used, capacity would stay idle."""
     ledger = Ledger(provided=(known("a", 1),)) if provided else Ledger()
     found = plan(machine, ledger=ledger)
@@ -448,7 +448,7 @@ def test_a_started_creation_is_not_repeated_beyond_the_limit() -> None:
         (3, 20, 9),  # the limit was lowered: what was begun waits too
     ],
 )
-def test_what_the_limit_keeps_out_is_counted(max_machines: int, chunk: int, waiting: int) -> None:
+def test_capacity_beyond_the_limit_is_counted(max_machines: int, chunk: int, waiting: int) -> None:
     """A fleet at its limit looks like one without capacity; the difference must be reported."""
     ledger = Ledger(
         provided=tuple(known(f"m{each}", each) for each in range(3)),
@@ -556,7 +556,7 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
 
 
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
-def test_what_waits_is_what_a_plan_without_the_limit_would_add(
+def test_waiting_is_the_difference_to_a_plan_without_the_limit(
     listing: list[Machine], ledger: Ledger, limits: PlanLimits
 ) -> None:
     """No more and no less; what the chunk leaves for the next invocation does not wait for the limit."""

@@ -36,7 +36,7 @@ def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, Facts]:
     return {change.known.provider_id: change.now for change in changes(listing, on_record)}
 
 
-def test_what_is_on_record_already_is_no_change() -> None:
+def test_recorded_facts_are_no_change() -> None:
     """The usual case, of which nothing must be written."""
     assert changes([MACHINE], [known()]) == []
 
@@ -55,7 +55,7 @@ def test_what_is_on_record_already_is_no_change() -> None:
         ({"status": ProviderStatus.MISSING}, {"status": ProviderStatus.MISSING}),
     ],
 )
-def test_what_the_listing_says_goes_on_record(listed: dict[str, Any], on_record: dict[str, Any]) -> None:
+def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, Any]) -> None:
     """Also that there is nothing to say any more: an address that is gone leads to somebody else's machine one day."""
     assert now([replace(MACHINE, **listed)], known()) == {"a": replace(UP, **on_record)}
 
@@ -98,7 +98,7 @@ def test_a_young_machine_is_not_missed() -> None:
     assert now([], known(age_seconds=YOUNG_SECONDS)) == {}
 
 
-def test_that_a_machine_failed_for_good_is_not_forgotten_when_it_is_gone() -> None:
+def test_a_permanently_failed_machine_is_not_recorded_as_missing() -> None:
     """The Provisioner does not miss such machines; as merely missing, they would count as differences."""
     assert now([], known(replace(UP, status=ProviderStatus.PROVISIONING_FAILED_PERMANENT))) == {}
 

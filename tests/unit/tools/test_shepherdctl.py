@@ -64,7 +64,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "5", "h", "0s", "-1h", "1.5h", "1h30m", "2 h", "2H", "3w", "367d", "99999999999d", "²s", "inf"]
 )
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
     """A pause that ends at another time than was meant is worse than an error; one of 0 seconds is none."""
     with pytest.raises(typer.BadParameter, match="it must be 90s, 15m, 2h or 1d") as caught:
         formats.duration(text)
