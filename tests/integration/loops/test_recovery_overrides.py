@@ -324,7 +324,7 @@ def given(option: str, value: str) -> list[str]:
         (["--reason", "x", "--for", "2h", "--machines", "5"], 2, "--provider"),
         (given("--reason", " "), 2, "the reason is blank"),
         (given("--for", "8d"), 2, "it must be at most 7d"),
-        (given("--for", "soon"), 2, "is no duration"),
+        (given("--for", "soon"), 2, "is not a duration"),
         (given("--machines", "0"), 2, "greater than or equal to 1"),
         (given("--machines", "1001"), 2, "less than or equal to 1000"),
         (given("--provider", "statik"), 2, "not one of"),
