@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Claim, Failure
+from shepherd_core.bmdb.work.work import Claim, Failure, HealthTimeouts
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.remediation import NextStep, Step, StepName
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
@@ -50,12 +52,25 @@ def overdue_machine(fleet: Fleet, location: str | None = None) -> UUID:
     return machine_id
 
 
+def unhealthy_machine(fleet: Fleet, location: str | None = None) -> UUID:
+    """Return a machine whose agent has stopped reporting."""
+    return fleet.locate(fleet.unhealthy_machine(), location)
+
+
+each_kind = pytest.mark.parametrize("kind", [unhealthy_machine, overdue_machine])
+
+
 def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
     """Return the due row: process, not_before, and recovery_not_before."""
     (row,) = fleet.sql(
         "SELECT process, not_before, recovery_not_before FROM machine_due WHERE machine_id = :id", id=machine_id
     )
     return tuple(row)
+
+
+def times(fleet: Fleet) -> set[datetime]:
+    """Return all times on record."""
+    return {value for rows in fleet.content().values() for row in rows for value in row if isinstance(value, datetime)}
 
 
 def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> datetime:
@@ -108,6 +123,38 @@ def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Ses
     assert process == START
     assert not_before >= moment
     assert (recovery_not_before - moment).total_seconds() >= 60
+
+
+CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
+    "finish": work.finish,
+    "finish_recovery": lambda session, held: work.finish_recovery(
+        session, held, 0, grace_seconds=0, cooldown_seconds=0
+    ),
+    "fail": lambda session, held: work.fail(session, {each: Failure("no luck", 0) for each in held}),
+    "cancel": work.cancel,
+    "end_unneeded": lambda session, held: remediation.end_unneeded(
+        session, {each: remediation.Unneeded("it reports", recovered=False) for each in held}
+    ),
+    "quarantine": lambda session, held: remediation.quarantine(session, dict.fromkeys(held, "no step is left")),
+    "close": lambda session, _: session.close(),
+}
+
+
+@pytest.mark.parametrize("conclusion", CONCLUSIONS.values(), ids=CONCLUSIONS)
+def test_a_recovery_ends_when_that_is_recorded(
+    fleet: Fleet, session: Session, conclusion: Callable[[Session, Sequence[work.Work]], object]
+) -> None:
+    """Boot waits and cooldowns begin then, and what happened during the wait happened before it."""
+    overdue_machine(fleet)
+    before = times(fleet)
+    held = work.claim(session, RECOVER, PROVIDER, 1).work
+    step = NextStep(Step(StepName.REBOOT), 1)
+    assert remediation.record_attempts(session, dict.fromkeys(held, (step, None))) == list(held)
+    before |= times(fleet)
+    moment = delayed(fleet, lambda: conclusion(session, held))
+    written = times(fleet) - before
+    assert written
+    assert min(written) >= moment
 
 
 def test_the_lock_of_a_session_that_expires_during_a_wait_is_free(fleet: Fleet, session: Session) -> None:
@@ -223,10 +270,13 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
     assert due(fleet, machine_id) == before
 
 
-def test_machines_that_did_not_come_back_wait_during_a_suspension(fleet: Fleet, session: Session) -> None:
+@each_kind
+def test_machines_wait_during_a_suspension_of_their_location(
+    fleet: Fleet, session: Session, kind: Callable[..., UUID]
+) -> None:
     """There the network may be at fault; elsewhere, and without a known location, they are recovered."""
-    overdue_machine(fleet, HERE)
-    others = {overdue_machine(fleet, "rack 2"), overdue_machine(fleet)}
+    kind(fleet, HERE)
+    others = {kind(fleet, "rack 2"), kind(fleet)}
     suspension.set_suspensions(session, PROVIDER, {HERE: "many are silent"})
     assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
 
@@ -250,3 +300,56 @@ def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session:
     process, not_before, recovery_not_before = due(fleet, machine_id)
     assert (process, not_before) == (RECOVER, deadline)
     assert recovery_not_before is not None
+    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
+
+
+def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
+    """Else a machine may wait for all that became due after it. In any plan: only the index has them in this order."""
+    session.connection.script("SET enable_indexscan = off")
+    machines = [overdue_machine(fleet) for _ in range(3)]
+    for minutes, machine_id in enumerate(machines, 1):
+        fleet.sql(
+            "UPDATE machine_due SET recovery_not_before = now() - :n * interval '1 minute' WHERE machine_id = :id",
+            n=minutes,
+            id=machine_id,
+        )
+    taken = [ids(work.claim(session, RECOVER, PROVIDER, 1).work) for _ in machines]
+    assert taken == [[machine_id] for machine_id in reversed(machines)]
+
+
+# Overrides of a suspension.
+
+
+def let_through(fleet: Fleet, session: Session) -> None:
+    """Suspend recovery everywhere, and let an override admit one machine."""
+    suspension.set_suspensions(session, PROVIDER, {WHOLE_PROVIDER: "many are unhealthy"})
+    overrides.override(
+        fleet.connection,
+        provider=PROVIDER,
+        location=WHOLE_PROVIDER,
+        machines=1,
+        owner="ana",
+        reason="no power",
+        seconds=10 * HOUR,
+    )
+    assert [applied.new for applied in overrides.apply(session, PROVIDER, HealthTimeouts())] == [1]
+
+
+@each_kind
+def test_an_override_admits_no_machine_but_its_own(fleet: Fleet, session: Session, kind: Callable[..., UUID]) -> None:
+    """The others stay suspended, even if they are due for longer."""
+    machines = {kind(fleet) for _ in range(3)}
+    let_through(fleet, session)
+    (machine_id,) = ids(work.claim(session, RECOVER, PROVIDER, 10).work)
+    assert machine_id in machines
+    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
+
+
+def test_the_history_names_an_override_only_during_a_suspension(fleet: Fleet, session: Session) -> None:
+    """Later claims of the machine are ordinary, although the override is still in force."""
+    machine_id = fleet.unhealthy_machine()
+    let_through(fleet, session)
+    suspension.set_suspensions(session, PROVIDER, {})
+    fleet.pass_time(HOUR)
+    assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
+    assert fleet.sql("SELECT event, failed_cause FROM work_history") == [["Started", None]]
