@@ -317,7 +317,28 @@ def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fl
     assert taken == [[machine_id] for machine_id in reversed(machines)]
 
 
-# Overrides of a suspension.
+# Suspensions, and their overrides.
+
+
+@pytest.mark.parametrize(
+    ("put", "table"),
+    [(suspension.set_suspensions, "recovery_suspensions"), (suspension.set_ssh_outages, "ssh_outages")],
+    ids=["suspensions", "ssh_outages"],
+)
+def test_locations_are_locked_in_their_order(
+    fleet: Fleet, session: Session, put: Callable[[Session, str, dict[str, str]], object], table: str
+) -> None:
+    """Whether they begin or end; concurrent runs that disagree would block each other otherwise."""
+    put(session, PROVIDER, {"a": "?", "b": "?"})
+    fleet.connection.script(f"BEGIN; UPDATE {table} SET reason = reason WHERE location = 'b'")
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(put, session, PROVIDER, {"b": "!"})
+        fleet.wait_until_blocked()
+        free = fleet.sql(f"SELECT location FROM {table} FOR UPDATE SKIP LOCKED")
+        fleet.connection.script("COMMIT")
+        done.result(timeout=20)
+    assert free == []
+    assert fleet.sql(f"SELECT location, reason FROM {table} WHERE ended_at IS NULL") == [["b", "!"]]
 
 
 def let_through(fleet: Fleet, session: Session) -> None:
