@@ -1,0 +1,146 @@
+"""The figures of a health snapshot: which machines count, and from when until when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted, Failure, HealthTimeouts
+from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.health import Access, LocationStats, Unhealthy
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.work_ends import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from shepherd_core.bmdb.recovery.suspension import HealthSnapshot
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
+MINUTE = 60
+TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
+HERE, THERE = "rack 1", "rack 2"
+
+
+def snapshot(fleet: Fleet, *skipped: str) -> HealthSnapshot:
+    """Return the figures of now."""
+    return suspension.take_health_snapshot(fleet.open_session(), PROVIDER, TIMEOUTS, skipped_locations=skipped)
+
+
+def unhealthy(fleet: Fleet, location: str | None = HERE) -> UUID:
+    """Return a machine that is due for recovery because its agent stopped reporting."""
+    return fleet.locate(fleet.unhealthy_machine(), location)
+
+
+def held(fleet: Fleet, process: Process, machine_id: UUID) -> tuple[Session, work.Work]:
+    """Return a session that has claimed the machine, and no other."""
+    session = fleet.open_session()
+    works = {each.machine_id: each for each in claimed(session, process, timeouts=TIMEOUTS)}
+    wanted = works.pop(machine_id)
+    for other in works.values():
+        work.cancel(session, [other])
+    return session, wanted
+
+
+def recovered(fleet: Fleet, location: str | None = HERE, grace_seconds: float | None = None) -> UUID:
+    """Return a machine that was rebooted just now because its agent had stopped reporting."""
+    machine_id = unhealthy(fleet, location)
+    session, mine = held(fleet, RECOVER, machine_id)
+    work.finish_recovery(session, [mine], 0, grace_seconds=grace_seconds)
+    return machine_id
+
+
+def unreached(fleet: Fleet, location: str | None = HERE) -> UUID:
+    """Return a machine that did not come back from that, because SSH does not reach it."""
+    machine_id = recovered(fleet, location, grace_seconds=0)
+    session, mine = held(fleet, START, machine_id)
+    work.fail(session, {mine: Failure("no answer", HOUR, fault=Fault.UNREACHED)})
+    return machine_id
+
+
+def start_agents(fleet: Fleet) -> None:
+    """Start an agent on all machines that need one."""
+    session = fleet.open_session()
+    started = AgentStarted(KEY, None)
+    work.finish_agent_start(session, dict.fromkeys(claimed(session, START), started))
+
+
+each_due = pytest.mark.parametrize("due_machine", [unhealthy, unreached])
+
+
+@pytest.mark.parametrize(("minutes", "stats"), [(4, LocationStats(1)), (6, LocationStats(0, Counter([STOPPED])))])
+def test_a_machine_reports_for_half_of_the_heartbeat_timeout(fleet: Fleet, minutes: int, stats: LocationStats) -> None:
+    """Later than that it may still be healthy, but it is no evidence that reports arrive."""
+    fleet.locate(fleet.unhealthy_machine(silent_for=minutes * MINUTE), HERE)
+    assert snapshot(fleet).stats == {HERE: stats}
+
+
+@pytest.mark.parametrize(("minutes", "late"), [(14, {}), (16, {HERE: {NEVER: 1}})])
+def test_a_fresh_agent_is_late_after_half_of_the_startup_timeout(
+    fleet: Fleet, minutes: int, late: dict[str, dict[Unhealthy, int]]
+) -> None:
+    """Its first heartbeat takes longer than the next ones."""
+    fleet.locate(fleet.started_machine(minutes * MINUTE), HERE)
+    assert {location: stats.unhealthy for location, stats in snapshot(fleet).stats.items()} == late
+
+
+@pytest.mark.parametrize("minutes", [0, 59, 61])
+def test_a_machine_counts_as_recovered_for_an_hour(fleet: Fleet, minutes: int) -> None:
+    """A fleet that fails slowly would be rebooted as a whole otherwise, a few machines at a time."""
+    recovered(fleet)
+    recovered(fleet, None)
+    fleet.pass_time(minutes * MINUTE)
+    stats = snapshot(fleet).stats
+    expected = {HERE: {STOPPED: 1}, None: {STOPPED: 1}} if minutes < 60 else {}
+    assert {location: each.recovered for location, each in stats.items()} == expected
+
+
+@pytest.mark.parametrize(("minutes", "new"), [(59, 0), (61, 1)])
+def test_a_machine_that_was_rebooted_within_an_hour_is_not_newly_due(fleet: Fleet, minutes: int, new: int) -> None:
+    """It is known to be unhealthy, and counts as recovered already."""
+    recovered(fleet)
+    fleet.pass_time(MINUTE)
+    start_agents(fleet)
+    fleet.pass_time((minutes - 1) * MINUTE)
+    found = snapshot(fleet)
+    assert (found.claimable, found.stats[HERE].due.total()) == (1, new)
+
+
+@pytest.mark.parametrize(("minutes", "reached"), [(59, 1), (61, 0)])
+def test_an_agent_start_shows_for_an_hour_that_ssh_works(fleet: Fleet, minutes: int, reached: int) -> None:
+    """An older one says nothing about the present network."""
+    unreached(fleet)
+    fleet.locate(fleet.started_machine(minutes * MINUTE), HERE)
+    assert snapshot(fleet).ssh == {HERE: Access(unreached=1, reached=reached)}
+
+
+@each_due
+def test_a_paused_machine_is_not_due(fleet: Fleet, due_machine: Callable[..., UUID]) -> None:
+    """No claim takes it; counted, it could suspend the recovery of the others."""
+    machine_id = due_machine(fleet)
+    assert snapshot(fleet).claimable == 1
+    queries.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    found = snapshot(fleet)
+    assert (found.claimable, found.stats[HERE].unhealthy) == (0, {})
+
+
+@each_due
+@pytest.mark.parametrize(("skipped", "claimable"), [([], 3), ([HERE], 2), ([HERE, THERE], 1)])
+def test_machines_are_due_outside_of_the_skipped_locations(
+    fleet: Fleet, due_machine: Callable[..., UUID], skipped: list[str], claimable: int
+) -> None:
+    """A machine without a known location is never skipped."""
+    for location in (HERE, THERE, None):
+        due_machine(fleet, location)
+    assert snapshot(fleet, *skipped).claimable == claimable
