@@ -4,7 +4,8 @@ The share of small changes to the package that the tests notice: ``make mutants`
     python -m tests.mutants [--size N] [--seed N] [--only GLOB]... [--at-once N]
 
 Draws mutants of the core package, Python and SQL, and runs for each the tests
-that reach it, the quickest first, until one fails. What hangs is noticed, too.
+that reach it, until one fails: those named after its module first, then the
+quickest. What hangs is noticed, too.
 Those that are known to be equivalent (equivalent.toml) are left out of the
 count. Prints each survivor as a diff, and returns 0 if the goal is met.
 """
@@ -42,7 +43,7 @@ ALL_PASSED, NONE_RUN = 0, 5
 
 def verdict(mutant: Mutant, tests: list[Trial]) -> tuple[str, str]:
     """Return the verdict on a mutant, and the test that killed it or the number of tests that passed."""
-    order = ordered(reaching(mutant, tests), SECONDS)
+    order = ordered(reaching(mutant, tests), SECONDS, Path(mutant.file).stem)
     if not order:
         return "survived", "no test reaches it"
     files = list(dict.fromkeys(name.partition("::")[0] for name in order))

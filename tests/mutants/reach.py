@@ -145,15 +145,23 @@ def reaching(mutant: Mutant, tests: Iterable[Trial]) -> list[Trial]:
     ]
 
 
-def ordered(tests: Iterable[Trial], seconds: float) -> dict[str, float]:
-    """Return the tests to run and their times, the quickest file first: as many as *seconds* allow, at least one."""
+def ordered(tests: Iterable[Trial], seconds: float, module: str = "") -> dict[str, float]:
+    """
+    Return the tests to run and their times: as many as *seconds* allow, at least one.
+
+    Files named after the *module* come first, then unit tests, then the quickest
+    file.
+    """
     by_file: dict[str, list[Trial]] = {}
     for test in tests:
         by_file.setdefault(test.file, []).append(test)
-    order = sorted(by_file.values(), key=lambda group: ("/unit/" not in group[0].name, sum(t.seconds for t in group)))
+
+    def rank(file: str) -> tuple[bool, bool, float]:
+        return f"_{module}" not in file, "/unit/" not in file, sum(test.seconds for test in by_file[file])
+
     chosen: dict[str, float] = {}
-    for group in order:
-        for test in sorted(group, key=lambda test: test.seconds):
+    for file in sorted(by_file, key=rank):
+        for test in sorted(by_file[file], key=lambda test: test.seconds):
             if not chosen or sum(chosen.values()) + test.seconds <= seconds:
                 chosen[test.name] = test.seconds
     return chosen

@@ -125,6 +125,7 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
     mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place == "Backoff.next")
     assert list(ordered(reaching(mutant, tests), 100)) == [unit.name, quick.name, slow.name]
     assert list(ordered(reaching(mutant, tests), 5)) == [unit.name, quick.name]
+    assert list(ordered(reaching(mutant, tests), 100, "some")) == [quick.name, slow.name, unit.name]
     assert list(ordered(reaching(mutant, tests), 0)) == [unit.name]
     claim = next(mutant for mutant in mutants_of("bmdb/work/work.sql") if mutant.place == "claim")
     assert reaching(claim, tests) == [other]
