@@ -168,6 +168,14 @@ def test_the_backoff_of_one_process_is_not_that_of_another(fleet: Fleet, session
     assert held.last_interval_seconds is None
 
 
+def test_the_backoff_of_one_machine_is_not_that_of_another(fleet: Fleet, session: Session) -> None:
+    """Its first failure would wait as long as the latest one of the other."""
+    fleet.provided_machine()
+    (held,) = claimed(session, START)
+    work.fail(session, {held: Failure("no luck", 3600)})
+    assert work.start_work(session, START, fleet.provided_machine()).last_interval_seconds is None
+
+
 def test_canceled_work_is_as_due_as_before(fleet: Fleet, session: Session) -> None:
     """The machine is not at fault, and keeps its place before those that became due later."""
     first = fleet.provided_machine()
