@@ -29,6 +29,7 @@ from shepherd_core.domain.remediation import (
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.remediation import (
     DEFAULT_POLICY,
+    MAX_ATTEMPTS,
     healthy_until,
     next_step,
     parse_policy,
@@ -82,6 +83,12 @@ def test_a_step_may_have_timeouts_of_its_own() -> None:
     assert first == Step(RESTART_AGENT, 1, Timeouts(boot_wait=0, grace=600, cooldown=30))
     assert second == Step(REINSTALL, 2, Timeouts(boot_wait=900, grace=7200, cooldown=30))
     assert last.kind is QUARANTINE
+
+
+@pytest.mark.parametrize("text", ["reboot:99,quarantine", "reboot:60,power-cycle:39,quarantine"])
+def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
+    """Quarantine is one of the hundred."""
+    assert sum(step.attempts for step in parse_policy(text)) == MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize(
