@@ -545,6 +545,29 @@ def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run
     assert run(loop, session_seconds=4.5, clock=SystemClock())[Metric.FINISHED] == 1
 
 
+def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
+    """Each renewal is a write, and all results would wait for one."""
+    fleet.provided_machine()
+    deadlines: list[Any] = []
+
+    def look(_: object) -> None:
+        deadlines.extend(fleet.sql("SELECT deadline FROM sessions"))
+
+    run(Errands(prepare=look, finish=look))
+    before, after = deadlines
+    assert before == after
+
+
+def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runner) -> None:
+    """Its limit is that of one decision; the others would wait for the next invocation."""
+    machines = {fleet.provided_machine() for _ in range(3)}
+    loop = Errands()
+    loop.admission = Admission(limit=2)
+    assert run(loop)[Metric.FINISHED] == len(machines)
+    assert set(loop.machines) == machines
+    assert loop.admitted > 1
+
+
 @pytest.mark.parametrize("concurrency", [1, 10])
 @pytest.mark.parametrize("error", [None, SshRefused()])
 def test_nothing_is_committed_when_the_session_was_lost(
