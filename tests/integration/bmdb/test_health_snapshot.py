@@ -9,9 +9,9 @@ import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted, Failure, HealthTimeouts
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import Fault
-from shepherd_core.domain.health import Access, LocationStats, Unhealthy
+from shepherd_core.domain.health import Access, HealthTimeouts, LocationStats, Unhealthy
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed

@@ -11,9 +11,10 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Claim, Failure, HealthTimeouts
+from shepherd_core.bmdb.work.work import Claim, Failure
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import NextStep, Step, StepName
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
@@ -148,7 +149,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     overdue_machine(fleet)
     before = times(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
-    step = NextStep(Step(StepName.REBOOT), 1)
+    step = NextStep(Step(REBOOT), 1)
     assert remediation.record_attempts(session, dict.fromkeys(held, (step, None))) == list(held)
     before |= times(fleet)
     moment = delayed(fleet, lambda: conclusion(session, held))
