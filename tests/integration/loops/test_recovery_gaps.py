@@ -16,8 +16,9 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.sample import SEED, drawn
-from tests.integration.loops.test_recovery_suspension import MINUTE, SILENCE, World
+from tests.integration.loops.test_recovery_suspension import World
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
+from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -161,7 +162,7 @@ def test_on_any_schedule_unhealthy_machines_alone_are_recovered(
     world.begin_anew()
     dead = world.reporting.pop()
     lasted, late = outage
-    end = began + lasted + 2 * max(lasted, *gaps) + 3 * SILENCE.heartbeat_timeout_seconds
+    end = began + lasted + 2 * max(lasted, *gaps) + 3 * TIMEOUTS.heartbeat_timeout_seconds
     schedule = accumulate(cycle(gaps))
     count = next(number for number, time in enumerate(schedule, 1) if time > end)
     world.suffer(islice(cycle(gaps), count), began, lasted, late)
@@ -174,7 +175,7 @@ def test_after_an_outage_the_timeout_starts_over_and_failed_machines_recover(wor
     lost = world.reporting.pop()
     world.pass_time(2 * HOUR)
     assert world.run()[Metric.RECOVERY_SUSPENDED] == 0, "it is no reason to suspend recovery, which nobody could end"
-    assert world.looks_until_rebooted(lost, [MINUTE] * 24) == SILENCE.heartbeat_timeout_seconds // MINUTE
+    assert world.looks_until_rebooted(lost, [MINUTE] * 24) == TIMEOUTS.heartbeat_timeout_seconds // MINUTE
 
 
 def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world: Schedule) -> None:
@@ -183,7 +184,7 @@ def test_a_fresh_agent_is_given_time_without_gaps_for_its_first_heartbeat(world:
     world.pass_time(2 * HOUR)
     world.run()
     looks = world.looks_until_rebooted(fresh, [MINUTE] * 40)
-    assert looks == SILENCE.startup_timeout_seconds // MINUTE
+    assert looks == TIMEOUTS.startup_timeout_seconds // MINUTE
 
 
 @pytest.mark.parametrize(
@@ -220,14 +221,14 @@ def test_a_killed_snapshot_leaves_the_gap_to_the_next_one(world: Schedule) -> No
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
     dead = world.fleet.open_session()
-    suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
+    suspension.take_health_snapshot(dead, PROVIDER, TIMEOUTS)
     world.fleet.expire(dead)
     world.pass_time(MINUTE, but=[late])
     assert [round(gap.seconds / MINUTE) for gap in suspension.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
     world.run()
     assert not world.rebooted(late)
     with pytest.raises(SessionExpired):
-        suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
+        suspension.take_health_snapshot(dead, PROVIDER, TIMEOUTS)
 
 
 def test_concurrent_and_repeated_snapshots_do_not_shorten_a_gap(world: Schedule) -> None:
@@ -258,7 +259,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     world.fleet.change(lost)  # its row is due at once
     world.pass_time(30 * MINUTE)
     session = world.fleet.open_session()
-    look = suspension.take_health_snapshot(session, PROVIDER, SILENCE)
+    look = suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS)
     assert look.claimable == 0
     assert look.timeouts.effective_heartbeat_timeout_seconds == pytest.approx(40 * MINUTE, abs=30)
     world.fleet.change(lost)
@@ -269,7 +270,7 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     )
     assert soon
     world.pass_time(30 * MINUTE)
-    look = suspension.take_health_snapshot(session, PROVIDER, SILENCE)
+    look = suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS)
     assert look.claimable == 1
     assert ids(claimed(session, Process.RECOVERY, timeouts=look.timeouts)) == [lost]
 
@@ -278,10 +279,10 @@ def test_why_names_the_gap_between_snapshots(world: Schedule) -> None:
     """Otherwise an operator sees a due machine that no loop takes, without a reason."""
     lost = world.reporting.pop()
     world.pass_time(30 * MINUTE)
-    (_, verdict), _ = explain.why(world.fleet.connection, lost, SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, lost, TIMEOUTS)
     assert verdict.blocked_by is Block.NOT_DUE
     assert verdict.because.startswith("its heartbeats may have been missed in a gap of 180")
     world.run()
     world.pass_time(30 * MINUTE)
-    (_, verdict), _ = explain.why(world.fleet.connection, lost, SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, lost, TIMEOUTS)
     assert verdict.eligible

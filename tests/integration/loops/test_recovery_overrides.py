@@ -16,9 +16,10 @@ from shepherd_core.loops import runner
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.telemetry import Metric
 
-from tests.integration.loops.test_recovery_suspension import LIMITS, MINUTE, SILENCE, World
+from tests.integration.loops.test_recovery_suspension import LIMITS, World
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
 from tests.support.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Dark(World):
         )
         assert made is not None
 
-    def tick(self, *_: object) -> dict[Metric, float]:
+    def tick(self) -> dict[Metric, float]:
         """Let a minute pass, and run one invocation."""
         self.fleet.pass_time(MINUTE)
         return self.run()
@@ -142,7 +143,7 @@ def test_when_an_override_ends_recovery_is_suspended_again(world: Dark, how: str
     """Also for machines that it had let through and that were not taken yet."""
     world.override(5)
     session = world.fleet.open_session()
-    assert sum(each.due for each in overrides.apply(session, PROVIDER, SILENCE)) == 5
+    assert sum(each.due for each in overrides.apply(session, PROVIDER, TIMEOUTS)) == 5
     if how == "expired":
         world.fleet.sql("UPDATE recovery_overrides SET expires_at = clock_timestamp()")
     else:
@@ -150,7 +151,7 @@ def test_when_an_override_ends_recovery_is_suspended_again(world: Dark, how: str
         assert was is not None
         assert was["used"] == 5
         assert overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER) is None
-    assert claimed(session, Process.RECOVERY, timeouts=SILENCE) == []
+    assert claimed(session, Process.RECOVERY, timeouts=TIMEOUTS) == []
     assert world.tick()[Metric.CLAIMED] == 0
     world.override(2)
     assert world.run()[Metric.FINISHED] == 2
@@ -181,14 +182,14 @@ def test_a_run_killed_with_an_override_neither_uses_it_up_nor_exceeds_it(world: 
     world.override(5)
     for _ in range(4):
         dead = world.fleet.open_session()
-        taken = overrides.apply(dead, PROVIDER, SILENCE)
+        taken = overrides.apply(dead, PROVIDER, TIMEOUTS)
         assert sum(each.due for each in taken) == 5
-        claimed(dead, Process.RECOVERY, timeouts=SILENCE)
+        claimed(dead, Process.RECOVERY, timeouts=TIMEOUTS)
         world.fleet.expire(dead)
         world.fleet.open_session().close()  # sweeps up
         world.fleet.pass_time(10)
         with pytest.raises(SessionExpired):
-            overrides.apply(dead, PROVIDER, SILENCE)
+            overrides.apply(dead, PROVIDER, TIMEOUTS)
     world.run()
     assert world.rebooted == 5
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 5
@@ -204,10 +205,10 @@ def test_a_concurrent_run_counts_what_the_first_one_admitted(world: Dark) -> Non
     world.fleet.sql(set_heard.format("now() - interval '1 day'"), ids=longest)
     first, second = (world.fleet.connect() for _ in range(2))
     one, other = world.fleet.open_session(connection=first), world.fleet.open_session(connection=second)
-    waits = threading.Thread(target=lambda: overrides.apply(other, PROVIDER, SILENCE))
+    waits = threading.Thread(target=lambda: overrides.apply(other, PROVIDER, TIMEOUTS))
 
     def unit() -> None:
-        overrides.apply(one, PROVIDER, SILENCE)
+        overrides.apply(one, PROVIDER, TIMEOUTS)
         world.fleet.sql(set_heard.format("now()"), ids=longest)
         waits.start()
         world.fleet.wait_until_blocked()
@@ -242,9 +243,9 @@ def test_a_connection_that_breaks_takes_no_machine_twice(world: Dark, lost: Lost
     with BreakingConnection(world.fleet.settings) as door:
         connection = world.fleet.connect(door.settings)
         session = world.fleet.open_session(connection=connection)
-        overrides.apply(session, "equinix", SILENCE)  # prepares the statement
+        overrides.apply(session, "equinix", TIMEOUTS)  # prepares the statement
         door.lose(lost)
-        taken = overrides.apply(session, PROVIDER, SILENCE)
+        taken = overrides.apply(session, PROVIDER, TIMEOUTS)
     assert sum(each.due for each in taken) == 5
     assert world.fleet.sql("SELECT used FROM recovery_overrides") == [[5]]
 
@@ -253,22 +254,22 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     """Who finds a machine rebooted while recovery was suspended wants to know whom to ask."""
     world.override(DARK)
     session = world.fleet.open_session()
-    overrides.apply(session, PROVIDER, SILENCE)
-    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
+    overrides.apply(session, PROVIDER, TIMEOUTS)
+    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], TIMEOUTS)
     assert verdict.eligible
-    assert set(ids(claimed(session, Process.RECOVERY, timeouts=SILENCE))) == set(world.down)
+    assert set(ids(claimed(session, Process.RECOVERY, timeouts=TIMEOUTS))) == set(world.down)
     (started,) = queries.history(world.fleet.connection, world.down[0])
     assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
     overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
     session.close()
-    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], SILENCE)
+    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], TIMEOUTS)
     assert verdict.blocked_by is Block.RECOVERY_SUSPENDED
 
 
 def test_a_dry_run_shows_what_an_override_would_admit(world: Dark, clock: ManualClock) -> None:
     """And uses nothing of it up."""
     world.override(5)
-    rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
     assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
 

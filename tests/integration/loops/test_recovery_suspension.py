@@ -2,103 +2,48 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
-from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
-from shepherd_core.domain.health import HealthTimeouts, Unhealthy
+from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.loops import runner
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
+from tests.support.providers.fake_provider import refuse
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.machine import Machine, ProviderId
-
     from tests.conftest import ManualClock
     from tests.support.bmdb.fleet import Fleet
 
-MINUTE = 60
-SILENCE = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 REPORTING = 30
 LIMITS = RunLimits(10, 60, 60)
 
 
-class Machines(Provider):
-    """A provider that only counts reboots."""
-
-    name = PROVIDER
-    capabilities = frozenset({Capability.REBOOT})
-
-    def __init__(self) -> None:
-        self.reboots: Counter[str] = Counter()
-        self.away = False
-
-    def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """Refuse; the Recoverer has no business with it, nor with what follows."""
-        raise NotImplementedError
-
-    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """See ``list_machines``."""
-        raise NotImplementedError
-
-    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """See ``list_machines``."""
-        raise NotImplementedError
-
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Take note, unless the provider is away."""
-        if self.away:
-            message = "try later"
-            raise ProviderUnavailable(message)
-        self.reboots[provider_id] += 1
-
-
-class World:
-    """Machines of the BMDB, a provider that has them all, and a Recoverer with the default limits."""
+class World(RecoveryEnvironment):
+    """Machines that report, in each minute of the schedule, and others."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
-        self.fleet = fleet
-        self._clock = clock
-        self.provider = Machines()
+        super().__init__(fleet, clock)
         self.reporting: list[UUID] = []
 
-    def tick(self, limits: BreakerLimits | None = None) -> dict[Metric, float]:
+    def tick(self) -> dict[Metric, float]:
         """Let a minute pass in which those that report do, and run one invocation."""
         self.fleet.pass_time(MINUTE)
         for machine in self.reporting:
             queries.record_heartbeat(self.fleet.connection, machine)
-        return self.run(limits)
-
-    def run(self, limits: BreakerLimits | None = None, connection: Connection | None = None) -> dict[Metric, float]:
-        """Run one invocation."""
-        deadline = Deadline(self._clock, 600)
-        connection = connection or self.fleet.connection
-        return runner.run(
-            self.loop(limits), PROVIDER, connection, self._clock, LIMITS, deadline=deadline, runtime_info="a test"
-        )
-
-    def loop(self, limits: BreakerLimits | None = None) -> Recoverer:
-        """Return the loop as the function makes it."""
-        return Recoverer(
-            self.provider,
-            RecoveryRules(timeouts=SILENCE, backoff=Backoff(60, 3600, 1.2), limits=limits or BreakerLimits()),
-        )
+        return self.run()
 
     def sound(self, count: int, location: str | None = None) -> None:
         """Plant machines that report, and go on with it."""
@@ -138,7 +83,7 @@ def test_our_own_outage_reboots_no_machine_and_timeouts_start_at_its_end(world: 
         world.tick()
     assert world.held() == {}
     assert not world.provider.reboots
-    for _ in range(int(SILENCE.heartbeat_timeout_seconds) // MINUTE):
+    for _ in range(int(TIMEOUTS.heartbeat_timeout_seconds) // MINUTE):
         world.tick()
     shown = queries.show_machine(world.fleet.connection, gone)
     assert world.provider.reboots == {shown["provider_id"]: 1}
@@ -238,10 +183,10 @@ def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> No
     """The machine is known, and would otherwise be counted without end."""
     world.sound(10)
     world.silent(3)
-    world.provider.away = True
-    generous = BreakerLimits(unhealthy=Limit(20, 1))
-    assert world.run(generous)[Metric.FAILED] == 3
-    world.provider.away = False
+    world.provider.then, world.provider.answers = refuse(ProviderUnavailable("try later")), True
+    world.limits = BreakerLimits(unhealthy=Limit(20, 1))
+    assert world.run()[Metric.FAILED] == 3
+    world.provider.then, world.limits = (lambda _: None), BreakerLimits()
     world.silent(2)
     assert world.tick()[Metric.RECOVERY_SUSPENDED] == 0
 
@@ -251,14 +196,14 @@ def test_a_suspension_binds_every_later_claim(world: World) -> None:
     world.sound(REPORTING)
     machines = world.silent(2)
     twin = world.fleet.open_session()
-    assert world.loop().admit(twin).limit == len(machines)
+    assert world.loop.admit(twin).limit == len(machines)
     other = world.fleet.open_session(connection=world.fleet.connect())
     suspension.set_suspensions(other, PROVIDER, {WHOLE_PROVIDER: "?"})
-    assert claimed(twin, Process.RECOVERY, timeouts=SILENCE) == []
+    assert claimed(twin, Process.RECOVERY, timeouts=TIMEOUTS) == []
     suspension.set_suspensions(other, PROVIDER, {})
-    assert claimed(twin, Process.RECOVERY, timeouts=SILENCE) == []  # counted from the end of the hold
-    world.fleet.pass_time(SILENCE.heartbeat_timeout_seconds)
-    assert len(claimed(twin, Process.RECOVERY, timeouts=SILENCE)) == len(machines) + REPORTING
+    assert claimed(twin, Process.RECOVERY, timeouts=TIMEOUTS) == []  # counted from the end of the hold
+    world.fleet.pass_time(TIMEOUTS.heartbeat_timeout_seconds)
+    assert len(claimed(twin, Process.RECOVERY, timeouts=TIMEOUTS)) == len(machines) + REPORTING
 
 
 def test_an_expired_session_neither_starts_nor_ends_a_suspension(world: World) -> None:
@@ -270,7 +215,7 @@ def test_an_expired_session_neither_starts_nor_ends_a_suspension(world: World) -
         suspension.set_suspensions(dead, PROVIDER, {"ams": "?"})
     looked = world.fleet.sql("SELECT taken_at FROM recovery_snapshots")
     with pytest.raises(SessionExpired):
-        suspension.take_health_snapshot(dead, PROVIDER, SILENCE)
+        suspension.take_health_snapshot(dead, PROVIDER, TIMEOUTS)
     assert world.fleet.sql("SELECT taken_at FROM recovery_snapshots") == looked
     assert world.held() == {"fra": "?"}
 
@@ -279,7 +224,7 @@ def test_a_dry_run_shows_a_suspension_and_leaves_no_trace(world: World, clock: M
     """It is how operators look before they switch the Recoverer on."""
     due = world.never(12)
     for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
-        rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+        rehearsal = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
         assert rehearsal.work == []
         assert rehearsal.reasons == ("the whole provider: no machine reports: 12 never reported",)
         assert {work.machine_id for work in rehearsal.suspended} == set(due)
@@ -299,7 +244,7 @@ def test_a_dry_run_separates_suspended_machines_from_others(world: World, clock:
     world.run()
     world.provider.reboots.clear()
     (other,) = world.silent(1, "ams")
-    rehearsal = runner.dry_run(world.loop(), PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
     assert [work.machine_id for work in rehearsal.work] == [other]
     assert {work.machine_id for work in rehearsal.suspended} == set(dark)
     assert not {*lost} & {work.machine_id for work in rehearsal.decisions}
@@ -345,7 +290,7 @@ def test_each_look_is_at_another_sample(world: World) -> None:
     """A small location of which one has too few machines to judge it must not go unjudged for long."""
     world.fleet.sql(MANY)
     session = world.fleet.open_session()
-    looks = [suspension.take_health_snapshot(session, PROVIDER, SILENCE).stats for _ in range(20)]
+    looks = [suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS).stats for _ in range(20)]
     assert {sum(cell.reporting for cell in cells.values()) for cells in looks} == {1000}
     assert len({cells["fra"].reporting for cells in looks}) > 1
 
@@ -355,8 +300,8 @@ def test_a_second_look_keeps_the_shares_of_the_first(world: World) -> None:
     world.sound(10, "ams")
     world.silent(5, "fra")
     session = world.fleet.open_session()
-    first = suspension.take_health_snapshot(session, PROVIDER, SILENCE)
-    second = suspension.take_health_snapshot(session, PROVIDER, SILENCE, skipped_locations=["fra"], before=first)
+    first = suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS)
+    second = suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS, skipped_locations=["fra"], before=first)
     for cells in (first.stats, second.stats):
         assert (cells["ams"].reporting, cells["fra"].unhealthy[Unhealthy.STOPPED_REPORTING]) == (10, 5)
     assert (

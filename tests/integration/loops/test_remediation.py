@@ -12,13 +12,11 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
-from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
     MachineNotFound,
     NoLongerDue,
     NotSupported,
-    ProviderError,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
@@ -28,131 +26,38 @@ from shepherd_core.domain.errors import (
     SshHostKeyChanged,
     SshTimedOut,
 )
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import QUARANTINE, REBOOT, RESTART_AGENT, HistoryLine, NextStep, Step
-from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
-from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
-from shepherd_core.rules.remediation import parse_policy, past_attempts
+from shepherd_core.rules.remediation import past_attempts
 from shepherd_core.telemetry import Metric
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
+from tests.support.providers.fake_provider import FakeSteps, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.machine import Machine, ProviderId
-
     from tests.conftest import ManualClock
 
-MINUTE = 60
 LOOK = 4
 """Minutes between two runs; a longer interval would be a gap between snapshots."""
 GRACE = 30 * MINUTE
-DEFAULT = "reboot:3,power-cycle:2,quarantine"
-TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 
-class Rack(Provider):
-    """A provider that takes note of what it is asked, and does what the test says then."""
-
-    name = PROVIDER
-
-    def __init__(self, *lacks: Capability) -> None:
-        self._lacks = set(lacks)
-        self.asked: list[str] = []
-        self.before: Callable[[str], object] = lambda _: None
-        """What happens before the request is sent."""
-        self.then: Callable[[str], object] = lambda _: None
-        """What happens to it."""
-        self.answers = False
-        """Whether it answers that it is unavailable; else no answer comes."""
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Return all but what it lacks."""
-        return frozenset(Capability) - self._lacks
-
-    def list_machines(self, deadline: Deadline) -> list[Machine]:
-        """Refuse; the Recoverer has no business with it, nor with what follows."""
-        raise NotImplementedError
-
-    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """See ``list_machines``."""
-        raise NotImplementedError
-
-    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """See ``list_machines``."""
-        raise NotImplementedError
-
-    def reboot(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Take note."""
-        self._note("reboot", deadline)
-
-    def power_cycle(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Take note."""
-        self._note("power-cycle", deadline)
-
-    def reinstall(self, provider_id: ProviderId, deadline: Deadline) -> None:
-        """Take note."""
-        self._note("reinstall", deadline)
-
-    def _note(self, step: str, deadline: Deadline) -> None:
-        self.before(step)
-        deadline.confirm()
-        self.asked.append(step)
-        try:
-            self.then(step)
-        except ProviderError as error:
-            if self.answers or not error.retryable:
-                deadline.declined()
-            raise
-
-
-class World:
-    """An unhealthy machine, one that reports, without which recovery is suspended, and a Recoverer."""
+class World(RecoveryEnvironment):
+    """An unhealthy machine, and one that reports, without which recovery is suspended."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
-        self.fleet = fleet
-        self.rack = Rack()
-        self.policy = DEFAULT
-        self.limits = BreakerLimits()
-        self.clock = clock
+        super().__init__(fleet, clock)
         self.witness = fleet.unhealthy_machine(silent_for=0)
         self.machine = fleet.unhealthy_machine()
-
-    def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
-        """Run one invocation of the Recoverer."""
-        return runner.run(
-            self.loop,
-            PROVIDER,
-            connection or self.fleet.connection,
-            self.clock,
-            RunLimits(concurrency, 60, 60),
-            deadline=Deadline(self.clock, 600),
-            runtime_info="a test",
-        )
-
-    @property
-    def loop(self) -> Recoverer:
-        """The loop as a cold function makes it."""
-        return Recoverer(
-            self.rack,
-            RecoveryRules(
-                timeouts=TIMEOUTS,
-                backoff=Backoff(60, 3600, 1.2),
-                policy=parse_policy(self.policy),
-                limits=self.limits,
-            ),
-        )
 
     def watch(self, minutes: float) -> None:
         """Let time pass; the other machine reports and the Recoverer runs on its schedule. It ends with a run."""
@@ -221,20 +126,20 @@ def test_a_machine_that_never_comes_back_gets_every_step_then_quarantine(world: 
     """The predecessor rebooted such a machine without end. After each step there is time for an agent start."""
     world.run()
     for number in range(1, 6):
-        assert len(world.rack.asked) == number
+        assert len(world.provider.asked) == number
         world.watch(2)
         assert world.start_agent(fails=True)
         world.watch(27)
-        assert len(world.rack.asked) == number, "it has half an hour to come back"
+        assert len(world.provider.asked) == number, "it has half an hour to come back"
         world.watch(2)
-    assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
-    assert world.told == [*world.rack.asked, "quarantine", "Quarantined"]
+    assert world.provider.asked == ["reboot"] * 3 + ["power-cycle"] * 2
+    assert world.told == [*world.provider.asked, "quarantine", "Quarantined"]
     shown = queries.show_machine(world.fleet.connection, world.machine)
     assert shown["quarantine_cause"] == "still unhealthy after reboot 3 times, power-cycle 2 times"
     assert shown["quarantine_evidence"].count("ShepherdAgentStart Failed: SshTimedOut: no answer") == 5
     assert shown["quarantine_evidence"].count("Attempted power-cycle") == 2
     world.watch(60)
-    assert len(world.rack.asked) == 5
+    assert len(world.provider.asked) == 5
     assert not world.start_agent()
     assert world.run()[Metric.QUARANTINED] == 1
 
@@ -247,7 +152,7 @@ def test_a_machine_that_comes_back_in_time_is_left_alone(world: World) -> None:
     world.watch(20)
     assert world.start_agent()
     world.report(60)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
     assert world.fleet.sql("SELECT 1 FROM machine_grace") == []
 
 
@@ -255,10 +160,10 @@ def test_a_machine_without_an_attempted_agent_start_waits(world: World) -> None:
     """If the Initializer is out of order, no machine is to blame, and none may end in quarantine for it."""
     world.run()
     world.watch(120)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
     assert world.start_agent(fails=True)
     world.watch(1)
-    assert world.rack.asked == ["reboot"] * 2
+    assert world.provider.asked == ["reboot"] * 2
 
 
 def test_a_step_forgives_what_failed_before_it(world: World) -> None:
@@ -270,7 +175,7 @@ def test_a_step_forgives_what_failed_before_it(world: World) -> None:
     work.fail(session, {held: Failure("SshTimedOut: no answer", 4 * HOUR)})
     session.close()
     world.watch(29)
-    assert world.rack.asked == ["reboot"] * 2
+    assert world.provider.asked == ["reboot"] * 2
     world.watch(2)
     assert world.start_agent()
 
@@ -314,7 +219,7 @@ def test_a_machine_that_fails_again_continues_with_its_policy(world: World) -> N
         assert world.start_agent()
         world.report(10)
         world.watch(11)
-    assert world.rack.asked == ["reboot"] * 3 + ["power-cycle"] * 2
+    assert world.provider.asked == ["reboot"] * 3 + ["power-cycle"] * 2
 
 
 def test_the_policy_starts_over_after_healthy_time(world: World) -> None:
@@ -325,7 +230,7 @@ def test_the_policy_starts_over_after_healthy_time(world: World) -> None:
         assert world.start_agent()
         world.report(62)
         world.watch(11)
-    assert world.rack.asked == ["reboot"] * 5
+    assert world.provider.asked == ["reboot"] * 5
     assert world.told == ["reboot", *["Healthy", "reboot"] * 4]
 
 
@@ -337,95 +242,86 @@ def test_two_steps_are_never_closer_than_the_cooldown(world: World) -> None:
     assert world.start_agent()
     world.report(1)
     world.watch(50)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
     world.watch(8)
-    assert world.rack.asked == ["reboot"] * 2
+    assert world.provider.asked == ["reboot"] * 2
 
 
 def test_restarting_the_agent_touches_no_power(world: World) -> None:
     """The machine may be fine, and its agent killed: the Initializer starts another over SSH, at once."""
     world.policy = "restart-agent:1,reboot:1,quarantine"
     world.run()
-    assert world.rack.asked == []
+    assert world.provider.asked == []
     assert world.fleet.tags(world.machine) == set()
     assert world.told == ["restart-agent"]
     assert world.start_agent(fails=True)
     world.watch(31)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
 
 
 def test_a_step_that_the_provider_lacks_is_skipped_and_the_history_says_so(world: World) -> None:
     """Or an operator would look for the power cycles."""
-    world.rack = Rack(Capability.POWER_CYCLE)
+    world.provider = FakeSteps(Capability.POWER_CYCLE)
     world.policy = "reboot:1,power-cycle:2,reinstall:1,quarantine"
     world.run()
     world.watch(2)
     world.start_agent(fails=True)
     world.watch(30)
-    assert world.rack.asked == ["reboot", "reinstall"]
+    assert world.provider.asked == ["reboot", "reinstall"]
     assert world.told == ["reboot", "Skipped power-cycle", "reinstall"]
     skipped = [line for line in queries.history(world.fleet.connection, world.machine) if line["event"] == "Skipped"]
     assert [line["failed_cause"] for line in skipped] == ["the provider static cannot power-cycle machines"]
 
 
-def refuse(error: ShepherdError) -> Callable[[str], None]:
-    """Return what raises *error*."""
-
-    def then(_: str) -> None:
-        raise error
-
-    return then
-
-
 def test_a_step_that_turns_out_not_to_be_supported_is_followed_by_the_next(world: World) -> None:
     """A provider may be able to in general, and not with this machine."""
-    world.rack.then = refuse(NotSupported("not with this BMC"))
+    world.provider.then = refuse(NotSupported("not with this BMC"))
     world.run()
     world.watch(1)
-    assert world.rack.asked == ["reboot", "power-cycle"]
+    assert world.provider.asked == ["reboot", "power-cycle"]
     world.watch(2)
     assert world.quarantined
 
 
 @pytest.mark.parametrize("error", [ProviderRefused("it is locked"), MachineNotFound("no such machine")])
 def test_a_provider_that_refuses_this_machine_uses_up_the_rung_in_time(world: World, error: ShepherdError) -> None:
-    """No step was taken, and this is recorded; but a machine must not stay at one step without end."""
-    world.rack.then = refuse(error)
+    """No step was taken, and says so; but a machine must not be kept on one rung for ever."""
+    world.provider.then = refuse(error)
     world.run()
     world.watch(29)
-    assert set(world.rack.asked) == {"reboot"}
-    assert len(world.rack.asked) > 3
+    assert set(world.provider.asked) == {"reboot"}
+    assert len(world.provider.asked) > 3
     world.watch(30 * 7)
     assert world.quarantined
-    assert "power-cycle" in world.rack.asked
+    assert "power-cycle" in world.provider.asked
     cause = queries.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
     assert cause.startswith("the provider refused reboot ")
     assert "silent after" not in cause, "no step was taken, after which it could have been silent"
-    asked = len(world.rack.asked)
+    asked = len(world.provider.asked)
     assert world.told.count("NotTaken reboot") + world.told.count("NotTaken power-cycle") == asked
 
 
 @pytest.mark.parametrize("error", [ProviderUnavailable("503"), ProviderUnusable("401")])
 def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdError) -> None:
     """Its outage is no machine's fault: hours later the machine is where it was, and gets its first reboot."""
-    world.rack.then, world.rack.answers = refuse(error), True
+    world.provider.then, world.provider.answers = refuse(error), True
     world.run()
     world.watch(8 * 60)
-    assert set(world.rack.asked) == {"reboot"}
+    assert set(world.provider.asked) == {"reboot"}
     assert not world.quarantined
-    world.rack.then, before = lambda _: None, len(world.rack.asked)
+    world.provider.then, before = lambda _: None, len(world.provider.asked)
     assert before < 30, "it is asked less and less often"
     world.watch(62)
-    assert world.rack.asked[before:] == ["reboot"]
+    assert world.provider.asked[before:] == ["reboot"]
     assert world.place == [("reboot", False)]
 
 
 def test_an_answer_that_was_lost_counts(world: World) -> None:
     """The step may have been taken; once in the time that the machine is given, since it may be repeated in that."""
-    world.rack.then = refuse(ProviderUnavailable("the connection broke"))
+    world.provider.then = refuse(ProviderUnavailable("the connection broke"))
     world.run()
     world.watch(29)
-    assert len(world.rack.asked) > 3
+    assert len(world.provider.asked) > 3
     assert "NotTaken reboot" not in world.told
     world.watch(30 * 7)
     assert world.quarantined
@@ -435,17 +331,17 @@ def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
     world.limits = BreakerLimits(unhealthy=Limit(100, 1))
     others = [world.fleet.unhealthy_machine() for _ in range(11)]
-    world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
+    world.provider.then, world.provider.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
-    assert len(world.rack.asked) == 3
+    assert len(world.provider.asked) == 3
     assert (counts[Metric.FAILED], counts[Metric.NOT_TAKEN]) == (12, 12)
     causes = world.fleet.sql("SELECT cause FROM work_backoff WHERE machine_id = ANY(:ids)", ids=others)
     assert len(causes) == 11
     assert all("503" in cause for (cause,) in causes)
     assert sum("not asked" in cause for (cause,) in causes) >= 8
-    world.rack.then = lambda _: None
+    world.provider.then = lambda _: None
     world.watch(4)
-    assert len(world.rack.asked) == 15, "the next invocation asks again"
+    assert len(world.provider.asked) == 15, "the next invocation asks again"
 
 
 @pytest.mark.parametrize("error", [SshHostKeyChanged("another"), SshAuthenticationFailed("no"), ProviderUnavailable()])
@@ -455,12 +351,12 @@ def test_a_failure_that_no_reboot_repairs_takes_no_further_step(world: World, er
     for _ in range(20):
         world.watch(12)
         world.start_agent(error=error)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
     assert not world.quarantined
     world.watch(6)
     assert world.start_agent(fails=True)
     world.watch(4)
-    assert world.rack.asked == ["reboot"] * 2, "it is due as soon as it fails in a way that a reboot may cure"
+    assert world.provider.asked == ["reboot"] * 2, "it is due as soon as it fails in a way that a reboot may cure"
 
 
 @pytest.mark.parametrize("ladder", ["reboot:2,quarantine", "reinstall:2,quarantine"])
@@ -475,15 +371,15 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
     )
     world.loop.work_on(attempt)
     world.fleet.expire(session)  # and there it ended
-    (step,) = world.rack.asked
+    (step,) = world.provider.asked
     world.watch(1)
-    assert world.rack.asked == [step]
+    assert world.provider.asked == [step]
     assert world.told == [step, "Expired"]
     assert world.fleet.tags(world.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
     world.watch(3)
     assert world.start_agent(fails=True)
     world.watch(30)
-    assert world.rack.asked == [step] * 2
+    assert world.provider.asked == [step] * 2
     world.watch(3)
     assert world.start_agent(fails=True)
     world.watch(30)
@@ -498,10 +394,10 @@ def test_a_function_killed_before_the_step_delays_the_next_attempt(world: World)
     world.fleet.expire(session)
     world.watch(1)
     world.watch(3)
-    assert world.rack.asked == []
+    assert world.provider.asked == []
     assert world.start_agent(fails=True)
     world.watch(30)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
     assert world.told == ["reboot", "Expired", "reboot"]
 
 
@@ -511,7 +407,7 @@ def test_a_function_killed_before_its_decision_uses_no_attempt(world: World) -> 
     claimed(session, RECOVER)
     world.fleet.expire(session)
     world.watch(1)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
     assert world.told == ["Expired", "reboot"]
 
 
@@ -520,7 +416,7 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -
     world.policy = "reinstall:1,quarantine"
     world.pin()
     seen: list[set[str]] = []
-    world.rack.then = lambda _: seen.append(Fleet.tags(world.fleet, world.machine))
+    world.provider.then = lambda _: seen.append(Fleet.tags(world.fleet, world.machine))
     world.run()
     assert seen == [{"agent_started", "agent_heartbeat"}]
     assert world.fleet.tags(world.machine) == {"rebooted"}
@@ -536,7 +432,7 @@ def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
     """Without the pin, any machine that answers at the address would be trusted."""
     world.policy = "reinstall:1,quarantine"
     world.pin()
-    world.rack.then = refuse(error)
+    world.provider.then = refuse(error)
     assert world.run()[Metric.FAILED] == 1
     assert ("host_key" in world.fleet.tags(world.machine)) is kept
 
@@ -613,13 +509,13 @@ def test_concurrent_runs_take_each_step_once(world: World) -> None:
         world.fleet.pass_time(29 * MINUTE)  # as if the schedule had gone on, and not taken the next step
         queries.record_heartbeat(world.fleet.connection, world.witness)
         world.fleet.sql("UPDATE recovery_snapshots SET taken_at = now()")
-    assert world.rack.asked == ["reboot", "power-cycle"]
+    assert world.provider.asked == ["reboot", "power-cycle"]
     assert world.told == ["reboot", "power-cycle", "quarantine", "Quarantined"]
 
 
 def spared(world: World, happening: Callable[[], object]) -> dict[Metric, float]:
     """Let something happen just before the provider is asked, and return the counts of the invocation."""
-    world.rack.before = lambda _: happening()
+    world.provider.before = lambda _: happening()
     return world.run()
 
 
@@ -627,15 +523,15 @@ def test_a_machine_that_reports_just_before_the_step_is_left_alone(world: World)
     """A reboot of a healthy machine is the worst that recovery can do; and what was not done does not count."""
     counts = spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
     assert (counts[Metric.NO_LONGER_DUE], counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 0, 0)
-    assert world.rack.asked == []
+    assert world.provider.asked == []
     assert world.told == ["reboot", "NotTaken reboot", "Recovered"]
     assert world.place == []
     assert world.fleet.tags(world.machine) == {"agent_started", "agent_heartbeat"}
-    world.rack.before = lambda _: None
+    world.provider.before = lambda _: None
     world.watch(9)
-    assert world.rack.asked == []
+    assert world.provider.asked == []
     world.watch(4)
-    assert world.rack.asked == ["reboot"], "it is due again when it has been silent anew"
+    assert world.provider.asked == ["reboot"], "it is due again when it has been silent anew"
     assert world.place == [("reboot", False)]
 
 
@@ -667,7 +563,7 @@ def test_a_machine_that_is_paused_just_before_the_step_is_given_back(world: Worl
     """It did not recover, and nothing was done to it."""
     pause = "INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', 'memory')"
     spared(world, lambda: world.fleet.sql(pause, id=world.machine))
-    assert world.rack.asked == []
+    assert world.provider.asked == []
     assert world.told == ["reboot", "NotTaken reboot", "Canceled"]
     assert world.place == []
 
@@ -696,7 +592,7 @@ def test_a_machine_that_reports_loses_neither_its_agent_nor_its_freedom(world: W
     with pytest.raises(NoLongerDue):
         world.loop.work_on(attempt)
     assert attempt.not_taken == decision.step.name
-    assert world.rack.asked == []
+    assert world.provider.asked == []
 
 
 def test_machines_that_are_about_to_be_struck_are_looked_at_together(world: World) -> None:
@@ -744,7 +640,7 @@ def test_a_reinstall_that_is_not_needed_any_more_keeps_the_host_key(world: World
     world.pin()
     spared(world, lambda: queries.record_heartbeat(world.fleet.connect(), world.machine))
     assert "host_key" in world.fleet.tags(world.machine)
-    assert world.rack.asked == []
+    assert world.provider.asked == []
 
 
 def waiting(world: World, count: int, location: str = "ams") -> list[UUID]:
@@ -768,7 +664,7 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World)
     many = waiting(world, 3)
     counts = world.run()
     assert counts[Metric.RECOVERY_SUSPENDED] == 1
-    assert len(world.rack.asked) == 2
+    assert len(world.provider.asked) == 2
     assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_rebooted")} == set(few)
     (held,) = suspension.suspensions(world.fleet.connection)
     assert (held["location"], held["ended_at"]) == ("ams", None)
@@ -791,7 +687,7 @@ def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: W
     assert world.run()[Metric.RECOVERY_SUSPENDED] == 0
     assert suspension.suspensions(world.fleet.connection)[0]["ended_at"] is not None
     world.watch(9)
-    assert world.rack.asked == []
+    assert world.provider.asked == []
     session = world.fleet.open_session()
     failed = {held: Failure("SshTimedOut: no", 300, fault=SshTimedOut.fault) for held in claimed(session, START)}
     assert machines[0] in {held.machine_id for held in failed}
@@ -799,7 +695,7 @@ def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: W
     session.close()
     world.fleet.sql("DELETE FROM machine_grace WHERE machine_id <> :id", id=machines[0])
     world.watch(1)
-    assert world.rack.asked == ["reboot"]
+    assert world.provider.asked == ["reboot"]
 
 
 def test_machines_without_ssh_access_are_counted_with_advice(world: World) -> None:

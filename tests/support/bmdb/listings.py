@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.provider import Provider
 
-from tests.support.bmdb.fleet import PROVIDER
+from tests.support.providers.fake_provider import FakeProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
     from shepherd_core.domain.clock import Deadline
-    from shepherd_core.domain.provider import Capability
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -27,11 +25,8 @@ UP = ["r", "192.0.2.1", "ams", "Running"]
 _FACTS = "provider_reservation_id, provider_ip_address, provider_location, provider_status"
 
 
-class Listed(Provider):
+class Listed(FakeProvider):
     """A provider with only a listing, which the test changes, and a count of how often it was asked for it."""
-
-    name = PROVIDER
-    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
@@ -46,14 +41,6 @@ class Listed(Provider):
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         return found
-
-    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        """Fail the test: the listing has everything."""
-        raise NotImplementedError
-
-    def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """Fail the test."""
-        raise NotImplementedError
 
     def put(self, provider_id: str, **facts: Any) -> None:
         """List a machine as running, except for *facts*."""

@@ -1,0 +1,58 @@
+"""The environment of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.health import HealthTimeouts
+from shepherd_core.loops import runner
+from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.runner import RunLimits
+from shepherd_core.rules.circuit_breaker import BreakerLimits
+from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
+
+from tests.support.bmdb.fleet import PROVIDER
+from tests.support.providers.fake_provider import FakeSteps
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.telemetry import Metric
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+MINUTE = 60
+TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
+
+
+class RecoveryEnvironment:
+    """A Recoverer with the default policy and limits, unless the test changes them."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self.clock = clock
+        self.provider = FakeSteps()
+        self.policy = DEFAULT_POLICY
+        self.limits = BreakerLimits()
+
+    @property
+    def loop(self) -> Recoverer:
+        """Return the loop as a cold function makes it."""
+        rules = RecoveryRules(
+            timeouts=TIMEOUTS, backoff=Backoff(60, 3600, 1.2), policy=parse_policy(self.policy), limits=self.limits
+        )
+        return Recoverer(self.provider, rules)
+
+    def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
+        """Run one invocation."""
+        return runner.run(
+            self.loop,
+            PROVIDER,
+            connection or self.fleet.connection,
+            self.clock,
+            RunLimits(concurrency, 60, 60),
+            deadline=Deadline(self.clock, 600),
+            runtime_info="a test",
+        )
