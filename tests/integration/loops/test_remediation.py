@@ -27,8 +27,8 @@ from shepherd_core.domain.errors import (
     SshTimedOut,
 )
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import Capability
-from shepherd_core.domain.remediation import QUARANTINE, REBOOT, RESTART_AGENT, HistoryLine, NextStep, Step
+from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, Capability
+from shepherd_core.domain.remediation import HistoryLine, NextStep, Step
 from shepherd_core.loops.base import Task
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.rules.remediation import past_attempts

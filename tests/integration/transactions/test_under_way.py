@@ -15,8 +15,9 @@ from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import REBOOT, REINSTALL, StepKind
 from shepherd_core.domain.records import Intent
-from shepherd_core.domain.remediation import REBOOT, REINSTALL, NextStep, Step, StepKind
+from shepherd_core.domain.remediation import NextStep, Step
 
 from tests.integration.bmdb.test_provisioning import MACHINE
 from tests.support.bmdb.breaking_connection import BreakingConnection

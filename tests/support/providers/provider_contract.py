@@ -40,8 +40,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.provider import Capability
-from shepherd_core.domain.remediation import STEPS
+from shepherd_core.domain.provider import STEPS, Capability
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core import providers
-from shepherd_core.domain.provider import Capability
-from shepherd_core.domain.remediation import STEPS
+from shepherd_core.domain.provider import STEPS, Capability
 from shepherd_core.settings import functions
 from shepherd_core.settings.providers import SPECS, ProviderSpec
 from shepherd_core.wiring.providers import load

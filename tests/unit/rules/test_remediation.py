@@ -11,21 +11,17 @@ from hypothesis import strategies as st
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ConfigError, NotSupported
 from shepherd_core.domain.machine import ProviderId, WorkEvent
-from shepherd_core.domain.provider import Capability
-from shepherd_core.domain.remediation import (
+from shepherd_core.domain.provider import (
     POWER_CYCLE,
     QUARANTINE,
     REBOOT,
     REINSTALL,
     RESTART_AGENT,
     STEPS,
-    HistoryLine,
-    NextStep,
-    PastAttempt,
-    Step,
+    Capability,
     StepKind,
-    Timeouts,
 )
+from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, Timeouts
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.remediation import (
     DEFAULT_POLICY,

@@ -1,57 +1,16 @@
-"""The remediation steps, each in one object, and the records of past attempts that a machine's history holds."""
+"""Remediation policies, and the records of past attempts that a machine's history holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.provider import Capability
+from shepherd_core.domain.provider import QUARANTINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
 
-    from shepherd_core.domain.clock import Deadline
-    from shepherd_core.domain.machine import ProviderId
-    from shepherd_core.domain.provider import Provider
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepKind:
-    """All that the rules, the Recoverer and the BMDB know about one kind of remediation step."""
-
-    name: str
-    needs: Capability | None = None
-    """The capability of the provider that it needs; None: none."""
-    take: Callable[[Provider, ProviderId, Deadline], None] | None = None
-    """Asks the provider for it; None: the provider is not asked. Raises what the provider's method does."""
-    reboots: bool = True
-    """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
-
-
-RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
-"""Let the Initializer start a new agent; the machine itself is left alone."""
-REBOOT = StepKind(
-    name="reboot",
-    needs=Capability.REBOOT,
-    take=lambda provider, machine, deadline: provider.reboot(machine, deadline),
-)
-POWER_CYCLE = StepKind(
-    name="power-cycle",
-    needs=Capability.POWER_CYCLE,
-    take=lambda provider, machine, deadline: provider.power_cycle(machine, deadline),
-)
-REINSTALL = StepKind(
-    name="reinstall",
-    needs=Capability.REINSTALL,
-    take=lambda provider, machine, deadline: provider.reinstall(machine, deadline),
-)
-"""Everything on the machine is lost."""
-QUARANTINE = StepKind(name="quarantine", reboots=False)
-"""Leave it alone until an operator has looked at it. Ends every policy."""
-
-STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
-"""All kinds of steps, by name, from gentle to violent."""
+    from shepherd_core.domain.provider import StepKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import QUARANTINE, NextStep
+from shepherd_core.domain.provider import QUARANTINE
+from shepherd_core.domain.remediation import NextStep
 from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.rules.circuit_breaker import (
     WHOLE_PROVIDER,
