@@ -84,6 +84,8 @@ class Metric(StrEnum):
     """Machines recorded as missing, because the provider does not list them any more."""
     REPAIRED = "repaired"
     """Machines whose due row contradicted the facts and was repaired; 0 unless something is broken."""
+    SETTINGS_REFUSED = "settings_refused"
+    """1 if the settings document was refused, so that the last good one stays in force; else not written."""
 
     @property
     def unit(self) -> str:
@@ -136,6 +138,8 @@ def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
     record.service = ""  # else POWERTOOLS_SERVICE_NAME would become a third dimension
     record.add_dimension("loop", loop)
     record.add_dimension("provider", provider)
+    if "settings" in _bound:
+        record.add_metadata("settings", _bound["settings"])  # each invocation writes this record, but not always a line
     for metric, count in counts.items():
         record.add_metric(metric.value, metric.unit, count)
     # In one write, so that no line of another thread gets into it.

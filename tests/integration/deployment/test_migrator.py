@@ -12,7 +12,8 @@ import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, StatementFailed
-from shepherd_core.operator.migrator import ANSWER_SECONDS, RESOURCE_ID, handle
+from shepherd_core.domain.time_budget import ANSWER_SECONDS
+from shepherd_core.operator.migrator import RESOURCE_ID, handle
 
 from functions.migrator.app import lambda_handler
 from simulator.lambda_.environment import Context

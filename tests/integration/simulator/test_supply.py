@@ -12,7 +12,7 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.providers.redfish.adapter import RedfishProvider
-from shepherd_core.settings import functions
+from shepherd_core.settings import sources
 from shepherd_core.settings.providers import HetznerSettings, RedfishSettings
 from shepherd_core.wiring import adapters
 
@@ -35,11 +35,11 @@ def provider_of(machine_source: MachineSource) -> Provider:
     """Return the adapter, built from what the functions are told and what an operator has stored."""
     secrets = Secrets(dict(machine_source.secrets))
     if machine_source.environment["SHEPHERD_PROVIDER"] == "hetzner":
-        (settings,) = functions.load(HetznerSettings)
+        (settings,) = sources.load(HetznerSettings)
         key = ssh_keys.public_line(machine_source.secrets["/shepherd/ssh-key"])
         credential = settings.hetzner_credential_parameter
         return HetznerProvider(settings, lambda: secrets.read(credential), lambda: key, SystemClock())
-    (rack,) = functions.load(RedfishSettings)
+    (rack,) = sources.load(RedfishSettings)
     return RedfishProvider(
         rack,
         lambda: adapters.read(rack.redfish_list),

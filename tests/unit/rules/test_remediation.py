@@ -19,7 +19,8 @@ from shepherd_core.rules.remediation import (
     past_attempts,
     possible,
 )
-from shepherd_core.settings.functions import RecovererSettings, load
+from shepherd_core.settings.functions import RecovererSettings
+from shepherd_core.settings.sources import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions, providers
 from shepherd_core.wiring.adapters import CLOCK, read, secrets
+from shepherd_core.wiring.settings import load as load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +28,12 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
         ConfigError: settings of the function or the provider are wrong; lists all faults.
     """
     try:
-        choice = functions.load(functions.ProviderChoice)[0].provider
+        choice = load_settings(functions.ProviderChoice)[0].provider
     except ConfigError:
-        functions.load(settings_type)  # raises this fault with all the others
+        load_settings(settings_type)  # raises this fault with all the others
         raise
     provider_type, build = _PROVIDERS[choice]
-    settings, provider_settings = functions.load(settings_type, provider_type)
+    settings, provider_settings = load_settings(settings_type, provider_type)
     return settings, build(settings, provider_settings)
 
 
