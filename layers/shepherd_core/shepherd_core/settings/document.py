@@ -26,6 +26,9 @@ LIMIT_BYTES = 65_536
 MAX_FAULTS = 50
 """So many are listed; of the others the number."""
 
+PLACEHOLDER = "FIXME"
+"""Stands in a new document for what its operator must fill in; refused in every value."""
+
 _HASH_LENGTH = 12
 _PROVIDER = "provider"
 _KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
@@ -157,6 +160,8 @@ def _fault(table: str, name: str, value: Any) -> str | None:
     setting = tables()[table].get(name)
     if setting is None:
         return f"{path(table, shown(name)[1:-1])} is unknown{_hint(table, name)}"
+    if isinstance(value, str) and PLACEHOLDER in value:
+        return f"{path(table, name)} is {shown(value)}: fill it in. {setting.description}"
     wanted = kind(setting.annotation)
     accepted = (int, float) if wanted is float else (wanted,)
     if type(value) in accepted:

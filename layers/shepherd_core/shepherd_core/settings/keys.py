@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 TOP = ""
 BMDB = BmdbSettings.table
 
-_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshKeySettings.model_fields, *BmdbSettings.model_fields} - {
-    "bmdb_statement_timeout_seconds"
-}
+_OWN = "bmdb_statement_timeout_seconds"
+"""Is never the same for all functions."""
+_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshKeySettings.model_fields, *BmdbSettings.model_fields} - {_OWN}
 """Settings that no function may have a value of its own for."""
 
 
@@ -43,7 +43,11 @@ def tables() -> Mapping[str, Mapping[str, FieldInfo]]:
                 shared.setdefault(name, field)
     return {
         TOP: shared,
-        BMDB: {**BmdbSettings.model_fields, **CapacitySettings.model_fields},
+        BMDB: {
+            name: field
+            for name, field in {**BmdbSettings.model_fields, **CapacitySettings.model_fields}.items()
+            if name != _OWN
+        },
         **own,
         **{settings_type.table: dict(settings_type.model_fields) for settings_type in PROVIDERS.values()},
     }
@@ -81,3 +85,19 @@ def kind(annotation: Any) -> type:
             return kind(part)
     found: type = annotation
     return found
+
+
+def bounds(setting: FieldInfo) -> str:
+    """Return the values that a setting may have, if they are in its type: a range or a choice; else an empty text."""
+    annotation: Any = setting.annotation
+    metadata = [*setting.metadata]
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is Literal:
+            return ", ".join(map(str, get_args(part)))
+        if get_origin(part) is Annotated:  # of an optional setting
+            metadata += [each for item in part.__metadata__ for each in getattr(item, "metadata", [item])]
+    found = {name: getattr(each, name) for each in metadata for name in ("gt", "ge", "le") if hasattr(each, name)}
+    if "ge" in found:
+        found.pop("gt", None)
+    signs = {"gt": ">", "ge": "≥", "le": "≤"}
+    return ", ".join(f"{sign} {found[name]}" for name, sign in signs.items() if name in found)

@@ -75,6 +75,8 @@ def faults(settings_type: type[Settings], error: ValidationError, document: Docu
             text = f"{variable} is not set" + (f", nor is {key} in the document" if document and key else "")
         elif document and name in from_document:
             text = f"{document.path(settings_type, name)} is {shown(item['input'])}: {item['msg']}"
+        elif document and key and item["input"] is None:
+            text = f"{key} is unset: {item['msg']}"
         else:
             text = f"{variable} is {item['input']!r}: {item['msg']}"
         lines.append((name, f"{text}. {settings_type.model_fields[name].description}"))
