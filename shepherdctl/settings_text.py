@@ -18,6 +18,7 @@ from shepherd_core.settings.effective import GIVEN
 from shepherd_core.settings.functions import FUNCTIONS, PREFIX, BmdbSettings, ProviderChoice, Settings
 from shepherd_core.settings.keys import BMDB, TOP, bounds, path, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.rules import DOCUMENTS
 
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 _NAMES = {"agent_api": "agent API"}
@@ -130,9 +131,19 @@ def _explained(name: str, field: FieldInfo) -> str:
 
 
 def _line(name: str, field: FieldInfo) -> str:
-    if not field.is_required():
-        return f"# {name} = {'…' if field.default is None else _toml(field.default)}"
-    return f"# {name} = …" if name in GIVEN else f"{name} = {_toml(PLACEHOLDER)}"
+    if name in GIVEN:
+        return f"# {name} = …"
+    if field.is_required():
+        return f"{name} = {_toml(_named_document(name, PLACEHOLDER) or PLACEHOLDER)}"
+    if field.default is None:
+        example = _named_document(name, "BUCKET")
+        return f"# {name} = {_toml(example) if example else '…'}"
+    return f"# {name} = {_toml(field.default)}"
+
+
+def _named_document(name: str, bucket: str) -> str | None:
+    """Return where the document that the setting names is in a deployment; None: it names none."""
+    return f"s3://{bucket}/documents/{DOCUMENTS[name][1]}" if name in DOCUMENTS else None
 
 
 def _default(field: FieldInfo) -> str:

@@ -165,7 +165,7 @@ for loop in ("initializer", "recoverer"):
         f"{loop}.history_days",
         "recoverer.remediation_policy",
     )
-REDFISH = {"PROVIDER": "redfish", "REDFISH_LIST": "list.json"}
+REDFISH: dict[str, object] = {"PROVIDER": "redfish", "REDFISH_LIST": "list.json"}
 case(
     {**REDFISH, "REDFISH_TIMEOUT_SECONDS": 120},
     {**REDFISH, "REDFISH_TIMEOUT_SECONDS": 119},
@@ -179,6 +179,29 @@ for loop, most in (("provisioner", 298), ("updater", 178)):
         "provider.redfish.redfish_timeout_seconds",
         f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
     )
+
+
+STATIC: dict[str, object] = {"PROVIDER": "static"}
+EC2 = {"PROVIDER": "ec2", "EC2_LIMIT": 1, "EC2_SUBNETS": "subnet-1", "EC2_IMAGE": "ami-1", "EC2_INSTANCE_TYPE": "m7i"}
+SOURCES: list[tuple[dict[str, object], str, str, str]] = [
+    (STATIC, "STATIC_LIST", "provider.static.static_list", "machines.json"),
+    ({"PROVIDER": "redfish"}, "REDFISH_LIST", "provider.redfish.redfish_list", "machines.json"),
+    (REDFISH, "REDFISH_CA_SOURCE", "provider.redfish.redfish_ca_source", "bmc-ca.pem"),
+    ({}, "BMDB_CA_SOURCE", "bmdb.bmdb_ca_source", "bmdb-ca.pem"),
+    ({}, "AGENT_CA_SOURCE", "initializer.agent_ca_source", "agent-ca.pem"),
+]
+for others, variable, key, document in SOURCES:
+    for start in ("s3://bucket/", "ssm:/stack/"):
+        case(
+            {**others, variable: f"{start}other/{document}"},
+            {**others, variable: f"{start}documents/{document}"},
+            key,
+            key,
+        )
+    case({**others, variable: "s3://bucket/documents/*"}, {**others, variable: f"/etc/{document}"}, key, key)
+TEMPLATE = "provider.ec2.ec2_launch_template"
+case({**EC2, "EC2_LAUNCH_TEMPLATE": "web"}, {**EC2, "EC2_LAUNCH_TEMPLATE": "lt-1"}, TEMPLATE, TEMPLATE)
+case({**EC2}, {**EC2, "EC2_SECURITY_GROUPS": "sg-1"}, "provider.ec2.ec2_security_groups", TEMPLATE)
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]) -> list[str]:

@@ -166,7 +166,8 @@ def _fault(table: str, name: str, value: Any) -> str | None:
     accepted = (int, float) if wanted is float else (wanted,)
     if type(value) in accepted:
         return None
-    return f"{path(table, name)} is {shown(value)}: it must be {_KINDS[wanted]}. {setting.description}"
+    given = str(value).lower() if isinstance(value, bool) else shown(value)
+    return f"{path(table, name)} is {given}: it must be {_KINDS[wanted]}. {setting.description}"
 
 
 def _hint(table: str, name: str) -> str:

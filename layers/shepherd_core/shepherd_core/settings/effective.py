@@ -27,6 +27,7 @@ GIVEN = {
     "agent_endpoint",
     "equinix_api_key_parameter",
     "hetzner_credential_parameter",
+    "ec2_fleet",
 }
 """Settings without a default that a deployment gives to the functions that need them, and to no other."""
 

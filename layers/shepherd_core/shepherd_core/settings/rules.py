@@ -74,7 +74,7 @@ def _faults(rule: Rule, settings: All) -> Iterator[str]:
     values = [settings[function][name] for function, name in parts]
     if text := rule.broken(*values):
         named = [f"{_name(*part)} is {_plain(value)}" for part, value in zip(parts, values, strict=True)]
-        yield f"{', '.join(named[:-1])} and {named[-1]}: {text}"
+        yield f"{' and '.join(part for part in (', '.join(named[:-1]), named[-1]) if part)}: {text}"
 
 
 def _name(function: str, name: str) -> str:
@@ -256,6 +256,40 @@ def _listing(request: float, timeout: float) -> str | None:
     return f"a listing would not end in time: set the timeout to less than {timeout - CLOSING_SECONDS:g}"
 
 
+def _named(document: str) -> _Broken:
+    def broken(source: str | None) -> str | None:
+        if source is None or not source.startswith(("s3://", "ssm:")) or source.endswith(f"/documents/{document}"):
+            return None
+        kind = "s3://BUCKET" if source.startswith("s3://") else "ssm:/STACK"
+        return f"functions may read {kind}/documents/{document} and no other: rename it"
+
+    return broken
+
+
+def _launch_template(template: str | None) -> str | None:
+    if template is None or template.startswith("lt-"):
+        return None
+    return "permissions know launch templates by their id: name it as lt-…"
+
+
+def _groups(groups: str | None, template: str | None) -> str | None:
+    if groups or template:
+        return None
+    return "functions may not launch into the default group: set one of them"
+
+
+DOCUMENTS = {
+    "static_list": ("provider", "machines.json"),
+    "redfish_list": ("provider", "machines.json"),
+    "redfish_ca_source": ("provider", "bmc-ca.pem"),
+    "bmdb_ca_source": ("migrator", "bmdb-ca.pem"),
+    "agent_ca_source": ("initializer", "agent-ca.pem"),
+}
+"""
+Settings that name a document, with a function that has the setting, and the name that the permissions of a deployment
+have for it in S3 and SSM.
+"""
+
 _POLICY = (
     "recoverer.remediation_policy",
     "recoverer.boot_wait_seconds",
@@ -328,4 +362,7 @@ RULES = (
         Rule(("provider.redfish_timeout_seconds", f"{loop}.function_seconds"), _listing)
         for loop in ("provisioner", "updater")
     ),
+    *(Rule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
+    Rule(("provider.ec2_launch_template",), _launch_template),
+    Rule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _groups),
 )
