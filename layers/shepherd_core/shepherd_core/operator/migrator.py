@@ -122,21 +122,28 @@ def _carry_out(
         raise SchemaMismatch(message)
 
     def deploy() -> dict[str, object]:
-        if settings is not None:
-            _check(settings, str(event.get("StackId")))
+        if settings is not None and not _right(settings, kind, str(event.get("StackId"))):
+            return {_VERSION: latest}  # which the deployment before this one has brought the schema to
         return _migrate(connect(), deadline)
 
     return _in_time(deploy, deadline)
 
 
-def _check(settings: SettingsCheck, stack: str) -> None:
-    """Fail if the settings are wrong, unless the stack is being rolled back: then that would leave it half done."""
+def _right(settings: SettingsCheck, kind: str, stack: str) -> bool:
+    """
+    Return whether the settings are right; False in a rollback, which must not leave the stack half done.
+
+    Raises:
+        ConfigError, SourceError: they are wrong, and the deployment must fail.
+    """
     try:
         settings.check()
     except ShepherdError as error:
-        if not settings.rolling_back(stack):
+        if kind != "Update" or not settings.rolling_back(stack):
             raise
-        telemetry.error("settings are wrong: ignored in a rollback", exc=error)
+        telemetry.error("settings are wrong: schema kept in a rollback", exc=error)
+        return False
+    return True
 
 
 def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties") -> int | None:
