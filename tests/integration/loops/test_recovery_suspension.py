@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,18 @@ import pytest
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work.work import HealthTimeouts
-from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Capability, Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit
 from shepherd_core.telemetry import Metric
 
+from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
 
@@ -98,7 +99,7 @@ class World:
         """Return the loop as the function makes it."""
         return Recoverer(
             self.provider,
-            RecoveryRules(timeouts=SILENCE, backoff=Backoff(60, 3600, 1.2), limits=limits or BreakerLimits()),
+            replace(defaults.RULES, timeouts=SILENCE, limits=limits or defaults.LIMITS),
         )
 
     def sound(self, count: int, location: str | None = None) -> None:
@@ -240,7 +241,7 @@ def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> No
     world.sound(10)
     world.silent(3)
     world.provider.away = True
-    generous = BreakerLimits(unhealthy=Limit(20, 1))
+    generous = replace(defaults.LIMITS, unhealthy=Limit(20, 1))
     assert world.run(generous)[Metric.FAILED] == 3
     world.provider.away = False
     world.silent(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -12,7 +13,6 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure, HealthTimeouts
-from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
     MachineNotFound,
@@ -33,12 +33,13 @@ from shepherd_core.domain.provider import Provider
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, StepName
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
-from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
-from shepherd_core.rules.remediation import parse_policy, past_attempts
+from shepherd_core.rules.circuit_breaker import Limit
+from shepherd_core.rules.remediation import past_attempts
 from shepherd_core.telemetry import Metric
 
+from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
 
@@ -123,7 +124,7 @@ class World:
         self.fleet = fleet
         self.rack = Rack()
         self.policy = DEFAULT
-        self.limits = BreakerLimits()
+        self.limits = defaults.LIMITS
         self.clock = clock
         self.witness = fleet.unhealthy_machine(silent_for=0)
         self.machine = fleet.unhealthy_machine()
@@ -145,10 +146,10 @@ class World:
         """The loop as a cold function makes it."""
         return Recoverer(
             self.rack,
-            RecoveryRules(
+            replace(
+                defaults.RULES,
                 timeouts=TIMEOUTS,
-                backoff=Backoff(60, 3600, 1.2),
-                policy=parse_policy(self.policy),
+                policy=defaults.policy(self.policy),
                 limits=self.limits,
             ),
         )
@@ -285,7 +286,7 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(wor
 
     def claim(number: int) -> list[UUID]:
         together.wait(WAIT_SECONDS)
-        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10).work)
+        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10, timeouts=defaults.HEALTH).work)
 
     with ThreadPoolExecutor(2) as pool:
         found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
@@ -432,7 +433,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
 
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
-    world.limits = BreakerLimits(unhealthy=Limit(100, 1))
+    world.limits = replace(defaults.LIMITS, unhealthy=Limit(100, 1))
     others = [world.fleet.unhealthy_machine() for _ in range(11)]
     world.rack.then, world.rack.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
@@ -566,7 +567,7 @@ def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) ->
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
-        move = NextStep(Step(StepName.REBOOT), 1, skipped=((StepName.RESTART_AGENT, "?"),))
+        move = NextStep(Step(StepName.REBOOT, 1, defaults.TIMEOUTS), 1, skipped=((StepName.RESTART_AGENT, "?"),))
         assert remediation.record_attempts(session, {held: (move, None)}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()

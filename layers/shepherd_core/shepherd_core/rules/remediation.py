@@ -26,8 +26,6 @@ MAX_ATTEMPTS = 100
 """Of all steps together: as many attempts as are read from the history."""
 _MAX_SECONDS = 86_400 * 7
 
-DEFAULT_POLICY = "reboot:3,power-cycle:2,quarantine"
-
 NEEDS = {
     StepName.REBOOT: Capability.REBOOT,
     StepName.POWER_CYCLE: Capability.POWER_CYCLE,
@@ -36,7 +34,7 @@ NEEDS = {
 """The capability of the provider that a step needs. Other steps need none."""
 
 
-def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...]:
+def parse_policy(text: str, timeouts: Timeouts) -> tuple[Step, ...]:
     """
     Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
 
@@ -53,7 +51,7 @@ def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...
         if name not in list(StepName):
             message = f"{name!r} is not a step; use {', '.join(StepName)}"
             raise ValueError(message)
-        steps.append(_step(StepName(name), options, timeouts or Timeouts()))
+        steps.append(_step(StepName(name), options, timeouts))
     names = [step.name for step in steps]
     if len(set(names)) < len(names):
         twice = max(names, key=names.count)

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
-from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
+from shepherd_core.rules.remediation import parse_policy
 
 PREFIX = "SHEPHERD_"
 
@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=1, le=1_000)]
 
 
 def _valid_policy(text: str) -> str:
-    parse_policy(text)
+    parse_policy(text, Timeouts(boot_wait=0, grace=0, cooldown=0))
     return text
 
 
@@ -305,7 +305,7 @@ class RecovererSettings(
     table = "recoverer"
 
     remediation_policy: Annotated[str, AfterValidator(_valid_policy)] = Field(
-        DEFAULT_POLICY,
+        "reboot:3,power-cycle:2,quarantine",
         description="Steps taken for an unhealthy machine, and how often each is tried: restart-agent, reboot, "
         "power-cycle, reinstall (destroys everything on the machine), and quarantine at the end.",
     )

@@ -71,8 +71,8 @@ class Claim:
 class HealthTimeouts:
     """After how many seconds a started agent counts as unhealthy, and when its machine is recovered."""
 
-    startup_timeout_seconds: float = 1800
-    heartbeat_timeout_seconds: float = 600
+    startup_timeout_seconds: float
+    heartbeat_timeout_seconds: float
     gaps: tuple[Gap, ...] = ()
     """Gaps between two snapshots. It is unknown whether heartbeats could arrive during a gap."""
 
@@ -113,6 +113,13 @@ class HealthTimeouts:
         }
 
 
+_AT_ONCE = HealthTimeouts(startup_timeout_seconds=0, heartbeat_timeout_seconds=0)
+"""
+For a loop that does not recover: a row that turns out to be about recovery becomes due at once, and the Recoverer,
+which has the timeouts, moves it.
+"""
+
+
 def claim(
     session: Session,
     process: Process,
@@ -133,7 +140,7 @@ def claim(
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    timeouts = timeouts or HealthTimeouts()
+    timeouts = timeouts or _AT_ONCE
 
     def take() -> Claim:
         rows = session.run_once(
