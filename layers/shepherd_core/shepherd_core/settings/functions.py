@@ -147,7 +147,11 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
         description="Seconds between two creations at the provider; 0: no wait. Machines that already exist are taken "
         "over without a wait.",
     )
-    penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity is left alone after a failure.")
+    penalty_seconds: Seconds = Field(
+        3_600,
+        description="Seconds for which capacity is left alone after a failure, and after which a begun creation that "
+        "left no trace at the provider is abandoned.",
+    )
     boot_seconds: float | None = Field(
         None,
         ge=0,
