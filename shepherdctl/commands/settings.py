@@ -102,7 +102,7 @@ def show(
     Examples:
       shepherdctl settings show settings.toml --changed
       shepherdctl settings show s3://my-bucket/settings.toml
-      shepherdctl settings show -o json | jq '.settings[] | select(.source == "environment")'
+      shepherdctl settings show -o json | jq '.settings[].key'
     """
     document, faults = _read(source)
     found = effective(document)
