@@ -138,6 +138,10 @@ format: .venv/.ready ## format the code, and repair what the linter can
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
+.PHONY: settings
+settings: .venv/.ready ## write the table of settings in docs/settings.md again
+	@$(BIN)/python -m shepherdctl.settings_text docs/settings.md
+
 .PHONY: proto
 proto: .venv/.ready ## generate the code for the wire contract from proto/
 	@$(PROTOC) --python_out=$(LAYER) --pyi_out=$(LAYER)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.loops import recoverer, runner
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.settings.providers import EquinixSettings
 
 from bench.fleet import BenchFleet
@@ -18,6 +18,7 @@ from bench.results import Result, Table, median
 from simulator.environment.postgres import Postgres
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
+from tests.support import defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,10 +104,10 @@ def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
         provider = Provider(settings, clock)
         loop = Recoverer(
             provider,
-            recoverer.RecoveryRules(
-                timeouts=HealthTimeouts(),
+            replace(
+                defaults.RULES,
                 backoff=Backoff(60, 60, 1),
-                limits=BreakerLimits(unhealthy=Limit(1000, 1)),
+                limits=replace(defaults.LIMITS, unhealthy=Limit(1000, 1)),
             ),
         )
         loop.checked = {}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from bench.fleet import PROVIDER, BenchFleet
 from bench.predecessor import Predecessor
 from bench.results import Curve, Result, Table, in_turn, median, timed
 from simulator.environment.postgres import Postgres
+from tests.support import defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class Subject:
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
             "health snapshot": lambda: timed(
-                lambda: suspension.take_health_snapshot(self._session, PROVIDER, HealthTimeouts())
+                lambda: suspension.take_health_snapshot(self._session, PROVIDER, defaults.HEALTH)
             ),
             PREDECESSOR: self._predecessors_query,
         }
@@ -103,7 +103,7 @@ class Subject:
         return seconds
 
     def _claim_nothing(self) -> float:
-        return timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH))
+        return timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH, timeouts=defaults.HEALTH))
 
     def _open(self) -> float:
         connection = self._session.connection

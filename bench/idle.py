@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.loops import runner
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, BenchFleet, RoundTripCounter
 from bench.results import Result, Table, in_turn, median
 from bench.trips import NoOp
 from simulator.environment.postgres import Postgres
+from tests.support import defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ def _recoverer() -> Recoverer:
         name = PROVIDER
 
     provider: Any = Named()
-    return Recoverer(provider, RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 60, 1)))
+    return Recoverer(provider, replace(defaults.RULES, backoff=Backoff(60, 60, 1)))
 
 
 class Tick:

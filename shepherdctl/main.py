@@ -15,7 +15,7 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from shepherdctl.commands import db, demo, history, inventory, pause, reconcile, recovery, run, status
+from shepherdctl.commands import db, demo, history, inventory, pause, reconcile, recovery, run, settings, status
 from shepherdctl.commands.machine import forget_host_key, install, repair, retry, show, unquarantine, why
 from shepherdctl.commands.machine import list as listing
 from shepherdctl.interrupts import graceful_exit
@@ -84,10 +84,11 @@ def _root(
     Operate a fleet of bare-metal machines.
 
     The commands read the BMDB, the bare-metal database, in which Shepherd keeps
-    all that it knows. They have the settings of the functions, as environment
-    variables (SHEPHERD_BMDB_HOST and so on); see docs/operations.md. Data goes to
-    standard output, as tables or (-o json) as JSON; messages go to standard
-    error. Exit status: 0 success, 1 failure, 2 wrong usage.
+    all that it knows. They have the settings of the functions, from environment
+    variables (SHEPHERD_BMDB_HOST and so on) and from the settings document that
+    SHEPHERD_SETTINGS names; see docs/settings.md. Data goes to standard output,
+    as tables or (-o json) as JSON; messages go to standard error. Exit status: 0
+    success, 1 failure, 2 wrong usage.
 
     Examples:
       shepherdctl db migrate
@@ -101,6 +102,12 @@ db_group = _group("Migrate the schema of the BMDB, and show its version.")
 _add(db_group, "migrate", db.migrate)
 _add(db_group, "status", db.status)
 app.add_typer(db_group, name="db")
+
+settings_group = _group("Write, check and show the settings of the functions.")
+_add(settings_group, "init", settings.init)
+_add(settings_group, "check", settings.check)
+_add(settings_group, "show", settings.show)
+app.add_typer(settings_group, name="settings")
 
 machine_group = _group("Show machines, and act on single ones.")
 _add(machine_group, "list", listing.list_machines)

@@ -11,7 +11,7 @@ from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
-from shepherd_core.settings.functions import load
+from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative, span

@@ -12,13 +12,12 @@ from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -28,6 +27,7 @@ from shepherd_core.telemetry import Metric
 from tests.chaos.scenarios import INVOCATION_SECONDS, PUBLIC_KEY
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.chaos.stage.operators import COMMANDS, Operators
+from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR
@@ -206,7 +206,7 @@ class FleetOperation:
     def _recover(self, environment: Environment, points: Points) -> object:
         loop = Recoverer(
             self._provider(environment, points),
-            RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 3600, 1.2)),
+            defaults.RULES,
         )
         return self._run(loop, environment, points)
 

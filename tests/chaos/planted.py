@@ -207,8 +207,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
             ),
             Edit(
                 "bmdb/work/work.py",
-                "    timeouts = timeouts or HealthTimeouts()\n",
-                "    timeouts = timeouts or HealthTimeouts()\n"
+                "    timeouts = timeouts or _AT_ONCE\n",
+                "    timeouts = timeouts or _AT_ONCE\n"
                 "    for pause in session.connection.records('pauses_in_force'):\n"
                 "        if pause['machine_id'] is None and pause['process'] in (None, process):\n"
                 "            return Claim((), 0)\n",

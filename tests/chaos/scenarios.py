@@ -8,6 +8,7 @@ does, so that no state in memory passes from one tick to the next.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,21 +18,20 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
-from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 from simulator.environment.faults import FakeAnswer
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, PREFIX, equinix_settings, provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 
@@ -249,7 +249,7 @@ class Recoveries:
     """
 
     name = "recoverer"
-    policy = DEFAULT_POLICY
+    policy = defaults.POLICY
 
     def __init__(self, fleet: Fleet) -> None:
         """Play in *fleet*."""
@@ -281,7 +281,7 @@ class Recoveries:
         provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
         loop = Recoverer(
             provider,
-            RecoveryRules(timeouts=HealthTimeouts(), backoff=Backoff(60, 3600, 1.2), policy=parse_policy(self.policy)),
+            replace(defaults.RULES, policy=defaults.policy(self.policy)),
         )
         return runner.run(
             loop,

@@ -6,20 +6,19 @@ import inspect
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from pydantic_core import PydanticUndefined
 from shepherd_core.adapters import ssh
 from shepherd_core.domain import errors
 from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import functions, providers
+from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
+from shepherd_core.settings.rules import RULES
+from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent import heartbeat, installation
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
+from shepherdctl import settings_text
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -32,24 +31,6 @@ FAILURES = [
     for name, thing in inspect.getmembers(errors, inspect.isclass)
     if thing.__module__ == errors.__name__ and issubclass(thing, Exception)
 ]
-FUNCTIONS: dict[str, type[functions.Settings]] = {
-    "Migrator": functions.MigratorSettings,
-    "Provisioner": functions.ProvisionerSettings,
-    "Initializer": functions.InitializerSettings,
-    "Recoverer": functions.RecovererSettings,
-    "Updater": functions.UpdaterSettings,
-    "agent API": functions.AgentApiSettings,
-}
-PROVIDERS: dict[str, type[functions.Settings]] = {spec.name: spec.settings for spec in providers.SPECS}
-
-
-def default(field: FieldInfo) -> str:
-    """Return a default as the page shows it: as one would write it into the environment."""
-    if field.default is PydanticUndefined:
-        return "required"
-    if isinstance(field.default, bool):
-        return f"`{str(field.default).lower()}`"
-    return "unset" if field.default is None else f"`{field.default}`"
 
 
 def block(name: str) -> str:
@@ -58,24 +39,21 @@ def block(name: str) -> str:
     return text.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
 
 
-def settings_rows() -> list[str]:
-    """Return one table row for each setting and default: variable, where it is read, default, meaning."""
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for reader, settings_type in {**FUNCTIONS, **PROVIDERS}.items():
-        for name, field in settings_type.model_fields.items():
-            key = (f"`{functions.PREFIX}{name.upper()}`", default(field), str(field.description))
-            rows.setdefault(key, []).append(reader)
-    groups = {frozenset(FUNCTIONS): "all", frozenset(FUNCTIONS) - {"Migrator", "agent API"}: "loops"}
-    return [
-        f"| {variable} | {groups.get(frozenset(readers), ', '.join(readers))} | {shown} | {meaning} |"
-        for (variable, shown, meaning), readers in rows.items()
-    ]
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    """It is generated: `make settings` writes it again."""
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert settings_text.rewritten(page) == page
 
 
-@pytest.mark.parametrize("row", settings_rows())
-def test_every_setting_is_documented_with_its_default(row: str) -> None:
-    """An undocumented setting cannot be found. Add the row below to the table."""
-    assert row in OPERATIONS
+def test_the_page_on_settings_has_every_rule() -> None:
+    """An operator who is refused looks there for the reason."""
+    page = (ROOT / "docs" / "settings.md").read_text()
+    table = page.partition("## Rules between settings")[2].partition("## All settings")[0]
+    names = {key.partition(".")[2] for rule in RULES for key in rule.keys}
+    indirect = {"loop_minutes", "function_seconds", "loop_concurrency", "agent_api_concurrency"}  # in words
+    indirect |= {"remediation_policy", "boot_wait_seconds", "grace_seconds", "cooldown_seconds"}  # of each step
+    indirect |= {"bmdb_connect_timeout_seconds"}
+    assert [name for name in sorted(names - indirect) if f"`{name}`" not in table] == []
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
@@ -83,10 +61,11 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     documented = set(
         re.findall(rf"{functions.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES))
     )
-    types = (*FUNCTIONS.values(), *PROVIDERS.values())
+    types: list[type[functions.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
+    types += [CapacitySettings, DeploymentSettings]
     fields = {f"{functions.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
     agents = {heartbeat.INTERVAL_VARIABLE, installation.LIMIT_VARIABLE, installation.GENERATION_VARIABLE}
-    assert documented <= fields | agents
+    assert documented <= fields | agents | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}
 
 
 @pytest.mark.parametrize("metric", Metric)

@@ -20,19 +20,16 @@ from shepherd_core import telemetry
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, EventInvalid, ShepherdError
 from shepherd_core.domain.events import event_object, field, shown, texts
+from shepherd_core.domain.time_budget import CLOSING_SECONDS
 from shepherd_core.settings import functions
 from shepherd_core.telemetry import Metric
-from shepherd_core.wiring import adapters, loops, services
+from shepherd_core.wiring import adapters, loops, services, settings
 from shepherd_core.wiring.adapters import CLOCK
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
     from shepherd_core.agent.endpoint import AgentRequest
-
-
-CLOSING_SECONDS = 2.0
-"""Kept of an invocation's time for closing the session and writing the metrics."""
 
 
 class Tick(BaseModel):
@@ -83,15 +80,16 @@ def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> di
 def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) -> dict[str, object]:
     """Run *loop* once for at most *seconds*; *runtime_info* is stored with its session. Otherwise as ``invoke``."""
     function = loops.build(loop)
-    telemetry.bind(provider=function.provider)
+    telemetry.bind(provider=function.provider, **settings.log_keys())
     head: dict[str, object] = {"loop": loop, "provider": function.provider, "dry_run": dry_run}
     deadline = Deadline(CLOCK, seconds)
     if dry_run:
         return {**head, **{name: _plain(part) for name, part in function.plan(deadline).items()}}
     try:
-        counts = function.run(deadline, runtime_info)
+        counts = {**function.run(deadline, runtime_info), **settings.counts()}
     except DriftLimitExceeded as error:
-        telemetry.emit(loop, function.provider, {Metric.DRIFT_LIMIT_EXCEEDED: 1, Metric.DISPUTED: len(error.drift)})
+        counts = {Metric.DRIFT_LIMIT_EXCEEDED: 1, Metric.DISPUTED: len(error.drift), **settings.counts()}
+        telemetry.emit(loop, function.provider, counts)
         raise
     telemetry.emit(loop, function.provider, counts)
     return {**head, **{metric.value: count for metric, count in counts.items()}}
@@ -110,7 +108,11 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
     try:
         seconds = context.get_remaining_time_in_millis() / 1000
         return migrator.handle(
-            event, lambda: adapters.bmdb(functions.load(functions.MigratorSettings)[0]), CLOCK, seconds
+            event,
+            lambda: adapters.bmdb(settings.load(functions.MigratorSettings)[0]),
+            CLOCK,
+            seconds,
+            migrator.SettingsCheck(settings.check, adapters.rolling_back),
         )
     except ShepherdError as error:
         telemetry.error("invocation failed", exc=error)
@@ -130,7 +132,9 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
     telemetry.bind(request_id=context.aws_request_id, loop="agent_api")
     try:
         request = _request(event)
-        answer = services.agent_api().handle(request)
+        api = services.agent_api()
+        telemetry.bind(**settings.log_keys())
+        answer = api.handle(request)
     except ShepherdError as error:
         telemetry.error("invocation failed", exc=error)
         raise

@@ -95,6 +95,8 @@ class Metric(StrEnum):
     """Machines recorded as missing, because the provider does not list them any more."""
     REPAIRED = "repaired"
     """Machines whose due row contradicted the facts and was repaired; 0 unless something is broken."""
+    SETTINGS_REFUSED = "settings_refused"
+    """1 if the settings document was refused, so that the last good one stays in force; else not written."""
 
 
 _bound: dict[str, object] = {}
@@ -144,6 +146,8 @@ def emit(loop: str, provider: str, counts: Mapping[Metric, float]) -> None:
         record.service = ""  # else POWERTOOLS_SERVICE_NAME would become another dimension
         for name in dimensions:
             record.add_dimension(name, values[name])
+        if "settings" in _bound:
+            record.add_metadata("settings", _bound["settings"])  # each invocation writes this record, not always a line
         for metric, count in counts.items():
             if metric.dimensions == dimensions:
                 record.add_metric(metric.value, metric.unit, count)

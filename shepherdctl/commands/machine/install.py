@@ -12,7 +12,7 @@ from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import load
+from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.machine.installations import image_rows, public
 from shepherdctl.confirm import Yes, confirm, require_terminal

@@ -7,7 +7,7 @@ import typer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import load
+from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import LocationOption, ProviderOption

@@ -5,7 +5,7 @@ from typing import Any
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.settings.functions import load
+from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.history import cures
 from shepherdctl.commands.machine import hardware, installations

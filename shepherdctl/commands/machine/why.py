@@ -4,7 +4,7 @@ from rich.text import Text
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block, Verdict
 from shepherd_core.domain.health import HealthTimeouts
-from shepherd_core.settings.functions import load
+from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import loop_name, relative

@@ -9,7 +9,7 @@ same final state. Only its ticks differ: they reach everything through an
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from shepherd_core.adapters.documents import AgentCache
@@ -18,22 +18,20 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.health import HealthTimeouts
-from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
-from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
 from tests.chaos import scenarios
 from tests.chaos.stage.environment import SESSION_SECONDS, Environment
+from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, equinix_settings
 from tests.support.bmdb.fleet import HOUR, PROVIDER
 
@@ -189,11 +187,10 @@ class Recoveries(scenarios.Recoveries):
         """See ``Scenario``."""
         loop = Recoverer(
             self.access.equinix(environment, points.clock),
-            RecoveryRules(
-                timeouts=HealthTimeouts(),
-                backoff=Backoff(60, 3600, 1.2),
-                policy=parse_policy(DEFAULT_POLICY, Timeouts(boot_wait=BOOT_WAIT_SECONDS)),
-                limits=BreakerLimits(unhealthy=Limit(50, 1)),
+            replace(
+                defaults.RULES,
+                policy=defaults.policy(boot_wait=BOOT_WAIT_SECONDS),
+                limits=replace(defaults.LIMITS, unhealthy=Limit(50, 1)),
             ),
         )
         return _run(loop, "equinix", self.access, environment, points.clock)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.domain.errors import ConfigError, EventInvalid
-from shepherd_core.wiring import services
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint
@@ -26,6 +25,7 @@ from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
 from tests.support.agents.machine_client import eventually
 from tests.support.agents.signed_agent import SignedAgent
+from tests.support.deployment import function_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,14 +51,12 @@ class Context:
 @pytest.fixture
 def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Configure the function for this test's database, in a process that has not built it yet."""
-    services.agent_api.cache_clear()
+    function_process.end()
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
     yield
-    if services.agent_api.cache_info().currsize:
-        services.agent_api().connection.close()
-    services.agent_api.cache_clear()
+    function_process.end()
 
 
 configured = pytest.mark.usefixtures("_environment")

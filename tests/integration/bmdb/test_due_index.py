@@ -20,12 +20,12 @@ from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import REBOOT
 from shepherd_core.domain.remediation import NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
 
@@ -68,7 +68,7 @@ class History:
         """Claim as a loop does."""
 
         def step() -> None:
-            found = work.claim(self.sessions[session], process, PROVIDER, limit)
+            found = work.claim(self.sessions[session], process, PROVIDER, limit, timeouts=defaults.HEALTH)
             self.held += [(self.sessions[session], each) for each in found.work]
 
         self._in_session(session, step)
@@ -96,7 +96,7 @@ class History:
     def _look(self, session: Session) -> suspension.HealthSnapshot:
         held = [hold["location"] for hold in suspension.suspensions(session.connection) if hold["ended_at"] is None]
         return suspension.take_health_snapshot(
-            session, PROVIDER, HealthTimeouts(), skipped_locations=[each for each in held if each]
+            session, PROVIDER, defaults.HEALTH, skipped_locations=[each for each in held if each]
         )
 
     def access(self, session: int, machine: int) -> None:
@@ -197,7 +197,7 @@ class History:
             return
         session, held = recoveries[which % len(recoveries)]
         with suppress(SessionExpired):
-            remediation.record_attempts(session, {held: (NextStep(Step(REBOOT), 1), None)})
+            remediation.record_attempts(session, {held: (NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1), None)})
 
     # The operators, and time.
 
@@ -248,7 +248,7 @@ class History:
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
-            verdicts = explain.why(connection, asked, HealthTimeouts())[0]
+            verdicts = explain.why(connection, asked, defaults.HEALTH)[0]
             told = [verdict.process for verdict in verdicts if verdict.eligible]
             look, handed_out = self._look(session), {}
             if look.idle:

@@ -15,10 +15,10 @@ from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import SessionExpired, StatementFailed
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_a_created_machine_is_not_claimed_before_it_can_have_booted(fleet: Fleet
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
     assert claimed(session, Process.AGENT_START) == []
-    verdict = why(fleet.connection, machine_id, HealthTimeouts())[0][0]
+    verdict = why(fleet.connection, machine_id, defaults.HEALTH)[0][0]
     assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
     assert verdict.because == "waiting: it was only just created, and has yet to boot"
 

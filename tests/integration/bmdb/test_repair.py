@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.machines import due, queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, claimed, ids
 from tests.support.bmdb.listings import Listed
 
@@ -245,7 +246,7 @@ def _settles(fleet: Fleet) -> None:
 def _reports(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     assert queries.record_heartbeat(fleet.connection, machine_id)
-    silence = HealthTimeouts(heartbeat_timeout_seconds=DAY - 1)
+    silence = replace(defaults.HEALTH, heartbeat_timeout_seconds=DAY - 1)
     assert claimed(fleet.open_session(), RECOVER, timeouts=silence) == []
 
 

@@ -7,17 +7,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, StatementFailed
-from shepherd_core.operator.migrator import ANSWER_SECONDS, RESOURCE_ID, handle
+from shepherd_core.domain.time_budget import ANSWER_SECONDS
+from shepherd_core.operator.migrator import RESOURCE_ID, handle
 
 from functions.migrator.app import lambda_handler
 from simulator.lambda_.environment import Context
 from tests.support.bmdb.fleet import WAIT_SECONDS
 from tests.support.command_line import CommandLine
+from tests.support.deployment import function_process
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
 
 if TYPE_CHECKING:
@@ -306,3 +309,104 @@ def test_nothing_is_planned_against_another_schema(own_fleet: Fleet, tmp_path: P
     assert ran.returncode == 1
     remedy = "run `shepherdctl db migrate`" if change.startswith("DELETE") else "deploy the code that belongs to it"
     assert f"this code needs version {LATEST}: {remedy}" in ran.stderr.replace("\n", " ")
+
+
+# --- the settings of all functions ---
+
+
+@pytest.fixture
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the settings document of the deployment."""
+    path = tmp_path / "settings.toml"
+    path.write_text('version = 1\n[provider.static]\nstatic_list = "machines.json"\n')
+    function_process.end()
+    monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
+    yield path
+    function_process.end()
+
+
+def stack(status: str) -> str:
+    """Return the id of a stack in such a state."""
+    from moto.cloudformation.models import cloudformation_backends  # noqa: PLC0415 - takes a second to import
+
+    made = boto3.client("cloudformation").create_stack(StackName="shepherd", TemplateBody=json.dumps({"Resources": {}}))
+    account = made["StackId"].split(":")[4]
+    cloudformation_backends[account]["eu-central-1"].stacks[made["StackId"]].status = status
+    found: str = made["StackId"]
+    return found
+
+
+def test_a_deployment_with_good_settings_needs_none_of_single_functions(
+    cloudformation: ScriptedServer, bmdb: Connection, document: Path
+) -> None:
+    """The endpoint of agents is not known yet when the schema is made."""
+    invoke(asked(cloudformation, "Create"))
+    assert answered(cloudformation)["Status"] == "SUCCESS"
+    assert schema_version(bmdb) == LATEST
+
+
+@pytest.mark.parametrize("kind", ["Create", "Update"])
+def test_a_deployment_with_wrong_settings_fails_with_every_fault(
+    cloudformation: ScriptedServer,
+    bmdb: Connection,
+    document: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,
+    kind: str,
+) -> None:
+    """Before it touches the schema; settings of all functions count, those of the environment too."""
+    document.write_text("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 300\n[provider.static]\nlist = 1\n")
+    monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
+    invoke(asked(cloudformation, kind, before=LATEST))
+    answer = answered(cloudformation)
+    assert answer["Status"] == "FAILED"
+    for fault in (
+        "provider.static.list is unknown",
+        "SHEPHERD_STATIC_LIST is not set",
+        "the recoverer (SHEPHERD_LOOP_MINUTES) is 31",
+        "initializer.agent_heartbeat_seconds is unset and recoverer.heartbeat_timeout_seconds is 300",
+    ):
+        assert fault in answer["Reason"]
+    assert schema_version(bmdb) == 0
+
+
+def test_of_very_many_faults_cloudformation_gets_those_that_fit(
+    cloudformation: ScriptedServer, bmdb: Connection, document: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes 4,096 bytes in all; the log has the rest."""
+    document.write_text("version = 1\n" + "\n".join(f'"ключ {number} \\" {"鑰匙" * 12}" = 1' for number in range(40)))
+    invoke(asked(cloudformation, "Create"))
+    reason = answered(cloudformation)["Reason"]
+    *listed, last = reason.splitlines()[1:]
+    assert len(listed) > 10
+    assert last == f"  - and {40 - len(listed)} more, in the log of the Migrator"
+    assert "39 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"), [("UPDATE_ROLLBACK_IN_PROGRESS", "SUCCESS"), ("UPDATE_IN_PROGRESS", "FAILED")]
+)
+def test_a_rollback_does_not_fail_because_of_settings(
+    cloudformation: ScriptedServer, bmdb: Connection, document: Path, aws: None, status: str, answer: str
+) -> None:
+    """It would leave the stack half done, and the document cannot be rolled back with it."""
+    document.write_text("version = 2")
+    invoke({**asked(cloudformation, "Update", before=LATEST), "StackId": stack(status)})
+    (request,) = cloudformation.requests
+    assert json.loads(request.body)["Status"] == answer
+
+
+def test_a_state_of_the_stack_that_is_not_known_is_no_rollback(
+    cloudformation: ScriptedServer, bmdb: Connection, document: Path, aws: None
+) -> None:
+    """A function that may not ask fails the deployment, as it should."""
+    document.unlink()
+    invoke(asked(cloudformation, "Update", before=LATEST))
+    assert answered(cloudformation)["Status"] == "FAILED"
+    assert "could not be read" in answered(cloudformation)["Reason"]
+
+
+def test_an_event_of_an_operator_is_about_the_schema_alone(bmdb: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is deployed then."""
+    monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
+    assert invoke({"RequestType": "Create"}) == {"SchemaVersion": LATEST}

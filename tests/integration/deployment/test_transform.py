@@ -7,9 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shepherd_core.handlers import CLOSING_SECONDS
-from shepherd_core.loops.provisioner import CREATE_SECONDS
-from shepherd_core.loops.runner import MARGIN_SECONDS
+from shepherd_core.domain.time_budget import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
 from shepherd_core.settings.functions import (
     PREFIX,
     AgentApiSettings,
@@ -20,8 +18,8 @@ from shepherd_core.settings.functions import (
     RecovererSettings,
     Settings,
     UpdaterSettings,
-    load,
 )
+from shepherd_core.settings.sources import load
 
 from tests.support.deployment.cloudformation import Stack
 from tests.support.deployment.deployments import (

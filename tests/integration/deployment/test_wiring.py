@@ -8,7 +8,7 @@ import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.settings import functions
+from shepherd_core.settings import functions, sources
 from shepherd_core.wiring import adapters, loops
 
 from tests.support.agents.ssh_server import SshServer
@@ -93,7 +93,7 @@ def test_agents_get_their_heartbeat_interval(
     agent.write_text('#!/bin/sh\nprintf %s "${SHEPHERD_AGENT_HEARTBEAT_SECONDS-unset}"')
     agent.chmod(0o755)
     monkeypatch.setenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS", seconds)
-    (settings,) = functions.load(functions.InitializerSettings)
+    (settings,) = sources.load(functions.InitializerSettings)
     monkeypatch.delenv("SHEPHERD_AGENT_HEARTBEAT_SECONDS")
     with SshServer(ssh_keys.public_line(key)) as server:
         dialer = adapters.LazyDialer(settings.model_copy(update={"ssh_port": server.port}))

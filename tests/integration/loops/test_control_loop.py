@@ -28,6 +28,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.time_budget import MARGIN_SECONDS
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.loops.runner import RunLimits
@@ -401,7 +402,7 @@ def test_the_time_limit_of_a_machine_ends_its_work_and_frees_its_place(
 
     def errand(task: Task) -> None:
         if task.work.machine_id == stuck:
-            clock.now += 60 + runner.MARGIN_SECONDS
+            clock.now += 60 + MARGIN_SECONDS
             hang()
 
     counts = run(Errands(errand), concurrency=1)
@@ -423,7 +424,7 @@ def test_a_result_that_comes_after_the_time_limit_counts_for_nothing(
     def errand(task: Task) -> None:
         if task.work.machine_id == stuck:
             threads.append(threading.current_thread())
-            clock.now += 60 + runner.MARGIN_SECONDS
+            clock.now += 60 + MARGIN_SECONDS
             assert other_began.wait(WAIT_SECONDS)
             if error is not None:
                 raise error

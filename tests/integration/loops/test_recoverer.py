@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,19 +14,18 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, ProviderId
-from shepherd_core.domain.remediation import Timeouts
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
-from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 from shepherd_core.telemetry import Metric
 
 from simulator.environment.faults import FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
+from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
 from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
 
@@ -48,8 +48,8 @@ BOOT_WAIT = 120
 
 def rules(backoff: Backoff, limits: BreakerLimits | None = None) -> RecoveryRules:
     """Return the default policy with the timeouts of these tests."""
-    policy = parse_policy(DEFAULT_POLICY, Timeouts(boot_wait=BOOT_WAIT))
-    return RecoveryRules(timeouts=SILENCE, backoff=backoff, policy=policy, limits=limits or BreakerLimits())
+    policy = defaults.policy(boot_wait=BOOT_WAIT)
+    return replace(defaults.RULES, timeouts=SILENCE, backoff=backoff, policy=policy, limits=limits or defaults.LIMITS)
 
 
 class World:
@@ -218,7 +218,7 @@ def test_machines_that_report_again_while_the_provider_is_slow_are_not_rebooted(
                 assert queries.record_heartbeat(reporting, machine)
 
     provider.happening = report
-    anybody = BreakerLimits(unhealthy=Limit(1000, 1))
+    anybody = replace(defaults.LIMITS, unhealthy=Limit(1000, 1))
     backoff = Backoff(60, 3600, 1.2)
     world.loop = Recoverer(provider, rules(backoff, anybody))
     counts = world.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.runner import RunLimits
-from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, Limit
 from shepherd_core.telemetry import Metric
 
+from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
@@ -184,9 +186,9 @@ def test_a_machine_that_cannot_be_recovered_suspends_nothing(world: World) -> No
     world.sound(10)
     world.silent(3)
     world.provider.then, world.provider.answers = refuse(ProviderUnavailable("try later")), True
-    world.limits = BreakerLimits(unhealthy=Limit(20, 1))
+    world.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))
     assert world.run()[Metric.FAILED] == 3
-    world.provider.then, world.limits = (lambda _: None), BreakerLimits()
+    world.provider.then, world.limits = (lambda _: None), defaults.LIMITS
     world.silent(2)
     assert world.tick()[Metric.RECOVERY_SUSPENDED] == 0
 

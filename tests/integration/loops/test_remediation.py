@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -30,10 +31,11 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, Capability
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step
 from shepherd_core.loops.base import Task
-from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
+from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.remediation import past_attempts
 from shepherd_core.telemetry import Metric
 
+from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
@@ -191,7 +193,7 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(wor
 
     def claim(number: int) -> list[UUID]:
         together.wait(WAIT_SECONDS)
-        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10).work)
+        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10, timeouts=defaults.HEALTH).work)
 
     with ThreadPoolExecutor(2) as pool:
         found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
@@ -329,7 +331,7 @@ def test_an_answer_that_was_lost_counts(world: World) -> None:
 
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
     """A thousand machines would else ask it every minute; and whose fault it is stands with each of them."""
-    world.limits = BreakerLimits(unhealthy=Limit(100, 1))
+    world.limits = replace(defaults.LIMITS, unhealthy=Limit(100, 1))
     others = [world.fleet.unhealthy_machine() for _ in range(11)]
     world.provider.then, world.provider.answers = refuse(ProviderUnavailable("503")), True
     counts = world.run(concurrency=1)
@@ -463,7 +465,7 @@ def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) ->
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
-        move = NextStep(Step(REBOOT), 1, skipped=(("restart-agent", "?"),))
+        move = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, skipped=(("restart-agent", "?"),))
         assert remediation.record_attempts(session, {held: (move, None)}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()

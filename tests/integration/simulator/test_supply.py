@@ -11,7 +11,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.kit.context import ProviderContext
-from shepherd_core.settings import functions
+from shepherd_core.settings import sources
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.providers import build
@@ -43,7 +43,7 @@ def provider_of(machine_source: MachineSource) -> Provider:
         invalidate_secret=secrets.invalidate,
         public_key=lambda: ssh_keys.public_line(machine_source.secrets["/shepherd/ssh-key"]),
     )
-    return build(spec, functions.load(spec.settings)[0], context)
+    return build(spec, sources.load(spec.settings)[0], context)
 
 
 @pytest.mark.parametrize("name", ["redfish", "hetzner"])

@@ -18,6 +18,7 @@ from shepherd_core.domain.provider import REBOOT
 from shepherd_core.domain.remediation import NextStep, Step
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
@@ -119,7 +120,7 @@ def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) ->
 def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Session) -> None:
     """A machine that did not come back has another date for its agent start, which stays as it was."""
     machine_id = overdue_machine(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1).work
+    held = work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work
     moment = delayed(fleet, lambda: work.fail(session, {each: Failure("no luck", 60) for each in held}))
     process, not_before, recovery_not_before = due(fleet, machine_id)
     assert process == START
@@ -150,7 +151,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     overdue_machine(fleet)
     before = times(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
-    step = NextStep(Step(REBOOT), 1)
+    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
     assert remediation.record_attempts(session, dict.fromkeys(held, (step, None))) == list(held)
     before |= times(fleet)
     moment = delayed(fleet, lambda: conclusion(session, held))
@@ -233,10 +234,10 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
 def test_an_end_of_work_without_a_change_restores_both_dates(fleet: Fleet, session: Session, end: str) -> None:
     """The claim moved the recovery date to the end of the session; no claim would find it before."""
     machine_id = overdue_machine(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1).work
+    held = work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work
     assert ids(held) == [machine_id]
     ENDS[end].end(session, held)
-    assert ids(work.claim(session, RECOVER, PROVIDER, 1).work) == [machine_id]
+    assert ids(work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work) == [machine_id]
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
@@ -268,7 +269,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
         queries.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     else:
         suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
-    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
+    assert work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH) == Claim((), 0)
     assert due(fleet, machine_id) == before
 
 
@@ -280,7 +281,7 @@ def test_machines_wait_during_a_suspension_of_their_location(
     kind(fleet, HERE)
     others = {kind(fleet, "rack 2"), kind(fleet)}
     suspension.set_suspensions(session, PROVIDER, {HERE: "many are silent"})
-    assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
+    assert set(ids(work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).work)) == others
 
 
 def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> None:
@@ -289,7 +290,7 @@ def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> Non
     settings = fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 5})
     session = fleet.open_session(connection=fleet.connect(settings))
     fleet.connection.script(f"BEGIN; UPDATE machine_due SET revision = revision WHERE machine_id = '{locked}'")
-    assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [free]
+    assert ids(work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).work) == [free]
     fleet.connection.script("COMMIT")
 
 
@@ -297,7 +298,7 @@ def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session:
     """The second date may be a remainder; a claim that used both would update the row twice in one statement."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("UPDATE machine_due SET recovery_not_before = now() - interval '1 minute'")
-    assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [machine_id]
+    assert ids(work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).work) == [machine_id]
     (deadline,) = fleet.sql("SELECT deadline FROM sessions WHERE session_id = :id", id=session.session_id)[0]
     process, not_before, recovery_not_before = due(fleet, machine_id)
     assert (process, not_before) == (RECOVER, deadline)

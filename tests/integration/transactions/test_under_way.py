@@ -20,6 +20,7 @@ from shepherd_core.domain.records import Intent
 from shepherd_core.domain.remediation import NextStep, Step
 
 from tests.integration.bmdb.test_provisioning import MACHINE
+from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, administrator, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
@@ -64,7 +65,7 @@ def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
 
 def attempt(session: Session, held: Work, step: StepKind = REBOOT) -> list[Work]:
     """Record that a step is about to be taken."""
-    return remediation.record_attempts(session, {held: (NextStep(Step(step), 1), None)})
+    return remediation.record_attempts(session, {held: (NextStep(Step(step, 1, defaults.TIMEOUTS), 1), None)})
 
 
 def steps(fleet: Fleet) -> list[str]:
@@ -249,7 +250,11 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
             left.set()
 
         def begin() -> list[Work]:
-            return attempt(session, held[0]) if held else list(work.claim(session, RECOVER, PROVIDER, 1).work)
+            return (
+                attempt(session, held[0])
+                if held
+                else list(work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work)
+            )
 
         try:
             way.leave(leave)
@@ -344,7 +349,7 @@ def _claim(fleet: Fleet, session: Session) -> Callable[[], object]:
 
 def _claim_recovery(fleet: Fleet, session: Session) -> Callable[[], object]:
     fleet.unhealthy_machine()
-    return lambda: work.claim(session, RECOVER, PROVIDER, 1).work
+    return lambda: work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work
 
 
 def _start_work(fleet: Fleet, session: Session) -> Callable[[], object]:

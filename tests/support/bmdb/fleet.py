@@ -11,6 +11,8 @@ from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 
+from tests.support import defaults
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
@@ -272,7 +274,7 @@ def claimed(
 ) -> list[work.Work]:
     """Claim until no due row is left to examine, as a loop with enough time does, and return all claimed work."""
     found: list[work.Work] = []
-    while (claim := work.claim(session, process, provider, limit, timeouts=timeouts)).examined:
+    while (claim := work.claim(session, process, provider, limit, timeouts=timeouts or defaults.HEALTH)).examined:
         found += claim.work
     return found
 

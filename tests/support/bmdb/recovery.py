@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.loops import runner
-from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
+from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
-from shepherd_core.rules.circuit_breaker import BreakerLimits
-from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER
 from tests.support.providers.fake_provider import FakeSteps
 
@@ -34,15 +33,14 @@ class RecoveryEnvironment:
         self.fleet = fleet
         self.clock = clock
         self.provider = FakeSteps()
-        self.policy = DEFAULT_POLICY
-        self.limits = BreakerLimits()
+        self.policy = defaults.POLICY
+        self.limits = defaults.LIMITS
 
     @property
     def loop(self) -> Recoverer:
         """Return the loop as a cold function makes it."""
-        rules = RecoveryRules(
-            timeouts=TIMEOUTS, backoff=Backoff(60, 3600, 1.2), policy=parse_policy(self.policy), limits=self.limits
-        )
+        policy = defaults.policy(self.policy)
+        rules = replace(defaults.RULES, timeouts=TIMEOUTS, policy=policy, limits=self.limits)
         return Recoverer(self.provider, rules)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.wiring import adapters, loops, services
+from shepherd_core.wiring import adapters, loops, services, settings
 
 
 def end() -> None:
@@ -13,6 +13,6 @@ def end() -> None:
     for thing in gc.get_referrers(Connection):
         if type(thing) is Connection:
             thing.close()
-    for value in [value for module in (adapters, loops, services) for value in vars(module).values()]:
-        if hasattr(value, "cache_clear"):
+    for value in [value for module in (adapters, loops, services, settings) for value in vars(module).values()]:
+        if hasattr(value, "cache_clear") and not isinstance(value, type):
             value.cache_clear()

@@ -17,9 +17,9 @@ from shepherd_core.settings.functions import (
     ProvisionerSettings,
     RecovererSettings,
     Settings,
-    load,
 )
 from shepherd_core.settings.providers import EquinixSettings, StaticSettings
+from shepherd_core.settings.sources import load
 
 ALL = [
     settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.operator.migrator import ANSWER_SECONDS
+from shepherd_core.domain.time_budget import ANSWER_SECONDS
 from shepherd_core.settings.functions import (
     PREFIX,
     AgentApiSettings,
@@ -19,8 +19,8 @@ from shepherd_core.settings.functions import (
     RecovererSettings,
     Settings,
     UpdaterSettings,
-    load,
 )
+from shepherd_core.settings.sources import load
 
 from tests.support.deployment.deployments import (
     FUNCTIONS,

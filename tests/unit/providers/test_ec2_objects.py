@@ -13,8 +13,8 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.providers.ec2.objects import Instance, has_replaceable_root, launch, machine, machines, user_data
-from shepherd_core.settings.functions import load
 from shepherd_core.settings.providers import Ec2Settings
+from shepherd_core.settings.sources import load
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"

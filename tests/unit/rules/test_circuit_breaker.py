@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shepherd_core.domain.health import LocationStats, Unhealthy
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, BreakerLimits, Limit, over_number, over_share, total
+
+from tests.support import defaults
 
 STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
 
@@ -56,9 +59,9 @@ def due(silent: int = 0, never: int = 0, *, recovered_silent: int = 0, recovered
 )
 def test_too_large_a_share_suspends_recovery(cell: LocationStats, suspended: bool) -> None:
     """One in five at once is no accident; while agents are rolled out, many have not reported yet."""
-    assert bool(over_share({None: cell}, BreakerLimits())) is suspended
+    assert bool(over_share({None: cell}, defaults.LIMITS)) is suspended
     rest = seen(100_000)  # that the provider as a whole is fine must not hide a location
-    assert bool(over_share({"ams": cell, None: rest}, BreakerLimits())) is suspended
+    assert bool(over_share({"ams": cell, None: rest}, defaults.LIMITS)) is suspended
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_too_large_a_share_suspends_recovery(cell: LocationStats, suspended: boo
 )
 def test_recovery_is_suspended_where_no_machine_reports(cell: LocationStats, suspended: bool) -> None:
     """The smallest fleets have no shares, and their endpoint may fail as any other."""
-    reasons = over_share({None: cell}, BreakerLimits())
+    reasons = over_share({None: cell}, defaults.LIMITS)
     assert bool(reasons) is suspended
     assert set(reasons) <= {WHOLE_PROVIDER}
     assert not suspended or "no machine reports" in reasons[WHOLE_PROVIDER]
@@ -86,45 +89,45 @@ def test_recovery_is_suspended_where_no_machine_reports(cell: LocationStats, sus
 
 def test_the_machine_that_reports_may_be_in_any_location() -> None:
     """A small location that lost its power is one location, and not the endpoint."""
-    assert over_share({"ams": seen(silent=5), "fra": seen(1)}, BreakerLimits()) == {}
+    assert over_share({"ams": seen(silent=5), "fra": seen(1)}, defaults.LIMITS) == {}
 
 
 @pytest.mark.parametrize(("silent_share", "never_share"), list(product([0.2, 1], repeat=2)))
 def test_a_share_of_1_switches_the_limit_off(silent_share: float, never_share: float) -> None:
     """Machines that are really down, all of them, can be recovered when an operator says so."""
-    limits = BreakerLimits(unhealthy=Limit(1_000, silent_share), never_reported=Limit(1_000, never_share))
+    limits = replace(defaults.LIMITS, unhealthy=Limit(1_000, silent_share), never_reported=Limit(1_000, never_share))
     assert bool(over_share({None: seen(silent=50)}, limits)) is (silent_share < 1)
     assert bool(over_share({None: seen(never=50)}, limits)) is (never_share < 1)
 
 
 def test_a_share_counts_exactly() -> None:
     """29 of 100 are not more than 29 %, whatever floating point makes of it."""
-    limits = BreakerLimits(unhealthy=Limit(20, 0.29))
+    limits = replace(defaults.LIMITS, unhealthy=Limit(20, 0.29))
     assert over_share({None: seen(71, silent=29)}, limits) == {}
     assert over_share({None: seen(70, silent=30)}, limits) != {}
 
 
 def test_the_smallest_fleet_for_shares_is_a_setting() -> None:
     """Operators of five machines may want shares, those of a thousand racks none of a rack."""
-    assert over_share({None: seen(2, silent=1)}, BreakerLimits(share_min_machines=3)) != {}
-    assert over_share({None: seen(20, silent=30)}, BreakerLimits(share_min_machines=51)) == {}
+    assert over_share({None: seen(2, silent=1)}, replace(defaults.LIMITS, share_min_machines=3)) != {}
+    assert over_share({None: seen(20, silent=30)}, replace(defaults.LIMITS, share_min_machines=51)) == {}
 
 
 def test_an_outage_of_a_location_suspends_that_location_alone() -> None:
     """The machines of the others are recovered as ever."""
     cells = {"ams": seen(silent=15), "fra": seen(98, silent=2), None: seen(20)}
-    reasons = over_share(cells, BreakerLimits())
+    reasons = over_share(cells, defaults.LIMITS)
     assert reasons == {"ams": "15 of 15 machines stopped reporting, the limit is 20 %"}
 
 
 def test_a_suspended_provider_is_reported_as_one() -> None:
     """One line, not one more for each location."""
     cells = {"ams": seen(silent=50), "fra": seen(10, silent=50), None: seen(20)}
-    assert over_share(cells, BreakerLimits()) == {
+    assert over_share(cells, defaults.LIMITS) == {
         WHOLE_PROVIDER: "100 of 130 machines stopped reporting, the limit is 20 %"
     }
     spread: dict[str | None, LocationStats] = {f"rack {number}": due(silent=3) for number in range(7)}
-    assert over_number(spread, BreakerLimits(), []) == {
+    assert over_number(spread, defaults.LIMITS, []) == {
         WHOLE_PROVIDER: "21 machines stopped reporting, the limit is 20"
     }
 
@@ -159,25 +162,25 @@ def test_a_suspended_provider_is_reported_as_one() -> None:
 )
 def test_too_large_a_number_suspends_recovery(cell: LocationStats, reason: str | None) -> None:
     """A fleet that fails little by little is not rebooted little by little."""
-    assert over_number({"ams": cell}, BreakerLimits(), []).get("ams") == reason
-    assert over_number({None: cell}, BreakerLimits(), []).get(WHOLE_PROVIDER) == reason
+    assert over_number({"ams": cell}, defaults.LIMITS, []).get("ams") == reason
+    assert over_number({None: cell}, defaults.LIMITS, []).get(WHOLE_PROVIDER) == reason
 
 
 def test_suspended_locations_do_not_count() -> None:
     """A hundred machines without power in one rack must not keep others from being recovered."""
     cells = {"ams": due(silent=100, recovered_silent=20), "fra": due(silent=5), None: due(silent=15)}
-    assert set(over_number(cells, BreakerLimits(), [])) == {"ams"}
-    assert over_number(cells, BreakerLimits(), ["ams"]) == {}
+    assert set(over_number(cells, defaults.LIMITS, [])) == {"ams"}
+    assert over_number(cells, defaults.LIMITS, ["ams"]) == {}
     cells[None] = due(silent=16)
-    assert set(over_number(cells, BreakerLimits(), ["ams"])) == {WHOLE_PROVIDER}
+    assert set(over_number(cells, defaults.LIMITS, ["ams"])) == {WHOLE_PROVIDER}
 
 
 def test_machines_without_a_location_count_for_the_provider_alone() -> None:
     """The empty name stands for the provider, and must not be taken for a place."""
-    assert over_share({None: seen(silent=15), "ams": seen(100)}, BreakerLimits()) == {}
+    assert over_share({None: seen(silent=15), "ams": seen(100)}, defaults.LIMITS) == {}
     cells = {None: due(silent=20), "ams": due(silent=1)}
-    assert set(over_number(cells, BreakerLimits(), [])) == {WHOLE_PROVIDER}
-    assert set(over_number(cells, BreakerLimits(), ["ams"])) == set()
+    assert set(over_number(cells, defaults.LIMITS, [])) == {WHOLE_PROVIDER}
+    assert set(over_number(cells, defaults.LIMITS, ["ams"])) == set()
 
 
 def test_the_figures_of_locations_add_up() -> None:

@@ -24,7 +24,6 @@ from shepherd_core.domain.provider import (
 from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, Timeouts
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.remediation import (
-    DEFAULT_POLICY,
     MAX_ATTEMPTS,
     healthy_until,
     next_step,
@@ -32,9 +31,11 @@ from shepherd_core.rules.remediation import (
     past_attempts,
     possible,
 )
-from shepherd_core.settings.functions import RecovererSettings, load
+from shepherd_core.settings.functions import RecovererSettings
+from shepherd_core.settings.sources import load
 
 from tests.conftest import ManualClock
+from tests.support import defaults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
 EVERYTHING = frozenset(Capability)
-REMEDIATION_POLICY = parse_policy("reboot:3,power-cycle:2,quarantine")
+REMEDIATION_POLICY = defaults.policy("reboot:3,power-cycle:2,quarantine")
 
 
 def at(seconds: float) -> datetime:
@@ -66,7 +67,7 @@ def move(
 
 def test_the_default_policy_starts_with_a_reboot_and_destroys_nothing() -> None:
     """A default must not delete data."""
-    steps = parse_policy(DEFAULT_POLICY)
+    steps = defaults.policy()
     assert [(step.name, step.attempts) for step in steps] == [("reboot", 3), ("power-cycle", 2), ("quarantine", 1)]
 
 
@@ -84,7 +85,7 @@ def test_a_step_may_have_timeouts_of_its_own() -> None:
 @pytest.mark.parametrize("text", ["reboot:99,quarantine", "reboot:60,power-cycle:39,quarantine"])
 def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
     """Quarantine is one of the hundred."""
-    assert sum(step.attempts for step in parse_policy(text)) == MAX_ATTEMPTS
+    assert sum(step.attempts for step in defaults.policy(text)) == MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
 def test_an_invalid_policy_is_refused_with_the_reason(text: str, wanted: str) -> None:
     """A policy that its author did not mean would power-cycle machines."""
     with pytest.raises(ValueError, match=wanted.replace("(", r"\(")):
-        parse_policy(text)
+        defaults.policy(text)
 
 
 def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def test_possible_lists_the_steps_that_the_provider_can_take(
     policy: str, can: frozenset[Capability], steps: list[str]
 ) -> None:
     """A Recoverer that can do nothing but give up is refused."""
-    assert [kind.name for kind in possible(parse_policy(policy), can)] == steps
+    assert [kind.name for kind in possible(defaults.policy(policy), can)] == steps
 
 
 @pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
@@ -277,7 +278,7 @@ capabilities = st.frozensets(st.sampled_from(list(Capability)))
 def policies(draw: st.DrawFn) -> tuple[Step, ...]:
     """Return any policy."""
     before = draw(st.lists(st.sampled_from(list(STEPS)[:-1]), min_size=1, unique=True))
-    return parse_policy(",".join([*(f"{step}:{draw(st.integers(1, 5))}" for step in before), "quarantine"]))
+    return defaults.policy(",".join([*(f"{step}:{draw(st.integers(1, 5))}" for step in before), "quarantine"]))
 
 
 @given(policies(), capabilities, st.lists(st.tuples(st.sampled_from(["died", "failed", "done"]), st.integers(0, 7200))))
@@ -308,7 +309,7 @@ def test_every_policy_ends_and_never_goes_back(
 def test_any_text_is_a_policy_or_refused(text: str) -> None:
     """Nothing else may leave the parser."""
     try:
-        steps: Any = parse_policy(text)
+        steps: Any = defaults.policy(text)
     except ValueError:
         return
     assert steps[-1].kind is QUARANTINE

@@ -116,6 +116,10 @@ class AgentApi:
         # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
 
+    def close(self) -> None:
+        """Close the connection to the BMDB."""
+        self.connection.close()
+
     def handle(self, request: AgentRequest) -> AgentResponse:
         """
         Record the report in *request* and return the response, also if the BMDB is down.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, StatementFailed
+from shepherd_core.domain.time_budget import RENEWALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ class Session:
     @property
     def renew_interval(self) -> float:
         """Return the seconds after which the session should be renewed: a third of its length."""
-        return self._seconds / 3
+        return self._seconds / RENEWALS
 
     def seconds_left(self) -> float:
         """Return the seconds until the session expires unless it is renewed; never too many. Safe from any thread."""

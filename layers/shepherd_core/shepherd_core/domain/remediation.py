@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Timeouts:
     """How long to wait after a step, in seconds."""
 
-    boot_wait: float = 120
+    boot_wait: float
     """Until the first agent start is tried."""
-    grace: float = 1800
+    grace: float
     """For the machine to come back; then the next step may be taken."""
-    cooldown: float = 600
+    cooldown: float
     """Until another step may be taken, whether the machine came back or not."""
 
 
@@ -30,8 +30,8 @@ class Step:
     """One step of a remediation policy, and how often it is taken."""
 
     kind: StepKind
-    attempts: int = 1
-    timeouts: Timeouts = Timeouts()
+    attempts: int
+    timeouts: Timeouts
 
     @property
     def name(self) -> str:

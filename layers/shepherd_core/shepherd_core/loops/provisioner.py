@@ -27,6 +27,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.domain.time_budget import CREATE_SECONDS
 from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan
 from shepherd_core.telemetry import Metric
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from shepherd_core.domain.records import Intent
     from shepherd_core.rules.provisioning import Creation, PlanLimits
 
-CREATE_SECONDS = 60.0
-"""How long one creation at the provider may take."""
 
 WAITING_RECORD_SECONDS = 300.0
 """How old the record of waiting capacity may be: an invocation that finds it newer and unchanged writes nothing."""

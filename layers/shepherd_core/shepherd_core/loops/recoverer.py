@@ -17,7 +17,7 @@ it suspends recovery there and reboots no machine.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from shepherd_core import telemetry
@@ -46,10 +46,8 @@ from shepherd_core.rules.circuit_breaker import (
     where,
 )
 from shepherd_core.rules.remediation import (
-    DEFAULT_POLICY,
     healthy_until,
     next_step,
-    parse_policy,
     past_attempts,
     possible,
 )
@@ -84,9 +82,9 @@ class RecoveryRules:
     timeouts: HealthTimeouts
     backoff: Backoff
     """How long to leave a machine alone after a failure."""
-    policy: Sequence[Step] = parse_policy(DEFAULT_POLICY)
-    limits: BreakerLimits = field(default_factory=BreakerLimits)
-    reset_after_seconds: float = 3600
+    policy: Sequence[Step]
+    limits: BreakerLimits
+    reset_after_seconds: float
     """How long an agent must report until its machine's policy starts over."""
 
 

@@ -37,6 +37,7 @@ from shepherd_core.domain.errors import (
     ShepherdError,
     TimeLimitExceeded,
 )
+from shepherd_core.domain.time_budget import MARGIN_SECONDS
 from shepherd_core.loops.base import Admission, Task
 from shepherd_core.telemetry import Metric
 
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     from shepherd_core.loops.base import Loop
 
 F = TypeVar("F")
-
-MARGIN_SECONDS = 5.0
-"""Left at the end of an invocation for committing, closing, and threads that are slow to notice their deadline."""
 
 ADMISSION_SECONDS = 30.0
 """For how long an admission holds."""

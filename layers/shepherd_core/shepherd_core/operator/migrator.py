@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,12 +20,14 @@ from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_versio
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
     AnswerUndelivered,
+    ConfigError,
     EventInvalid,
     SchemaMismatch,
     ShepherdError,
     TimeLimitExceeded,
 )
 from shepherd_core.domain.events import event_object, field, shown
+from shepherd_core.domain.time_budget import ANSWER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ANSWER_SECONDS = 30.0
-"""Kept of an invocation's time for the answer."""
-
 RESOURCE_ID = "bmdb-schema"
 """Must never change: CloudFormation would replace the resource and delete the old one."""
 
@@ -44,19 +44,35 @@ _VERSION = "SchemaVersion"
 _ATTEMPTS = 3
 _FIRST_PAUSE_SECONDS = 1.0
 _ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two bytes
-_REASON_CHARACTERS = 700  # CloudFormation takes 4,096 bytes in all
+_REASON_BYTES = 3_000  # CloudFormation takes 4,096 bytes in all
 _OK = 200
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsCheck:
+    """Checks the settings of a deployment before its schema is touched."""
+
+    check: Callable[[], None]
+    """Raises ConfigError with every fault, or SourceError."""
+    rolling_back: Callable[[str], bool]
+    """Returns whether CloudFormation is rolling back the stack with this id."""
+
+
 def handle(
-    event: Mapping[str, object], connect: Callable[[], Connection], clock: Clock, seconds: float
+    event: Mapping[str, object],
+    connect: Callable[[], Connection],
+    clock: Clock,
+    seconds: float,
+    settings: SettingsCheck | None = None,
 ) -> dict[str, object]:
     """
     Carry out *event* on the BMDB's schema, answer it if it has a ``ResponseURL``, and return the answer.
 
-    Create and Update apply the migrations that are missing. Delete, and an
-    Update to an older ``SchemaVersion``, which a rollback sends, succeed and
-    change nothing. May run twice and concurrently. *seconds* are left in all.
+    Create and Update check the *settings*, if CloudFormation sent them, and apply
+    the migrations that are missing. Delete, and an Update to an older
+    ``SchemaVersion``, which a rollback sends, succeed and change nothing. A rollback
+    does not fail because of settings. May run twice and concurrently. *seconds* are
+    left in all.
 
     Raises:
         AnswerUndelivered: CloudFormation did not accept the answer.
@@ -64,10 +80,10 @@ def handle(
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
     if not (isinstance(event, dict) and "ResponseURL" in event):
-        return _carry_out(event, connect, deadline)
+        return _carry_out(event, connect, deadline, None)
     answer: dict[str, object]
     try:
-        answer = {"Status": "SUCCESS", "Data": _carry_out(event, connect, deadline)}
+        answer = {"Status": "SUCCESS", "Data": _carry_out(event, connect, deadline, settings)}
     except Exception as error:  # noqa: BLE001 - CloudFormation waits for an answer in any case
         telemetry.error("deployment failed", exc=error)
         answer = {"Status": "FAILED", "Reason": _reason(error)}
@@ -77,7 +93,12 @@ def handle(
     return answer
 
 
-def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], deadline: Deadline) -> dict[str, object]:
+def _carry_out(
+    event: Mapping[str, object],
+    connect: Callable[[], Connection],
+    deadline: Deadline,
+    settings: SettingsCheck | None,
+) -> dict[str, object]:
     kind = event_object(event).get("RequestType")
     if kind not in ("Create", "Update", "Delete"):
         raise EventInvalid(f"RequestType is {shown(kind)}; it must be Create, Update or Delete")
@@ -99,7 +120,30 @@ def _carry_out(event: Mapping[str, object], connect: Callable[[], Connection], d
             "build both from the same source"
         )
         raise SchemaMismatch(message)
-    return _in_time(lambda: _migrate(connect(), deadline), deadline)
+
+    def deploy() -> dict[str, object]:
+        if settings is not None and not _right(settings, kind, str(event.get("StackId"))):
+            return {_VERSION: latest}  # which the deployment before this one has brought the schema to
+        return _migrate(connect(), deadline)
+
+    return _in_time(deploy, deadline)
+
+
+def _right(settings: SettingsCheck, kind: str, stack: str) -> bool:
+    """
+    Return whether the settings are right; False in a rollback, which must not leave the stack half done.
+
+    Raises:
+        ConfigError, SourceError: they are wrong, and the deployment must fail.
+    """
+    try:
+        settings.check()
+    except ShepherdError as error:
+        if kind != "Update" or not settings.rolling_back(stack):
+            raise
+        telemetry.error("settings are wrong: schema kept in a rollback", exc=error)
+        return False
+    return True
 
 
 def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties") -> int | None:
@@ -144,10 +188,24 @@ def _in_time(call: Callable[[], T], deadline: Deadline) -> T:
 
 
 def _reason(error: Exception) -> str:
+    """Return the reason for CloudFormation: of many faults as many as there is room for."""
+    if isinstance(error, ConfigError):
+        for count in range(len(error.faults), 0, -1):
+            more = len(error.faults) - count
+            rest = [f"and {more} more, in the log of the Migrator"] if more else []
+            reason = f"{type(error).__name__}: {ConfigError([*error.faults[:count], *rest])}"
+            if _fits(reason):
+                return reason
     # The text of an error that is not ours may hold anything.
     text = f": {error}" if isinstance(error, ShepherdError) else ": unexpected; see the log"
     reason = f"{type(error).__name__}{text}"
-    return reason if len(reason) <= _REASON_CHARACTERS else f"{reason[: _REASON_CHARACTERS - 1]}…"
+    while not _fits(reason):
+        reason = f"{reason[: len(reason) * 9 // 10 - 1]}…"
+    return reason
+
+
+def _fits(reason: str) -> bool:
+    return len(json.dumps(reason, ensure_ascii=False).encode()) <= _REASON_BYTES
 
 
 def _deliver(url: str, answer: bytes, clock: Clock) -> None:

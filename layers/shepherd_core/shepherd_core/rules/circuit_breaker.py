@@ -46,10 +46,10 @@ class Limit:
 class BreakerLimits:
     """How many machines may be unhealthy at once."""
 
-    unhealthy: Limit = Limit(20, 0.2)
+    unhealthy: Limit
     """Machines that stopped reporting."""
-    never_reported: Limit = Limit(20, 0.5)
-    share_min_machines: int = 10
+    never_reported: Limit
+    share_min_machines: int
     """Shares apply to fleets of at least this many machines."""
 
     def of(self, kind: Unhealthy) -> Limit:

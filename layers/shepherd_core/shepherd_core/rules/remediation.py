@@ -29,10 +29,8 @@ MAX_ATTEMPTS = 100
 """Of all steps together: as many attempts as are read from the history."""
 _MAX_SECONDS = 86_400 * 7
 
-DEFAULT_POLICY = "reboot:3,power-cycle:2,quarantine"
 
-
-def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...]:
+def parse_policy(text: str, timeouts: Timeouts) -> tuple[Step, ...]:
     """
     Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
 
@@ -49,7 +47,7 @@ def parse_policy(text: str, timeouts: Timeouts | None = None) -> tuple[Step, ...
         if name not in STEPS:
             message = f"{name!r} is not a step; use {', '.join(STEPS)}"
             raise ValueError(message)
-        steps.append(_step(STEPS[name], options, timeouts or Timeouts()))
+        steps.append(_step(STEPS[name], options, timeouts))
     names = [step.name for step in steps]
     if len(set(names)) < len(names):
         twice = max(names, key=names.count)

@@ -1,25 +1,23 @@
 """
 The settings: one type for each function, composed of small ones.
 
-Each field is read from the environment variable ``SHEPHERD_`` + its name in
-capitals; its description has unit, meaning and range. ``load`` checks all types
-that it is given and reports every fault at once.
+A field has its default here and nowhere else, and a description with unit,
+meaning and range. ``sources`` says where values come from.
 """
 
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
-from shepherd_core.rules.remediation import DEFAULT_POLICY, parse_policy
+from shepherd_core.rules.remediation import parse_policy
 
 PREFIX = "SHEPHERD_"
 
@@ -28,12 +26,15 @@ Count = Annotated[int, Field(ge=1, le=1_000)]
 
 
 def _valid_policy(text: str) -> str:
-    parse_policy(text)
+    parse_policy(text, Timeouts(boot_wait=0, grace=0, cooldown=0))
     return text
 
 
 class Settings(BaseSettings):
-    """The base of all settings types: read from environment variables with the prefix, and from nothing else."""
+    """The base of all settings types."""
+
+    table: ClassVar[str] = ""
+    """The table of the settings document that these are read from first; an empty name: its top."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -46,6 +47,8 @@ class Settings(BaseSettings):
 
 class BmdbSettings(Settings):
     """How to connect to the BMDB."""
+
+    table = "bmdb"
 
     bmdb_host: str = Field(description="Host name of the database, or the folder of its Unix socket.")
     bmdb_port: int = Field(5432, ge=1, le=65_535, description="Port of the database.")
@@ -69,6 +72,8 @@ class BmdbSettings(Settings):
 class MigratorSettings(BmdbSettings):
     """The Migrator."""
 
+    table = "migrator"
+
     bmdb_statement_timeout_seconds: Seconds = Field(
         240, description="Maximum seconds for one statement of a migration."
     )
@@ -76,6 +81,8 @@ class MigratorSettings(BmdbSettings):
 
 class AgentApiSettings(BmdbSettings):
     """The agent API."""
+
+    table = "agent_api"
 
     bmdb_statement_timeout_seconds: Seconds = Field(
         5, description="Maximum seconds for one statement of an agent's report."
@@ -129,7 +136,9 @@ class SshKeySettings(Settings):
 class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Provisioner."""
 
-    max_machines: int = Field(50, ge=0, description="Maximum number of machines to manage; 0: no limit.")
+    table = "provisioner"
+
+    max_machines: int = Field(50, ge=0, le=1_000_000, description="Maximum number of machines to manage; 0: no limit.")
     chunk: Count = Field(20, description="Maximum number of machines that one invocation creates.")
     creation_seconds: float = Field(
         5,
@@ -138,7 +147,11 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
         description="Seconds between two creations at the provider; 0: no wait. Machines that already exist are taken "
         "over without a wait.",
     )
-    penalty_seconds: Seconds = Field(3_600, description="Seconds for which capacity is left alone after a failure.")
+    penalty_seconds: Seconds = Field(
+        3_600,
+        description="Seconds for which capacity is left alone after a failure, and after which a begun creation that "
+        "left no trace at the provider is abandoned.",
+    )
     boot_seconds: float | None = Field(
         None,
         ge=0,
@@ -149,6 +162,7 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
     drift_limit: int = Field(
         3,
         ge=0,
+        le=1_000_000,
         description="Number of machines with new, unexplained drift that are set aside one by one. If there are more, "
         "and more than 1 % of the fleet, the invocation changes nothing; 0: any drift stops it.",
     )
@@ -177,6 +191,8 @@ def _encrypted(endpoint: str) -> str:
 class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Updater."""
 
+    table = "updater"
+
     update_seconds: Seconds = Field(
         3_600, description="Seconds after which steady machines are compared with the provider's listing again."
     )
@@ -184,6 +200,8 @@ class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySetti
 
 class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
     """The Initializer."""
+
+    table = "initializer"
 
     agent_source: str = Field(description="Location of the agent executable: a path or s3://BUCKET/KEY.")
     agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
@@ -218,6 +236,8 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
 class HealthSettings(Settings):
     """When a machine counts as unhealthy."""
 
+    table = "recoverer"
+
     startup_timeout_seconds: Seconds = Field(
         1_800, description="Seconds that a started agent has for its first heartbeat before its machine is unhealthy."
     )
@@ -228,6 +248,8 @@ class HealthSettings(Settings):
 
 class BreakerSettings(Settings):
     """When so many machines are unhealthy at once that the Recoverer suspends recovery."""
+
+    table = "recoverer"
 
     breaker_max_unhealthy: int = Field(
         20,
@@ -272,6 +294,8 @@ class BreakerSettings(Settings):
 class GraceSettings(Settings):
     """How long a machine has to come back after a step."""
 
+    table = "recoverer"
+
     grace_seconds: Seconds = Field(
         1_800, description="Seconds that a machine has to come back after a step, before the next step may be taken."
     )
@@ -282,8 +306,10 @@ class RecovererSettings(
 ):
     """The Recoverer."""
 
+    table = "recoverer"
+
     remediation_policy: Annotated[str, AfterValidator(_valid_policy)] = Field(
-        DEFAULT_POLICY,
+        "reboot:3,power-cycle:2,quarantine",
         description="Steps taken for an unhealthy machine in this order, and how often each is tried; the last is "
         "quarantine. docs/providers/README.md says what each step does.",
     )
@@ -319,34 +345,12 @@ class RecovererSettings(
         return Backoff(self.backoff_initial_seconds, self.backoff_maximum_seconds, self.backoff_exponent)
 
 
-S = TypeVar("S", bound=Settings)
-
-
-def load(*settings_types: type[S]) -> list[S]:
-    """
-    Return one object for each of *settings_types*, read from the environment of this process.
-
-    Raises:
-        ConfigError: settings are missing or wrong; lists every fault of all types.
-    """
-    loaded: list[S] = []
-    found: list[str] = []
-    for settings_type in settings_types:
-        try:
-            loaded.append(settings_type())
-        except ValidationError as error:
-            found += [fault for fault in _faults(settings_type, error) if fault not in found]
-    if found:
-        raise ConfigError(found)
-    return loaded
-
-
-def _faults(settings_type: type[Settings], error: ValidationError) -> list[str]:
-    """Return one line for each fault: the variable, its value and its description. No setting is a secret."""
-    lines = []
-    for item in error.errors(include_url=False):
-        name = str(item["loc"][0])
-        variable = PREFIX + name.upper()
-        got = "not set" if item["type"] == "missing" else f"{item['input']!r}: {item['msg']}"
-        lines.append(f"{variable} is {got}. {settings_type.model_fields[name].description}")
-    return lines
+FUNCTIONS: dict[str, type[Settings]] = {
+    "provisioner": ProvisionerSettings,
+    "initializer": InitializerSettings,
+    "recoverer": RecovererSettings,
+    "updater": UpdaterSettings,
+    "agent_api": AgentApiSettings,
+    "migrator": MigratorSettings,
+}
+"""The settings of each function, by the name that its table in the document has as well."""

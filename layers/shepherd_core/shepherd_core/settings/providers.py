@@ -32,6 +32,8 @@ FilledIn = Annotated[str, Field(min_length=1), AfterValidator(_filled_in)]
 class StaticSettings(Settings):
     """The static list."""
 
+    table = "provider.static"
+
     static_list: str = Field(
         description="Location of the list: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
     )
@@ -39,6 +41,8 @@ class StaticSettings(Settings):
 
 class EquinixSettings(Settings):
     """Equinix Metal."""
+
+    table = "provider.equinix"
 
     equinix_project_id: str = Field(description="Project whose reservations and devices are managed.")
     equinix_api_key_parameter: str = Field(description="Name of the SSM parameter that holds the API key.")
@@ -53,6 +57,8 @@ class EquinixSettings(Settings):
 
 class HetznerSettings(Settings):
     """Hetzner's dedicated servers."""
+
+    table = "provider.hetzner"
 
     hetzner_credential_parameter: str = Field(
         description="Name of the SSM parameter that holds USER:PASSWORD of the Robot web service."
@@ -88,6 +94,8 @@ Ids = Annotated[str, AfterValidator(_listed)]
 
 class Ec2Settings(Settings):
     """Amazon EC2, in the account and the region that the functions run in."""
+
+    table = "provider.ec2"
 
     ec2_fleet: FilledIn = Field(
         max_length=64,
@@ -135,6 +143,8 @@ class Ec2Settings(Settings):
 
 class RedfishSettings(Settings):
     """Your own machines, through their BMCs."""
+
+    table = "provider.redfish"
 
     redfish_list: str = Field(
         description="Location of the list of machines and BMCs: a path, https://…, ssm:NAME or s3://BUCKET/KEY.",
@@ -225,3 +235,6 @@ SPECS = (
     ),
 )
 """All providers."""
+
+PROVIDERS = {spec.name: spec.settings for spec in SPECS}
+"""The settings of each provider."""

@@ -15,6 +15,7 @@ from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions
+from shepherd_core.wiring.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,14 +54,21 @@ def certificate(source: str) -> bytes:
         raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
 
 
+def rolling_back(stack: str) -> bool:
+    """Return whether CloudFormation is rolling back a stack, as ``adapters.stack.rolling_back``."""
+    from shepherd_core.adapters import stack as stacks  # noqa: PLC0415 - see the module's docstring
+
+    return stacks.rolling_back(stack)
+
+
 def bmdb(settings: functions.BmdbSettings | None = None, attempts: int = ATTEMPTS) -> Connection:
     """
-    Return a connection to the BMDB of *settings*, or of the environment. It connects when it is first used.
+    Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
 
     Raises:
-        ConfigError: the settings in the environment are wrong.
+        ConfigError: the settings are wrong.
     """
-    settings = settings or functions.load(functions.BmdbSettings)[0]
+    settings = settings or load(functions.BmdbSettings)[0]
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))
     return Connection(settings, _password(settings), CLOCK, authorities, attempts)

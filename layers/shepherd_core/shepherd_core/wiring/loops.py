@@ -1,8 +1,8 @@
 """
-The loops, built from the settings in the environment.
+The loops, built from the settings.
 
-A loop is built once for each process, so that a warm invocation starts with an
-open database connection. Modules that only one loop needs are imported when
+A loop is built once for each settings document, so that a warm invocation starts
+with an open database connection. Modules that only one loop needs are imported when
 that loop is built.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import functions
 from shepherd_core.wiring import adapters, providers
 from shepherd_core.wiring.adapters import CLOCK
+from shepherd_core.wiring.settings import per_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,19 +40,22 @@ class Function:
     """Runs one invocation until the deadline; the text, which says who runs it, is stored with its session."""
     plan: Callable[[Deadline], Mapping[str, object]]
     """Returns the actions of an invocation as ``plan``, with more facts beside it; changes nothing."""
+    close: Callable[[], None]
+    """Closes its connection to the BMDB."""
 
 
 def build(loop: str) -> Function:
     """
-    Return *loop* as the environment configures it; the same object every time. Connects to nothing yet.
+    Return *loop* as the settings configure it; the same object as long as they do. Connects to nothing yet.
 
     Raises:
         ConfigError: the settings are wrong; lists every fault.
+        SourceError: the settings document cannot be read.
     """
     return _BUILDERS[loop]()
 
 
-@cache
+@per_document
 def _provisioner() -> Function:
     from shepherd_core.loops.provisioner import Provisioner, RateLimits  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.rules.provisioning import PlanLimits  # noqa: PLC0415
@@ -81,10 +84,12 @@ def _provisioner() -> Function:
         require(connection)  # a plan opens no session, which would check the schema
         return {"plan": provisioner().plan(deadline)}
 
-    return Function(provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan)
+    return Function(
+        provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan, connection.close
+    )
 
 
-@cache
+@per_document
 def _initializer() -> Function:
     from shepherd_core.adapters import documents  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.initializer import Initializer, StartOptions  # noqa: PLC0415
@@ -107,7 +112,7 @@ def _initializer() -> Function:
     return _machine_loop(Initializer(provider, dialer, fetch, options), provider, settings)
 
 
-@cache
+@per_document
 def _recoverer() -> Function:
     from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
@@ -130,7 +135,7 @@ def _recoverer() -> Function:
     return _machine_loop(Recoverer(provider, rules), provider, settings)
 
 
-@cache
+@per_document
 def _updater() -> Function:
     from shepherd_core.loops.updater import Updater  # noqa: PLC0415 - see the module's docstring
 
@@ -142,7 +147,7 @@ def _updater() -> Function:
         require(connection)  # a plan opens no session, which would check the schema
         return {"plan": updater.plan(deadline)}
 
-    return Function(provider.name, updater.run, plan)
+    return Function(provider.name, updater.run, plan, connection.close)
 
 
 _BUILDERS: dict[str, Callable[[], Function]] = {
@@ -193,4 +198,5 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
             loop, provider.name, connection, CLOCK, limits, deadline=deadline, runtime_info=runtime_info
         ),
         plan,
+        connection.close,
     )

@@ -11,6 +11,7 @@ from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.settings import functions
 from shepherd_core.settings.providers import SPECS
 from shepherd_core.wiring.adapters import CLOCK, read, secrets
+from shepherd_core.wiring.settings import load as load_settings
 
 if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
@@ -25,12 +26,12 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
         ConfigError: settings of the function or the provider are wrong; lists all faults.
     """
     try:
-        choice = functions.load(functions.ProviderChoice)[0].provider
+        choice = load_settings(functions.ProviderChoice)[0].provider
     except ConfigError:
-        functions.load(settings_type)  # raises this fault with all the others
+        load_settings(settings_type)  # raises this fault with all the others
         raise
     (spec,) = (each for each in SPECS if each.name == choice)
-    settings, provider_settings = functions.load(settings_type, spec.settings)
+    settings, provider_settings = load_settings(settings_type, spec.settings)
     context = ProviderContext(
         clock=CLOCK,
         read=read,

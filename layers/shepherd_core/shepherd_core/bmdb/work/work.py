@@ -64,6 +64,13 @@ class Claim:
     """
 
 
+_AT_ONCE = HealthTimeouts(startup_timeout_seconds=0, heartbeat_timeout_seconds=0)
+"""
+For a loop that does not recover: a row that turns out to be about recovery becomes due at once, and the Recoverer,
+which has the timeouts, moves it.
+"""
+
+
 def claim(
     session: Session,
     process: Process,
@@ -84,7 +91,7 @@ def claim(
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    timeouts = timeouts or HealthTimeouts()
+    timeouts = timeouts or _AT_ONCE
 
     def take() -> Claim:
         rows = session.run_once(

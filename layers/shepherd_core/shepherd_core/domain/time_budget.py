@@ -1,0 +1,16 @@
+"""What an invocation keeps of its time, in seconds."""
+
+CLOSING_SECONDS = 2.0
+"""For closing the session and writing the metrics."""
+
+MARGIN_SECONDS = 5.0
+"""For committing, closing, and threads that are slow to notice their deadline."""
+
+CREATE_SECONDS = 60.0
+"""For one creation at the provider."""
+
+ANSWER_SECONDS = 30.0
+"""For the Migrator's answer to CloudFormation."""
+
+RENEWALS = 3
+"""How often a session is renewed in the time after which it would expire."""

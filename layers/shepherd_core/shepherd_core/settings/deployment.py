@@ -1,0 +1,93 @@
+"""What is known of a deployment as a whole. No function needs it to run; the rules between settings read it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from shepherd_core.settings.functions import FUNCTIONS, Count, Settings
+
+LOOPS = ("provisioner", "initializer", "recoverer", "updater")
+"""In the order of ``loop_minutes``."""
+
+
+def by_name(text: str, names: tuple[str, ...], highest: int) -> dict[str, int]:
+    """
+    Return the whole numbers in *text*, which are separated by commas, by *names*.
+
+    Raises:
+        ValueError: there are more or fewer, or one is not from 0 to *highest*.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != len(names) or not all(part.isdecimal() and int(part) <= highest for part in parts):
+        message = f"must be {len(names)} whole numbers from 0 to {highest}, separated by commas: {', '.join(names)}"
+        raise ValueError(message)
+    return dict(zip(names, map(int, parts), strict=True))
+
+
+def loop_minutes(text: str) -> dict[str, int]:
+    """
+    Return the minutes between two runs of each loop; 0: it is off.
+
+    Raises:
+        ValueError: as ``by_name``.
+    """
+    return by_name(text, LOOPS, 1_440)
+
+
+def function_seconds(text: str) -> dict[str, int]:
+    """
+    Return how long an invocation of each function may take.
+
+    Raises:
+        ValueError: as ``by_name``.
+    """
+    return by_name(text, tuple(FUNCTIONS), 900)
+
+
+def _minutes(text: str) -> str:
+    loop_minutes(text)
+    return text
+
+
+def _seconds(text: str) -> str:
+    function_seconds(text)
+    return text
+
+
+class CapacitySettings(Settings):
+    """What the database has for Shepherd. No function reads it; the rules between settings do."""
+
+    table = "bmdb"
+
+    bmdb_max_connections: int = Field(
+        100,
+        ge=1,
+        le=100_000,
+        description="Number of connections that the database accepts (max_connections); more concurrent invocations "
+        "are refused when settings are checked.",
+    )
+
+
+class DeploymentSettings(Settings):
+    """What the deployment says of itself, in environment variables alone. The rules between settings read it."""
+
+    loop_minutes: Annotated[str, AfterValidator(_minutes)] = Field(
+        "1,1,1,1",
+        description="Minutes between two runs of Provisioner, Initializer, Recoverer and Updater; 0: that loop is off.",
+    )
+    function_seconds: Annotated[str, AfterValidator(_seconds)] = Field(
+        "300,300,180,180,10,300",
+        description="Seconds that an invocation of Provisioner, Initializer, Recoverer, Updater, agent API and "
+        "Migrator may take.",
+    )
+    loop_concurrency: Count | None = Field(
+        None,
+        description="Maximum number of concurrent invocations of each loop; unset: as many as fit into its time.",
+    )
+    agent_api_concurrency: Count | None = Field(
+        None,
+        description="Maximum number of concurrent requests to the agent API, each with a connection to the database; "
+        "unset: the account's limit.",
+    )

@@ -1,0 +1,161 @@
+"""The settings of all functions together: the effective values, where each comes from, and every fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from shepherd_core.settings import deployment, rules
+from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
+from shepherd_core.settings.functions import FUNCTIONS, PREFIX, ProviderChoice, Settings
+from shepherd_core.settings.keys import BMDB, kind
+from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.sources import DEFAULT_PREFIX, faults, given, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shepherd_core.settings.document import Document
+
+GIVEN = {
+    *ProviderChoice.model_fields,
+    "bmdb_host",
+    "agent_source",
+    "agent_endpoint",
+    "equinix_api_key_parameter",
+    "hetzner_credential_parameter",
+    "ec2_fleet",
+}
+"""Settings without a default that a deployment gives to the functions that need them, and to no other."""
+
+_PROVIDER, _DEPLOYMENT = "provider", "deployment"
+_STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1}
+
+
+class Source(StrEnum):
+    """Where a value comes from."""
+
+    DEFAULT = "default"
+    DEPLOYMENT = "deployment"
+    """The deployment's own default."""
+    DOCUMENT = "document"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An effective value."""
+
+    value: Any
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The settings of all functions."""
+
+    provider: str | None
+    """None: it is not known."""
+    values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """By function, ``bmdb``, ``provider`` and ``deployment``; those that are missing or faulty are left out."""
+    faults: list[str] = field(default_factory=list)
+
+
+def effective(document: Document | None) -> Effective:
+    """
+    Return the settings of all functions, from the environment of this process and *document*, and their faults.
+
+    Settings that the deployment gives to single functions may be missing. The settings of a
+    provider are checked if it is chosen, or if the document has them.
+    """
+    provider = _provider(document)
+    types: dict[str, type[Settings]] = {**FUNCTIONS, BMDB: CapacitySettings, _DEPLOYMENT: DeploymentSettings}
+    if provider is not None:
+        types[_PROVIDER] = PROVIDERS[provider]
+    values: dict[str, Mapping[str, Value]] = {}
+    found: list[str] = []
+    for name, settings_type in types.items():
+        values[name], wrong = _read(settings_type, document)
+        found += [fault for fault in wrong if fault not in found]
+    others = () if document is None else set(document.tables) - {PROVIDERS[provider].table if provider else ""}
+    for settings_type in PROVIDERS.values():
+        if settings_type.table in others:
+            found += [fault for fault in _read(settings_type, document, complete=False)[1] if fault not in found]
+    return Effective(provider, values, found + rules.check(_for_rules(values)))
+
+
+def _provider(document: Document | None) -> str | None:
+    chosen = {**given(ProviderChoice, document), **variables(PREFIX)}.get(_PROVIDER)
+    return chosen if chosen in PROVIDERS else None
+
+
+def _read(
+    settings_type: type[Settings], document: Document | None, *, complete: bool = True
+) -> tuple[dict[str, Value], list[str]]:
+    """Return the values of one type and its faults; not *complete*: values may be missing."""
+    from_document = {} if document is None else document.values(settings_type)
+    environment, defaults = variables(PREFIX), variables(DEFAULT_PREFIX)
+    values = given(settings_type, document)
+    fields = settings_type.model_fields
+    absent = {
+        name
+        for name in fields
+        if name not in environment
+        and name not in values
+        and (name in GIVEN or not complete or (document is not None and document.is_faulty(settings_type, name)))
+    }
+    stand_ins: dict[str, Any] = {name: _stand_in(settings_type, name) for name in absent}
+    wrong: list[tuple[str, str]] = []
+    try:
+        settings = settings_type(**{**values, **stand_ins})
+    except ValidationError as error:
+        wrong = [(name, fault) for name, fault in faults(settings_type, error, document) if name not in absent]
+        absent |= {name for name, _ in wrong}
+        try:
+            stand_ins |= {name: _stand_in(settings_type, name) for name in absent}
+            settings = settings_type(**{**values, **stand_ins})
+        except ValidationError:
+            return {}, [fault for _, fault in wrong]
+    return {
+        name: Value(
+            getattr(settings, name),
+            Source.ENVIRONMENT
+            if name in environment
+            else Source.DOCUMENT
+            if name in from_document
+            else Source.DEPLOYMENT
+            if name in defaults
+            else Source.DEFAULT,
+        )
+        for name in fields
+        if name not in absent
+    }, [fault for _, fault in wrong]
+
+
+def _stand_in(settings_type: type[Settings], name: str) -> Any:
+    """Return a value that the setting accepts."""
+    setting = settings_type.model_fields[name]
+    if not setting.is_required():
+        return setting.default
+    if get_origin(setting.annotation) is Literal:
+        return get_args(setting.annotation)[0]
+    return _STAND_INS[kind(setting.annotation)]
+
+
+def _for_rules(values: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[str, Any]]:
+    plain: dict[str, dict[str, Any]] = {
+        name: {key: value.value for key, value in each.items()} for name, each in values.items()
+    }
+    own = plain[_DEPLOYMENT]
+    if "loop_minutes" in own:
+        own["loop_minutes"] = deployment.loop_minutes(own["loop_minutes"])
+        for loop, minutes in own["loop_minutes"].items():
+            plain[loop]["loop_minutes"] = minutes
+    if "function_seconds" in own:
+        own["function_seconds"] = deployment.function_seconds(own["function_seconds"])
+        for function, seconds in own["function_seconds"].items():
+            plain[function]["function_seconds"] = seconds
+    return plain

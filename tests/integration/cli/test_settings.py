@@ -1,0 +1,167 @@
+"""The commands on the settings: write a document, check it, show what is in force."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from shepherd_core.settings.deployment import DeploymentSettings
+from shepherd_core.settings.document import parse
+from shepherd_core.settings.effective import GIVEN, effective
+from shepherd_core.settings.keys import tables
+from shepherd_core.settings.providers import PROVIDERS
+
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATIC = 'version = 1\nsession_seconds = 50\n[recoverer]\ngrace_seconds = 2000\n[provider.static]\nstatic_list = "a"\n'
+
+
+@pytest.fixture
+def shepherdctl() -> CommandLine:
+    """Return the command line, without a database."""
+    return CommandLine(None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a document without a fault."""
+    path = tmp_path / "settings.toml"
+    path.write_text(STATIC)
+    return path
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_new_document_is_refused_until_it_is_filled_in(
+    shepherdctl: CommandLine, tmp_path: Path, provider: str
+) -> None:
+    """Whoever forgets a prefix would change machines that are not theirs."""
+    path = tmp_path / "settings.toml"
+    path.write_text(shepherdctl.read("settings", "init", "--provider", provider))
+    parsed = {name: value for name, value in tomllib.loads(path.read_text()).items() if value}
+    required = {
+        name for name, field in PROVIDERS[provider].model_fields.items() if field.is_required() and name not in GIVEN
+    }
+    assert parsed == {"version": 1, "provider": {provider: parsed["provider"][provider]}}
+    assert parsed["provider"][provider].keys() == required
+    result = shepherdctl("settings", "check", str(path))
+    assert result.exit_code == 1
+    assert {f"provider.{provider}.{name} is " in result.stderr for name in required} <= {True}
+    assert result.stderr.count(": fill it in. ") == len(required)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine, provider: str) -> None:
+    """What is uncommented as it stands changes nothing."""
+    lines = shepherdctl.read("settings", "init", "--provider", provider).splitlines()
+    assert max(map(len, lines)) <= 110
+    settings = [line.removeprefix("# ") for line in lines if " = " in line and "…" not in line and "FIXME" not in line]
+    names = {line.partition(" = ")[0].removeprefix("# ") for line in lines if " = " in line}
+    expected = {table: keys for table, keys in tables().items() if not table.startswith("provider.")}
+    expected |= {"": PROVIDERS[provider].model_fields}
+    assert {name for keys in expected.values() for name in keys} <= names
+    text = "\n".join(
+        line.removeprefix("# ") if line.removeprefix("# ") in settings and "BUCKET" not in line else line
+        for line in lines
+        if "FIXME" not in line
+    )
+    document, faults = parse(text.encode())
+    assert faults == []
+    values = effective(document).values
+    for function, plain in effective(None).values.items():
+        for name, value in plain.items():
+            assert values[function][name].value == value.value, f"{function}.{name}"
+
+
+@pytest.mark.parametrize("source", ["s3://shepherd-bucket/settings.toml", "ssm:/shepherd/settings", "file"])
+def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path, aws: None, source: str) -> None:
+    """Before it is uploaded, and after."""
+    boto3.client("s3").create_bucket(
+        Bucket="shepherd-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+    )
+    boto3.client("s3").put_object(Bucket="shepherd-bucket", Key="settings.toml", Body=STATIC.encode())
+    boto3.client("ssm").put_parameter(Name="/shepherd/settings", Value=STATIC, Type="String")
+    result = shepherdctl("settings", "check", str(file) if source == "file" else source)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"no faults in document {parse(STATIC.encode())[0].hash}, provider static\n"
+
+
+def test_the_document_of_the_environment_is_checked_unless_another_is_named(file: Path) -> None:
+    """A shell is set up once for all commands."""
+    assert "no faults in document " in CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})("settings", "check").stderr
+    result = CommandLine(None, {"SHEPHERD_SETTINGS": "/nowhere"})("settings", "check", str(file))
+    assert result.exit_code == 0
+
+
+def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, file: Path) -> None:
+    """Of keys, values and rules, and as JSON for a pipeline."""
+    file.write_text(STATIC + "[updater]\nupdate_seconds = 0\nx = 1\n[agent_api]\nbmdb_statement_timeout_seconds = 9\n")
+    result = shepherdctl("settings", "check", str(file))
+    assert result.exit_code == 1
+    assert result.stderr.count("\n  - ") == 3
+    result = shepherdctl("settings", "check", str(file), "-o", "json")
+    assert result.exit_code == 1
+    assert result.stdout.count("updater.x is unknown") == 1
+
+
+def test_the_environment_alone_can_be_checked(shepherdctl: CommandLine) -> None:
+    """It says what it did not check."""
+    result = shepherdctl("settings", "check")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("the provider is not known: its settings were not checked.")
+
+
+def test_effective_values_are_shown_with_their_source(file: Path) -> None:
+    """An operator sees at once which of four places decides."""
+    environment = {"SHEPHERD_GRACE_SECONDS": "3000", "SHEPHERD_DEFAULT_COOLDOWN_SECONDS": "700"}
+    shepherdctl = CommandLine(None, environment)
+    found = shepherdctl.load("settings", "show", str(file))
+    shown = {row["key"]: (row["value"], row["source"]) for row in found["settings"]}
+    assert shown["session_seconds"] == (50, "document")
+    assert shown["recoverer.grace_seconds"] == (3000, "environment")
+    assert shown["recoverer.cooldown_seconds"] == (700, "deployment")
+    assert shown["recoverer.reset_after_seconds"] == (3600, "default")
+    assert shown["provider.static.static_list"] == ("a", "document")
+    assert shown["SHEPHERD_PROVIDER"] == ("static", "document")
+    assert shown["SHEPHERD_LOOP_MINUTES"] == (DeploymentSettings().loop_minutes, "default")
+    assert "initializer.agent_endpoint" not in shown
+    assert (found["provider"], found["faults"]) == ("static", [])
+    changed = shepherdctl.read("settings", "show", str(file), "--changed").splitlines()
+    assert [line.split() for line in changed] == [
+        ["KEY", "VALUE", "SOURCE"],
+        ["session_seconds", "50", "document"],
+        ["recoverer.grace_seconds", "3000", "environment"],
+        ["recoverer.cooldown_seconds", "700", "deployment"],
+        ["provider.static.static_list", "a", "document"],
+        ["SHEPHERD_PROVIDER", "static", "document"],
+    ]
+
+
+def test_a_value_of_one_function_is_shown_as_its_own(shepherdctl: CommandLine, file: Path) -> None:
+    """Where functions differ, each has a line."""
+    file.write_text(STATIC + "[updater]\nsession_seconds = 70\n")
+    shown = {row["key"]: row["value"] for row in shepherdctl.load("settings", "show", str(file))["settings"]}
+    assert "session_seconds" not in shown
+    assert (shown["updater.session_seconds"], shown["recoverer.session_seconds"]) == (70, 50)
+
+
+def test_what_is_right_is_shown_beside_faults(shepherdctl: CommandLine, file: Path) -> None:
+    """And the command fails with them."""
+    file.write_text(STATIC + "[updater]\nupdate_seconds = 0\n")
+    result = shepherdctl("settings", "show", str(file))
+    assert result.exit_code == 1
+    assert "updater.update_seconds is 0" in result.stderr
+    assert "recoverer.grace_seconds" in result.stdout
+    assert "updater.update_seconds" not in result.stdout
+
+
+def test_other_commands_read_the_document(file: Path) -> None:
+    """So an operator's limits and timeouts are those of the functions."""
+    shepherdctl = CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})
+    result = shepherdctl.process("status")
+    assert result.returncode == 1
+    assert "SHEPHERD_BMDB_HOST is not set, nor is bmdb.bmdb_host in the document" in result.stderr

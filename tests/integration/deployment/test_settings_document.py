@@ -1,0 +1,302 @@
+"""The settings document in functions, cold and warm: when it is read, and what stays in force."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from shepherd_core import telemetry
+from shepherd_core.domain.errors import ConfigError, ShepherdError, SourceMissing, SourceUnavailable
+from shepherd_core.settings.document import LIMIT_BYTES
+from shepherd_core.settings.functions import InitializerSettings
+from shepherd_core.telemetry import Metric
+from shepherd_core.wiring import loops, services, settings
+from shepherd_core.wiring.settings import RELOAD_SECONDS, DocumentInForce, fetch
+
+from tests.integration.deployment.test_handlers import invoke, output
+from tests.support.deployment import function_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import ManualClock
+    from tests.support.bmdb.fleet import Fleet
+
+BUCKET = "shepherd-bucket"
+S3, SSM = f"s3://{BUCKET}/settings.toml", "ssm:/shepherd/settings"
+GOOD = "version = 1\n[recoverer]\ngrace_seconds = 2000\n"
+OTHER = "version = 1\n[recoverer]\ngrace_seconds = 3000\n"
+BAD = "version = 1\n[recoverer]\ngrace_seconds = 0\nchunk = 3\n"
+
+
+def upload(source: str, text: str) -> None:
+    """Put a document where the source says."""
+    if source == S3:
+        boto3.client("s3").put_object(Bucket=BUCKET, Key="settings.toml", Body=text.encode())
+    else:
+        boto3.client("ssm").put_parameter(Name="/shepherd/settings", Value=text, Type="String", Overwrite=True)
+
+
+@pytest.fixture
+def _bucket(aws: None) -> None:
+    boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+
+
+@pytest.fixture(params=[S3, SSM])
+def source(_bucket: None, request: pytest.FixtureRequest) -> str:
+    """Return where the document is."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def in_force(source: str, clock: ManualClock) -> DocumentInForce:
+    """Return a process that has read no document yet."""
+    return DocumentInForce(source, fetch, clock)
+
+
+def grace(in_force: DocumentInForce) -> object:
+    """Return what a function works by that is invoked now."""
+    return in_force.refresh().tables["recoverer"]["grace_seconds"]
+
+
+def test_a_warm_function_sees_a_change_after_a_minute_and_not_before(
+    in_force: DocumentInForce, source: str, clock: ManualClock
+) -> None:
+    """Stated in docs/settings.md; more often would put S3 into the path of every heartbeat."""
+    upload(source, GOOD)
+    assert grace(in_force) == 2000
+    upload(source, OTHER)
+    clock.now += RELOAD_SECONDS - 0.1
+    assert grace(in_force) == 2000
+    clock.now += 0.1
+    assert grace(in_force) == 3000
+
+
+def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, source: str) -> None:
+    """By defaults it might reboot what the operator's settings protect."""
+    upload(source, BAD)
+    with pytest.raises(ConfigError) as caught:
+        in_force.refresh()
+    assert [fault.split()[0] for fault in caught.value.faults] == ["recoverer.chunk", "recoverer.grace_seconds"]
+    upload(source, GOOD)
+    assert grace(in_force) == 2000, "and asks again at once"
+
+
+def test_without_its_document_a_cold_function_fails(in_force: DocumentInForce) -> None:
+    """Nobody has uploaded one."""
+    with pytest.raises(SourceMissing):
+        in_force.refresh()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BAD, "recoverer.chunk is unknown"),
+        ("version = 2\n", "version is 2"),
+        ("version = 1\n[recoverer", "is not TOML"),
+        ("version = 1\n[recoverer]\nreset_after_seconds = 60\n", "never reach quarantine"),
+        ("version = 1\na = " + "[" * 3000, "nested too deep"),
+    ],
+    ids=["faults", "version", "no TOML", "rule", "deep"],
+)
+def test_a_refused_document_leaves_the_last_good_one_in_force(
+    in_force: DocumentInForce,
+    source: str,
+    clock: ManualClock,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    said: str,
+) -> None:
+    """A typing error must not stop a fleet; it is logged with every fault until it is mended."""
+    upload(source, GOOD)
+    in_force.refresh()
+    upload(source, text)
+    for _ in range(2):
+        clock.now += RELOAD_SECONDS
+        assert grace(in_force) == 2000
+        assert in_force.refused
+        (line,) = output(capsys)[1]
+        assert (line["level"], line["message"]) == (
+            "ERROR",
+            "settings document refused: the last good one stays in force",
+        )
+        assert said in str(line["faults"])
+    upload(source, GOOD)
+    clock.now += RELOAD_SECONDS
+    assert grace(in_force) == 2000
+    assert not in_force.refused
+
+
+def test_a_document_that_is_too_large_or_gone_leaves_the_last_good_one_in_force(
+    in_force: DocumentInForce, source: str, clock: ManualClock
+) -> None:
+    """The same for what cannot be read at all."""
+    upload(source, GOOD)
+    in_force.refresh()
+    if source == S3:
+        upload(source, GOOD + "#" * LIMIT_BYTES)
+        clock.now += RELOAD_SECONDS
+        assert grace(in_force) == 2000
+        assert in_force.refused
+        boto3.client("s3").delete_object(Bucket=BUCKET, Key="settings.toml")
+    else:
+        boto3.client("ssm").delete_parameter(Name="/shepherd/settings")
+    clock.now += RELOAD_SECONDS
+    assert grace(in_force) == 2000
+    assert in_force.refused
+
+
+def test_an_outage_of_the_source_is_survived_by_warm_functions_alone(clock: ManualClock) -> None:
+    """A cold one reports that it may be tried again."""
+    answers: list[bytes | ShepherdError] = [SourceUnavailable(), GOOD.encode(), SourceUnavailable()]
+
+    def read(_: str) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, ShepherdError):
+            raise answer
+        return answer
+
+    in_force = DocumentInForce(S3, read, clock)
+    with pytest.raises(SourceUnavailable):
+        in_force.refresh()
+    assert grace(in_force) == 2000
+    clock.now += RELOAD_SECONDS
+    assert grace(in_force) == 2000
+    assert answers == []
+
+
+def test_an_unchanged_document_is_not_checked_again(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
+    """What was built from it is kept, with its connections."""
+    upload(source, GOOD)
+    first = in_force.refresh()
+    clock.now += RELOAD_SECONDS
+    assert in_force.refresh() is first
+
+
+# --- in the functions ---
+
+
+@pytest.fixture
+def file(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the document of functions that have hardly anything in their environment."""
+    function_process.end()
+    path = tmp_path / "settings.toml"
+    (tmp_path / "list.json").write_text("[]")
+    path.write_text(f"""\
+version = 1
+[bmdb]
+bmdb_host = "{fleet.settings.bmdb_host}"
+bmdb_name = "{fleet.settings.bmdb_name}"
+bmdb_user = "{fleet.settings.bmdb_user}"
+[provider.static]
+static_list = "{tmp_path}/list.json"
+""")
+    monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
+    yield path
+    function_process.end()
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a document, and let the minute pass after which a warm function reads it."""
+    path.write_text(text)
+    if in_force := settings.in_force():
+        in_force._next = 0.0
+
+
+def append(path: Path, text: str) -> None:
+    """Replace a document by one with more text at its end."""
+    replace(path, path.read_text() + text)
+
+
+def tick(loop: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Invoke a loop; return its answer, its log lines and its metric record."""
+    answer = invoke(loop)
+    (record,), lines = output(capsys)
+    return answer, lines, record
+
+
+def test_every_tick_says_by_which_document_it_worked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In its metric record, which each has, and in every line."""
+    _, _, record = tick("provisioner", capsys)
+    before = fetch(str(file))
+    assert record["settings"] == settings.read(str(file), lambda _: before).hash
+    append(file, "# another\n")
+    _, lines, changed = tick("provisioner", capsys)
+    assert changed["settings"] != record["settings"]
+    (line,) = lines
+    assert (line["message"], line["before"], line["now"]) == (
+        "settings document changed",
+        record["settings"],
+        changed["settings"],
+    )
+
+
+def test_a_loop_is_built_again_for_another_document_and_only_then(file: Path) -> None:
+    """Its connection is closed, else each change would leave one behind."""
+    first = loops.build("updater")
+    assert loops.build("updater") is first
+    closed: list[bool] = []
+    object.__setattr__(first, "close", lambda: closed.append(True))
+    append(file, "# another\n")
+    second = loops.build("updater")
+    assert second is not first
+    assert closed == [True]
+
+
+def test_a_refused_document_is_counted_until_it_is_mended(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An alarm reads the metric; the loop works on."""
+    good = file.read_text()
+    assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
+    append(file, "x = 1\n")
+    answer, _, record = tick("provisioner", capsys)
+    assert answer[Metric.SETTINGS_REFUSED] == 1
+    assert record[Metric.SETTINGS_REFUSED] == [1.0]
+    replace(file, good)
+    assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
+
+
+def test_a_document_with_which_nothing_can_be_built_leaves_the_last_one_in_force(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checks do not know what a provider can do: restart-agent needs none, a reboot of a list is refused."""
+    append(file, '[recoverer]\nremediation_policy = "restart-agent,quarantine"\n')
+    good = tick("recoverer", capsys)[2]["settings"]
+    replace(file, file.read_text().replace("restart-agent", "reboot"))
+    answer, lines, record = tick("recoverer", capsys)
+    assert answer[Metric.SETTINGS_REFUSED] == 1
+    assert record["settings"] == good
+    assert "cannot reboot machines" in json.dumps(lines)
+
+
+def test_the_agent_api_reads_the_document_too(file: Path) -> None:
+    """It is the one function that knows no provider."""
+    append(file, "[agent_api]\nstale_seconds = 60\n")
+    first = services.agent_api()
+    append(file, "max_body_bytes = 2048\n")
+    second = services.agent_api()
+    assert (first._stale_seconds, second._stale_seconds, second._max_body_bytes) == (60, 60, 2048)
+    second.close()
+
+
+def test_the_endpoint_of_the_deployment_gives_way_to_the_documents(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A domain name of one's own is set in the document; the deployment knows only its API's own address."""
+    monkeypatch.setenv("SHEPHERD_DEFAULT_AGENT_ENDPOINT", "https://own.example.com")
+    monkeypatch.setenv("SHEPHERD_AGENT_SOURCE", "s3://bucket/agent")
+    assert settings.load(InitializerSettings)[0].agent_endpoint == "https://own.example.com"
+    append(file, '[initializer]\nagent_endpoint = "https://agents.example.com"\n')
+    function_process.end()
+    assert settings.load(InitializerSettings)[0].agent_endpoint == "https://agents.example.com"
+
+
+def test_without_a_document_nothing_is_read_and_nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local use has the environment alone."""
+    function_process.end()
+    monkeypatch.setenv("SHEPHERD_SETTINGS", "")
+    assert settings.in_force() is None
+    assert settings.log_keys() == {}
+    assert settings.counts() == {}
+    assert telemetry._bound == {}

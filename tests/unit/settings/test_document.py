@@ -1,0 +1,273 @@
+"""The reader of the settings document: every fault at once, whatever stands in it."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings.document import LIMIT_BYTES, MAX_FAULTS, Document, bounded, parse
+from shepherd_core.settings.effective import effective
+from shepherd_core.settings.functions import FUNCTIONS, InitializerSettings, RecovererSettings
+from shepherd_core.settings.keys import kind, tables
+from shepherd_core.settings.sources import load
+
+DOCUMENT = b"""\
+version = 1
+machine_seconds = 100
+
+[bmdb]
+bmdb_host = "db.example"
+
+[recoverer]
+machine_seconds = 60
+heartbeat_timeout_seconds = 900
+
+[provider.static]
+static_list = "machines.json"
+"""
+
+
+def document(text: str) -> Document:
+    """Return a document without faults."""
+    read, faults = parse(f"version = 1\n{text}".encode())
+    assert faults == []
+    return read
+
+
+def faults(text: str) -> list[str]:
+    """Return the faults of a document."""
+    return parse(f"version = 1\n{text}".encode())[1]
+
+
+def refusal(content: bytes) -> str:
+    """Return why a document is refused as a whole."""
+    with pytest.raises(ConfigError) as caught:
+        parse(content)
+    (fault,) = caught.value.faults
+    return fault
+
+
+def test_a_table_of_a_function_wins_over_the_top() -> None:
+    """A threshold can be changed for one function alone."""
+    read, _ = parse(DOCUMENT)
+    assert load(RecovererSettings, document=read)[0].machine_seconds == 60
+    assert read.values(InitializerSettings)["machine_seconds"] == 100
+
+
+def test_the_environment_wins_over_the_document_and_the_document_over_the_deployment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A deployment may give a default that its operator overrides, and what it must not lose."""
+    read, _ = parse(DOCUMENT)
+    monkeypatch.setenv("SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS", "1200")
+    monkeypatch.setenv("SHEPHERD_DEFAULT_MACHINE_SECONDS", "10")
+    monkeypatch.setenv("SHEPHERD_DEFAULT_GRACE_SECONDS", "4000")
+    monkeypatch.setenv("SHEPHERD_COOLDOWN_SECONDS", "")  # empty: not set
+    (settings,) = load(RecovererSettings, document=read)
+    assert settings.heartbeat_timeout_seconds == 1200
+    assert settings.machine_seconds == 60
+    assert settings.grace_seconds == 4000
+    assert settings.cooldown_seconds == RecovererSettings.model_fields["cooldown_seconds"].default
+
+
+def test_a_deployments_default_needs_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And gives way to the environment."""
+    monkeypatch.setenv("SHEPHERD_BMDB_HOST", "db.example")
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "static")
+    monkeypatch.setenv("SHEPHERD_DEFAULT_GRACE_SECONDS", "4000")
+    assert load(RecovererSettings)[0].grace_seconds == 4000
+    monkeypatch.setenv("SHEPHERD_GRACE_SECONDS", "5000")
+    assert load(RecovererSettings)[0].grace_seconds == 5000
+
+
+def test_the_provider_is_the_one_that_the_document_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it has two: then nothing says which."""
+    read, _ = parse(DOCUMENT)
+    assert load(RecovererSettings, document=read)[0].provider == "static"
+    both, _ = parse(DOCUMENT + b'[provider.redfish]\nredfish_list = "racks.json"\n')
+    with pytest.raises(ConfigError, match="SHEPHERD_PROVIDER is not set"):
+        load(RecovererSettings, document=both)
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "redfish")
+    assert load(RecovererSettings, document=both)[0].provider == "redfish"
+
+
+def test_every_fault_is_named_at_once() -> None:
+    """With key, value and what was wanted; one upload to mend them all."""
+    read, wrong = parse(b"""\
+version = 1
+concurency = 3
+heartbeat_timeout_seconds = 900
+chunk = { size = 3 }
+[recoverer]
+heartbeat_timeout_seconds = "900"
+breaker_max_unhealthy = 1.5
+grace_seconds = 0
+machine_seconds = true
+max_machines = 3
+[provisioner]
+assimilate = 1
+[elsewhere]
+[provider.hetzner]
+hetzner_key_name = "FIXME"
+[provider.acme]
+""")
+    tables_named = f"bmdb, {', '.join(FUNCTIONS)}, provider.NAME"
+    found = [fault.partition(". ")[0] for fault in wrong + effective(read).faults]
+    assert found == [
+        "concurency is unknown: did you mean concurrency?",
+        "heartbeat_timeout_seconds is unknown: it belongs into [recoverer]",
+        "provider.hetzner.hetzner_key_name is 'FIXME': fill it in",
+        "[provider.acme] is unknown: the providers are static, redfish, equinix, ec2, hetzner",
+        f"[chunk] is unknown: the tables are {tables_named}",
+        "recoverer.heartbeat_timeout_seconds is '900': it must be a number",
+        "recoverer.breaker_max_unhealthy is 1.5: it must be a whole number",
+        "recoverer.machine_seconds is true: it must be a number",
+        "recoverer.max_machines is unknown: it belongs into [provisioner]",
+        "provisioner.assimilate is 1: it must be true or false",
+        f"[elsewhere] is unknown: the tables are {tables_named}",
+        "recoverer.grace_seconds is 0: Input should be greater than 0",
+        "SHEPHERD_HETZNER_NAME_PREFIX is not set, nor is provider.hetzner.hetzner_name_prefix in the document",
+    ]
+
+
+def test_the_value_of_an_unknown_key_is_not_shown() -> None:
+    """Somebody may take the document for a place for passwords."""
+    assert "hunter2" not in str(faults('bmdb_password = "hunter2"\n[bmdb]\npassword = "hunter2"'))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "version is missing"),
+        (b"[recoverer]\n", "version is missing"),
+        (b"version = 2\nnew = 1", "version is 2: this code reads version 1"),
+        (b'version = "1"', "version is '1'"),
+        (b"version = true", "version is True"),
+        (b"version = 1.0", "version is 1.0"),
+        (b"version = 1\nversion = 1", "is not TOML"),
+        (b'{"version": 1}', "is not TOML"),
+        (b"version = 1\na = \xff", "is not TOML"),
+        (b"version = 1\na = " + b"9" * 5000, "is not TOML"),
+        (b"version = 1\na = " + b"[" * 50_000, "nested too deep"),
+        (b"version = 1\na = " + b"{a=" * 15_000, "nested too deep"),
+        (b"version = 1 #" + b"x" * LIMIT_BYTES, "it may have at most 65536"),
+    ],
+    ids=lambda part: str(part)[:30],
+)
+def test_what_cannot_be_read_is_refused_with_the_reason(content: bytes, reason: str) -> None:
+    """Nothing can be said of its keys."""
+    assert reason in refusal(content)
+
+
+@pytest.mark.parametrize("content", [b"version = 1\r\n[recoverer]\r\n", b"\xef\xbb\xbfversion = 1\n"])
+def test_a_document_may_come_from_any_editor(content: bytes) -> None:
+    """Line ends and a byte order mark mean nothing."""
+    assert parse(content)[1] == []
+
+
+def test_very_many_faults_are_counted_and_not_all_listed() -> None:
+    """A log line has an end."""
+    found = bounded(faults("\n".join(f"key{number} = 1" for number in range(500))))
+    assert len(found) == MAX_FAULTS + 1
+    assert found[-1] == "and 450 more"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_setting_of_a_function_has_a_place(function: str) -> None:
+    """Else it could be changed by the environment alone; the provider is named by its table."""
+    placed = {name for table in tables().values() for name in table}
+    assert FUNCTIONS[function].model_fields.keys() - {"provider"} <= placed
+
+
+def test_no_function_has_a_database_or_a_provider_of_its_own() -> None:
+    """They would work on different fleets."""
+    for table in FUNCTIONS:
+        assert faults(f'[{table}]\nbmdb_host = "other"') == [f"{table}.bmdb_host is unknown: it belongs into [bmdb]"]
+    assert len(faults('[updater]\nprovider = "static"')) == 1
+    (fault,) = faults('provider = "static"')
+    assert fault == (
+        "provider is unknown: name the provider by its table, such as [provider.static], or in SHEPHERD_PROVIDER"
+    )
+
+
+def test_the_hash_is_that_of_the_text() -> None:
+    """`sha256sum settings.toml` begins with what the logs say."""
+    assert document("").hash == hashlib.sha256(b"version = 1\n").hexdigest()[:12]
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**30), 10**30),
+    st.floats(),
+    st.text(max_size=20),
+    st.just([1]),
+    st.just({"a": {"b": 1}}),
+    st.just(datetime(2026, 1, 1, tzinfo=UTC)),
+)
+
+
+def toml(value: object) -> str:
+    """Return a value in TOML."""
+    match value:
+        case None:
+            return '""'
+        case bool():
+            return str(value).lower()
+        case str():
+            escaped = "".join(f"\\U{ord(each):08x}" for each in value if not 0xD800 <= ord(each) <= 0xDFFF)
+            return f'"{escaped}"'
+        case dict():
+            return "{a = {b = 1}}"
+        case datetime():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+@given(st.binary(max_size=300))
+@example(b"version=1\n" + b"a." * 20_000 + b"a=1")
+@example(b"version=1\n" + b"[[a]]\n" * 10_000)
+def test_no_bytes_break_the_reader(content: bytes) -> None:
+    """Only a ConfigError says that a document is wrong."""
+    try:
+        read, found = parse(content)
+    except ConfigError:
+        return
+    assert isinstance(effective(read).faults, list)
+    assert all(isinstance(fault, str) for fault in found)
+
+
+@given(st.text(alphabet="version=1\n[]{}.\"'#a_ ,:-", max_size=60))
+def test_no_toml_breaks_the_reader(text: str) -> None:
+    """The same for what is nearly a document."""
+    try:
+        parse(f"version = 1\n{text}".encode())
+    except ConfigError:
+        with pytest.raises((tomllib.TOMLDecodeError, AssertionError)):
+            assert tomllib.loads(f"version = 1\n{text}").get("version") != 1
+
+
+KEYS = [(table, name) for table, keys in tables().items() for name in keys]
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=8, unique_by=lambda each: each[0]))
+def test_no_values_break_the_checks(chosen: list[tuple[tuple[str, str], object]]) -> None:
+    """Whatever an operator gives a setting is accepted or named, and rules are checked on what is right."""
+    by_table: dict[str, list[str]] = {}
+    for (table, name), value in chosen:
+        by_table.setdefault(table, []).append(f"{name} = {toml(value)}")
+    text = "\n".join(["version = 1", *by_table.pop("", [])])
+    text += "".join(f"\n[{table}]\n" + "\n".join(lines) for table, lines in by_table.items())
+    read, found = parse(text.encode())
+    found += effective(read).faults
+    for (table, name), value in chosen:
+        right = isinstance(value, int | float) if kind(tables()[table][name].annotation) is float else None
+        key = f"{table}.{name}" if table else name
+        if right is False:
+            assert any(fault.startswith(f"{key} is ") for fault in found)

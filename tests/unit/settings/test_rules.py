@@ -1,0 +1,274 @@
+"""The rules between settings, each at its boundary, on both sides."""
+
+from __future__ import annotations
+
+import pytest
+from shepherd_core.settings.deployment import DeploymentSettings
+from shepherd_core.settings.effective import effective
+from shepherd_core.settings.rules import RULES
+
+HOUR = 3600
+LONG_POLICY = "reboot:1:grace=86400,power-cycle:1:grace=86400,quarantine"
+
+# Settings that are not the defaults; and whether they break a rule, whose fault names these two.
+CASES: list[tuple[dict[str, object], bool, tuple[str, str]]] = []
+
+
+def case(broken: dict[str, object], kept: dict[str, object], *names: str) -> None:
+    """Add both sides of a boundary."""
+    first, second = names
+    CASES.extend([(broken, True, (first, second)), (kept, False, (first, second))])
+
+
+def rate(minutes: int) -> dict[str, object]:
+    """Return the setting of a Recoverer that runs so often."""
+    return {"LOOP_MINUTES": f"1,1,{minutes},1"}
+
+
+RATE, TIMEOUT = (
+    "minutes between two runs of the recoverer (SHEPHERD_LOOP_MINUTES)",
+    "recoverer.heartbeat_timeout_seconds",
+)
+case(rate(31), rate(30), RATE, TIMEOUT)
+case(
+    {**rate(10), "HEARTBEAT_TIMEOUT_SECONDS": 199.9, "AGENT_HEARTBEAT_SECONDS": 30},
+    {**rate(10), "HEARTBEAT_TIMEOUT_SECONDS": 200, "AGENT_HEARTBEAT_SECONDS": 30},
+    RATE,
+    TIMEOUT,
+)
+case({**rate(1440)}, {**rate(0)}, RATE, TIMEOUT)
+INTERVAL = "initializer.agent_heartbeat_seconds"
+case({"AGENT_HEARTBEAT_SECONDS": 120}, {"AGENT_HEARTBEAT_SECONDS": 119}, INTERVAL, TIMEOUT)
+case({"HEARTBEAT_TIMEOUT_SECONDS": 300}, {"HEARTBEAT_TIMEOUT_SECONDS": 301}, INTERVAL, TIMEOUT)
+case(
+    {"STARTUP_TIMEOUT_SECONDS": 300},
+    {"STARTUP_TIMEOUT_SECONDS": 301},
+    INTERVAL,
+    "recoverer.startup_timeout_seconds",
+)
+case(
+    {"SSH_CONNECT_TIMEOUT_SECONDS": 60},
+    {"SSH_CONNECT_TIMEOUT_SECONDS": 59},
+    "initializer.agent_timeout_seconds",
+    "initializer.machine_seconds",
+)
+case(
+    {"MACHINE_SECONDS": 144},
+    {"MACHINE_SECONDS": 143},
+    "recoverer.machine_seconds",
+    "timeout of the recoverer (SHEPHERD_FUNCTION_SECONDS)",
+)
+case(
+    {"MACHINE_SECONDS": 264},
+    {"MACHINE_SECONDS": 263, "FUNCTION_SECONDS": "300,300,300,180,10,300"},
+    "initializer.machine_seconds",
+    "timeout of the initializer (SHEPHERD_FUNCTION_SECONDS)",
+)
+case(
+    {"CREATION_SECONDS": 12},
+    {"CREATION_SECONDS": 11.9},
+    "provisioner.creation_seconds",
+    "timeout of the provisioner (SHEPHERD_FUNCTION_SECONDS)",
+)
+for loop in ("provisioner", "initializer", "recoverer", "updater"):
+    case(
+        {"SESSION_SECONDS": 44},
+        {"SESSION_SECONDS": 45},
+        f"{loop}.session_seconds",
+        f"{loop}.bmdb_statement_timeout_seconds",
+    )
+    case(
+        {"SESSION_SECONDS": 301},
+        {"SESSION_SECONDS": 180},
+        f"{loop}.session_seconds",
+        f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
+    )
+    case(
+        {"FUNCTION_SECONDS": "31,31,31,31,10,300"},
+        {"FUNCTION_SECONDS": "300,300,180,32,10,300"},
+        f"{loop}.bmdb_statement_timeout_seconds",
+        f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
+    )
+case(
+    {"BMDB_CONNECT_TIMEOUT_SECONDS": 5.1},
+    {"BMDB_CONNECT_TIMEOUT_SECONDS": 5},
+    "agent_api.bmdb_statement_timeout_seconds",
+    "timeout of the agent_api (SHEPHERD_FUNCTION_SECONDS)",
+)
+case(
+    {"FUNCTION_SECONDS": "300,300,180,180,10,269"},
+    {"FUNCTION_SECONDS": "300,300,180,180,10,270"},
+    "migrator.bmdb_statement_timeout_seconds",
+    "timeout of the migrator (SHEPHERD_FUNCTION_SECONDS)",
+)
+CONNECTIONS = "bmdb.bmdb_max_connections"
+case({"BMDB_MAX_CONNECTIONS": 16}, {"BMDB_MAX_CONNECTIONS": 17}, "SHEPHERD_LOOP_MINUTES", CONNECTIONS)
+case(
+    {"BMDB_MAX_CONNECTIONS": 4, "LOOP_CONCURRENCY": 1},
+    {"BMDB_MAX_CONNECTIONS": 5, "LOOP_CONCURRENCY": 1},
+    "SHEPHERD_LOOP_CONCURRENCY",
+    CONNECTIONS,
+)
+case(
+    {"AGENT_API_CONCURRENCY": 84},
+    {"AGENT_API_CONCURRENCY": 83},
+    "SHEPHERD_AGENT_API_CONCURRENCY",
+    CONNECTIONS,
+)
+case(
+    {"BMDB_MAX_CONNECTIONS": 3, "LOOP_MINUTES": "5,5,3,0"},
+    {"BMDB_MAX_CONNECTIONS": 4, "LOOP_MINUTES": "5,5,3,0"},
+    "SHEPHERD_LOOP_MINUTES",
+    CONNECTIONS,
+)
+for loop, most in (("initializer", 14_400), ("recoverer", 3_600)):
+    case(
+        {"BACKOFF_INITIAL_SECONDS": most + 1, "GRACE_SECONDS": 80_000},
+        {"BACKOFF_INITIAL_SECONDS": 3_600, "GRACE_SECONDS": 80_000},
+        f"{loop}.backoff_initial_seconds",
+        f"{loop}.backoff_maximum_seconds",
+    )
+case(
+    {"GRACE_SECONDS": 420},
+    {"GRACE_SECONDS": 421},
+    "recoverer.grace_seconds",
+    "initializer.backoff_initial_seconds",
+)
+case(
+    {"GRACE_SECONDS": 720, "LOOP_MINUTES": "1,10,1,1"},
+    {"GRACE_SECONDS": 721, "LOOP_MINUTES": "1,10,1,1"},
+    "recoverer.grace_seconds",
+    "minutes between two runs of the initializer (SHEPHERD_LOOP_MINUTES)",
+)
+case(
+    {"REMEDIATION_POLICY": "reboot:1:boot-wait=1500,quarantine"},
+    {"REMEDIATION_POLICY": "reboot:1:boot-wait=1499,quarantine"},
+    "recoverer.remediation_policy",
+    "initializer.backoff_initial_seconds",
+)
+case(
+    {"REMEDIATION_POLICY": "restart-agent:1:grace=300,quarantine"},
+    {"REMEDIATION_POLICY": "restart-agent:1:grace=301,quarantine"},  # which waits for no boot
+    "recoverer.remediation_policy",
+    "initializer.backoff_initial_seconds",
+)
+case(
+    {"RESET_AFTER_SECONDS": 599},
+    {"RESET_AFTER_SECONDS": 600},
+    "recoverer.reset_after_seconds",
+    TIMEOUT,
+)
+for loop in ("initializer", "recoverer"):
+    case(
+        {"HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},  # two days, and twice the time to seem healthy
+        {"HISTORY_DAYS": 3, "REMEDIATION_POLICY": LONG_POLICY},
+        f"{loop}.history_days",
+        "recoverer.remediation_policy",
+    )
+REDFISH: dict[str, object] = {"PROVIDER": "redfish", "REDFISH_LIST": "list.json"}
+case(
+    {**REDFISH, "REDFISH_TIMEOUT_SECONDS": 120},
+    {**REDFISH, "REDFISH_TIMEOUT_SECONDS": 119},
+    "provider.redfish.redfish_timeout_seconds",
+    "recoverer.machine_seconds",
+)
+for loop, most in (("provisioner", 298), ("updater", 178)):
+    case(
+        {**REDFISH, "REDFISH_TIMEOUT_SECONDS": most},
+        {**REDFISH, "REDFISH_TIMEOUT_SECONDS": most - 1},
+        "provider.redfish.redfish_timeout_seconds",
+        f"timeout of the {loop} (SHEPHERD_FUNCTION_SECONDS)",
+    )
+
+
+STATIC: dict[str, object] = {"PROVIDER": "static"}
+EC2 = {"PROVIDER": "ec2", "EC2_LIMIT": 1, "EC2_SUBNETS": "subnet-1", "EC2_IMAGE": "ami-1", "EC2_INSTANCE_TYPE": "m7i"}
+SOURCES: list[tuple[dict[str, object], str, str, str]] = [
+    (STATIC, "STATIC_LIST", "provider.static.static_list", "machines.json"),
+    ({"PROVIDER": "redfish"}, "REDFISH_LIST", "provider.redfish.redfish_list", "machines.json"),
+    (REDFISH, "REDFISH_CA_SOURCE", "provider.redfish.redfish_ca_source", "bmc-ca.pem"),
+    ({}, "BMDB_CA_SOURCE", "bmdb.bmdb_ca_source", "bmdb-ca.pem"),
+    ({}, "AGENT_CA_SOURCE", "initializer.agent_ca_source", "agent-ca.pem"),
+]
+for others, variable, key, document in SOURCES:
+    for start in ("s3://bucket/", "ssm:/stack/"):
+        case(
+            {**others, variable: f"{start}other/{document}"},
+            {**others, variable: f"{start}documents/{document}"},
+            key,
+            key,
+        )
+    case({**others, variable: "s3://bucket/documents/*"}, {**others, variable: f"/etc/{document}"}, key, key)
+TEMPLATE = "provider.ec2.ec2_launch_template"
+case({**EC2, "EC2_LAUNCH_TEMPLATE": "web"}, {**EC2, "EC2_LAUNCH_TEMPLATE": "lt-1"}, TEMPLATE, TEMPLATE)
+case({**EC2}, {**EC2, "EC2_SECURITY_GROUPS": "sg-1"}, "provider.ec2.ec2_security_groups", TEMPLATE)
+
+
+def faults(monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]) -> list[str]:
+    """Return what is wrong with a deployment that has these in its environment."""
+    for name, value in settings.items():
+        monkeypatch.setenv(f"SHEPHERD_{name}", str(value))
+    return effective(None).faults
+
+
+def names(fault: str, *settings: str) -> bool:
+    """Return whether the fault names all of the settings, and a value for each."""
+    return all(f"{setting} is " in fault.partition(": ")[0] for setting in settings)
+
+
+@pytest.mark.parametrize(("settings", "broken", "named"), CASES)
+def test_a_rule_is_broken_on_one_side_of_its_boundary(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], broken: bool, named: tuple[str, str]
+) -> None:
+    """The fault names both settings, their values, what goes wrong and what to do."""
+    found = [fault for fault in faults(monkeypatch, settings) if names(fault, *named)]
+    assert len(found) == broken
+    for fault in found:
+        assert len(fault.partition(": ")[2]) > 50
+
+
+def test_the_defaults_break_no_rule() -> None:
+    """A deployment that changes nothing is a good one."""
+    assert effective(None).faults == []
+
+
+def test_every_rule_has_a_case() -> None:
+    """A rule that no test breaks may never hold."""
+    broken = {named for _, is_broken, named in CASES if is_broken}
+    assert len(broken) >= len(RULES)
+
+
+def test_every_broken_rule_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One deployment to mend them all, not one for each."""
+    found = faults(
+        monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 300, "GRACE_SECONDS": 420, "SESSION_SECONDS": 300, **rate(31)}
+    )
+    assert len(found) == 5
+
+
+def test_a_setting_with_a_fault_of_its_own_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows from a wrong value says nothing; rules between other settings are still checked."""
+    found = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": -1, "GRACE_SECONDS": 420})
+    assert [fault.partition(" ")[0] for fault in found] == [
+        "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS",
+        "recoverer.remediation_policy",
+    ]
+
+
+def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the source code at hand."""
+    (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 900, "AGENT_HEARTBEAT_SECONDS": 200})
+    assert fault == (
+        "initializer.agent_heartbeat_seconds is 200 and recoverer.heartbeat_timeout_seconds is 900: healthy machines "
+        "would be recovered, since after failures an agent waits up to 5 intervals: set the timeout to more than 1000, "
+        "or the interval to less than 180"
+    )
+
+
+@pytest.mark.parametrize("text", ["1,1,1", "1,1,1,1,1", "1,1,1,x", "1,1,1,-1", "1,1,1,1.5", "1,1,1,1441", "", ","])
+def test_minutes_that_are_not_four_numbers_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """They decide which loops run at all."""
+    found = faults(monkeypatch, {"LOOP_MINUTES": text})
+    assert [fault.partition(" ")[0] for fault in found] == ["SHEPHERD_LOOP_MINUTES"] * bool(text)
+    if not text:
+        assert DeploymentSettings().loop_minutes == "1,1,1,1"
