@@ -110,8 +110,10 @@ check-proto: .venv/.ready
 .PHONY: check-template
 check-template: .venv-sam/.ready
 	@$(SAM) validate --lint --region $(REGION)
-	@mkdir -p build && .venv-sam/bin/python .ci/transform.py >build/template.yaml
-	@$(CFN_LINT) --regions $(REGION) -- template.yaml build/template.yaml
+	@mkdir -p build/expanded && .venv-sam/bin/python .ci/transform.py >build/expanded/template.yaml
+	@for file in templates/*.yaml; do \
+		.venv-sam/bin/python .ci/transform.py --expand $$file >build/expanded/$${file##*/} || exit 1; done
+	@$(CFN_LINT) --regions $(REGION) -- template.yaml templates/*.yaml build/expanded/*.yaml
 
 .PHONY: check-docs
 check-docs: .venv/.ready
