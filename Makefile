@@ -4,8 +4,8 @@
 # `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
 # `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
-# `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it:
-# all) and EVENT=FILE for events/FUNCTION.json, `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help),
+# `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|agent_api|recoverer|updater
+# (without it: all) and EVENT=FILE for events/FUNCTION.json, `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help),
 # `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help

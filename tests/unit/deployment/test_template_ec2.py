@@ -52,7 +52,7 @@ def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]
 
 def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
     """Return what the adapter asks EC2 for with *settings*, or with those that are different in this."""
-    read = Ec2Settings(**{"ec2_fleet": FLEET, **settings, **changes})
+    read = Ec2Settings.model_validate({"ec2_fleet": FLEET, **settings, **changes})
     wanted = objects.launch(read, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
     return {**wanted, "SubnetId": read.ec2_subnets.split(",")[0]}
 
