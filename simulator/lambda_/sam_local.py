@@ -61,6 +61,7 @@ class SamLocal:
                 [
                     *(_SAM, "local", "invoke", logical_id(name)),
                     *("--template", self._template),
+                    "--language-extensions",  # SAM reads samconfig.toml only beside the template
                     *("--event", "-"),
                     *("--env-vars", self._overrides),
                     *("--parameter-overrides", f"Architecture={platform.machine().replace('aarch64', 'arm64')}"),
