@@ -202,6 +202,8 @@ class Case:
             found |= reads(BMC_CA, S3_BMC_CA)
         if self.function == "initializer":
             found |= reads(S3_AGENT_CA)
+        if self.function == "migrator":  # which asks only when the settings have faults
+            found |= {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
         return found
 
 

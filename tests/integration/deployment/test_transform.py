@@ -228,7 +228,7 @@ def test_who_needs_the_database_alone_knows_no_other_secret(
     assert environment.keys() - known == {PREFIX + name for name in ("SETTINGS", "PROVIDER", "LOOP_MINUTES")}
 
 
-def test_agents_report_to_this_deployment_unless_told_otherwise() -> None:
+def test_agents_report_to_this_deployment_by_default() -> None:
     """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
     stack = deployed()
     endpoint = properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_DEFAULT_AGENT_ENDPOINT"]

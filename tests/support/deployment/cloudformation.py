@@ -18,6 +18,7 @@ PSEUDO = {
     "AWS::AccountId": "123456789012",
     "AWS::Partition": "aws",
     "AWS::Region": "eu-central-1",
+    "AWS::StackId": "arn:aws:cloudformation:eu-central-1:123456789012:stack/shepherd/1234",
     "AWS::StackName": "shepherd",
     "AWS::URLSuffix": "amazonaws.com",
 }
