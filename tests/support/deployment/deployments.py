@@ -52,13 +52,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "hetzner": {"hetzner_name_prefix": "ours-", "hetzner_key_name": "ours"},
 }
 """By provider, the settings without which its functions do not start."""
-PROVIDER_SETTINGS: dict[str, type[Settings]] = {
-    "static": StaticSettings,
-    "redfish": RedfishSettings,
-    "equinix": EquinixSettings,
-    "ec2": Ec2Settings,
-    "hetzner": HetznerSettings,
-}
+PROVIDER_SETTINGS: dict[str, type[Settings]] = {spec.name: spec.settings for spec in SPECS}
 
 # What can be chosen besides.
 IAM = {"BmdbResourceId": "cluster-ABC123"}
