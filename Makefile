@@ -4,8 +4,8 @@
 # `make demo` takes PROVIDER=equinix|redfish|hetzner and DEMO_FLAGS="…" (see .venv/bin/shepherdctl demo --help),
 # `make test` takes TEST_FLAGS="…" for pytest, `make chaos` CHAOS_FLAGS="…" (see .venv/bin/python -m tests.chaos --help),
 # `make mutants` MUTANTS_FLAGS="--size 130 --seed 1" (see .venv/bin/python -m tests.mutants --help),
-# `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|recoverer|updater (without it:
-# all) and EVENT=FILE for events/FUNCTION.json, `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help),
+# `make invoke` and `make local-invoke` take FUNCTION=migrator|provisioner|initializer|agent_api|recoverer|updater
+# (without it: all) and EVENT=FILE for events/FUNCTION.json, `make bench` takes BENCH="PART …" (see .venv/bin/python -m bench --help),
 # `make lock` takes LOCK_FLAGS=--upgrade, and PYTHON=… chooses the interpreter.
 
 .DEFAULT_GOAL := help
@@ -110,8 +110,10 @@ check-proto: .venv/.ready
 .PHONY: check-template
 check-template: .venv-sam/.ready
 	@$(SAM) validate --lint --region $(REGION)
-	@mkdir -p build && .venv-sam/bin/python .ci/transform.py >build/template.yaml
-	@$(CFN_LINT) --regions $(REGION) -- template.yaml build/template.yaml
+	@mkdir -p build/expanded && .venv-sam/bin/python .ci/transform.py >build/expanded/template.yaml
+	@for file in templates/*.yaml; do \
+		.venv-sam/bin/python .ci/transform.py --expand $$file >build/expanded/$${file##*/} || exit 1; done
+	@$(CFN_LINT) --regions $(REGION) -- template.yaml templates/*.yaml build/expanded/*.yaml
 
 .PHONY: check-docs
 check-docs: .venv/.ready

@@ -1,15 +1,23 @@
 """
-Print template.yaml as CloudFormation gets to see it: with what SAM makes of it.
+Print template.yaml as CloudFormation gets to see it: with loops written out, and with what SAM makes of it.
 
-Linting that finds what linting template.yaml does not: wrong references and
-figures in functions and schedules. Asks no AWS account. Runs in .venv-sam.
+    .venv-sam/bin/python .ci/transform.py [--expand FILE]
+
+With --expand, print FILE with its loops written out, and nothing else done to it. Linting the output finds what
+linting the source does not: wrong references and figures in what is repeated, in functions and in schedules. Asks no
+AWS account. Runs in .venv-sam.
 """
 
 import sys
 from pathlib import Path
 
 from samcli.lib.translate.sam_template_validator import SamTemplateValidator
-from samcli.yamlhelper import yaml_parse
+from samcli.yamlhelper import yaml_dump, yaml_parse
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.deployment.expansion import expanded  # noqa: E402 - the path is set above
 
 
 class NoManagedPolicies:
@@ -20,6 +28,14 @@ class NoManagedPolicies:
         return {}
 
 
-template = yaml_parse((Path(__file__).parents[1] / "template.yaml").read_text(encoding="utf-8"))
-transformed = SamTemplateValidator(template, NoManagedPolicies(), region="us-east-1").get_translated_template_if_valid()
-sys.stdout.write(transformed)
+if sys.argv[1:2] == ["--expand"]:
+    sys.stdout.write(yaml_dump(expanded(yaml_parse(Path(sys.argv[2]).read_text(encoding="utf-8")))))
+else:
+    template = expanded(yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8")))
+    for resource in template["Resources"].values():
+        for key in ("CodeUri", "Location"):  # which `sam build` and `sam deploy` replace
+            if key in resource["Properties"]:
+                resource["Properties"][key] = f"https://s3.amazonaws.com/bucket/{key}"
+    validator = SamTemplateValidator(template, NoManagedPolicies(), region="us-east-1")
+    # SAM drops this transform, which has yet to look up what the expanded template finds in mappings.
+    sys.stdout.write("Transform: AWS::LanguageExtensions\n" + validator.get_translated_template_if_valid())

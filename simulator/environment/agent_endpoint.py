@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from simulator.lambda_.service import LambdaService
+    from simulator.lambda_.service import Service
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_REQUEST = 10 << 20
@@ -98,7 +98,7 @@ def heartbeat_recorder(record: Callable[[str], None]) -> Callable[[HttpRequest],
     return receive
 
 
-def function_invoker(service: Callable[[], LambdaService], function: str) -> Callable[[HttpRequest], Reply]:
+def function_invoker(service: Callable[[], Service], function: str) -> Callable[[HttpRequest], Reply]:
     """Return a backend that acts as an HTTP API: it invokes *function* with an event of payload version 2.0."""
 
     def receive(request: HttpRequest) -> Reply:

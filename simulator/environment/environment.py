@@ -32,7 +32,7 @@ from simulator.environment.machine_source import SourceSpec
 from simulator.environment.postgres import Postgres
 from simulator.environment.scheduler import Schedules
 from simulator.environment.tcp_proxy import TcpProxy
-from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService
+from simulator.lambda_.service import ROOT, FunctionConfig, Invocation, LambdaService, Service
 from simulator.lifecycle import Assembled
 from simulator.machines.pool import MachinePool
 from simulator.machines.shell import unprivileged_user
@@ -145,7 +145,7 @@ class Environment(Assembled):
         self._stack.callback(self._bmdb.close)
         tls, self._ca = certificate.make(self._address, self.folder)
         self.endpoint = enter(
-            lambda: AgentEndpoint(function_invoker(lambda: self.functions, "agent_api"), tls=tls, address=self._address)
+            lambda: AgentEndpoint(function_invoker(lambda: self.agent_api, "agent_api"), tls=tls, address=self._address)
         )
         disks = enter(lambda: scratch("machines-"))
         user = unprivileged_user()
@@ -179,6 +179,8 @@ class Environment(Assembled):
         self.configs = self._functions(self._make_aws())
         self.log = self.folder / "functions.log"
         self.functions = enter(lambda: LambdaService(self.configs, self.log))
+        self.agent_api: Service = self.functions
+        """What runs the function that agents report to."""
         self._began = time.monotonic()
         self.schedules = enter(
             lambda: Schedules(

@@ -5,7 +5,8 @@ Invoke a function as Lambda would, in an environment with work for it.
 
 Creates an environment, invokes the functions that come before FUNCTION, and
 prints the log (to standard error) and the result (to standard output) of
-FUNCTION; without FUNCTION, of all functions. With --sam they run under `sam
+FUNCTION; without FUNCTION, of all functions. The agent API receives the next
+report of an agent of the environment. With --sam they run under `sam
 local invoke`, as `sam build` built them into BUILD_FOLDER, otherwise under the
 runtime interface emulator.
 """
@@ -14,14 +15,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from simulator.environment.environment import LOOPS, Environment, EnvironmentSettings
+from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.status import machine_statuses
 from simulator.lambda_ import sam_local
 from simulator.lambda_.emulator import Emulator
@@ -31,7 +36,9 @@ from simulator.machines.pool import MachineState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-FUNCTIONS = ("migrator", *LOOPS)
+    from simulator.lambda_.service import Service
+
+FUNCTIONS = ("migrator", "provisioner", "initializer", "agent_api", "recoverer", "updater")
 """In the order in which each makes work for the next."""
 
 _TIMEOUT_SECONDS = 60
@@ -39,11 +46,21 @@ _MACHINES = 3
 _SPEED = 120
 
 
-class Service(Protocol):
-    """Runs functions."""
+class _NextReport:
+    """A service that gives the next report of an agent to *chosen*, and all others to *usual*."""
+
+    def __init__(self, chosen: Service, usual: Service) -> None:
+        self._chosen, self._usual = chosen, usual
+        self._first = threading.Lock()
+        self.outcome: queue.Queue[Invocation] = queue.Queue()
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
         """Invoke a function with *event* and return the outcome."""
+        if not self._first.acquire(blocking=False):
+            return self._usual.invoke(name, event)
+        outcome = self._chosen.invoke(name, event)
+        self.outcome.put(outcome)
+        return outcome
 
 
 def event(function: str) -> dict[str, Any]:
@@ -88,11 +105,36 @@ def make_work(environment: Environment, function: str) -> None:
         )
 
 
-def invoke(environment: Environment, service: Service, function: str, sent: Mapping[str, Any], *, shown: bool) -> bool:
-    """Make work for *function*, invoke it, print the outcome (all of it if *shown*); return whether it succeeded."""
+def next_report(environment: Environment, service: Service) -> Invocation:
+    """
+    Return the outcome of the next report that an agent sends, which *service* receives: signed, of a known machine.
+
+    Raises:
+        TimeoutError: no agent reports.
+    """
+    receiver = _NextReport(service, environment.functions)
+    environment.agent_api = receiver
+    try:
+        outcome = receiver.outcome.get(timeout=_TIMEOUT_SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"no report of an agent within {_TIMEOUT_SECONDS} s") from None
+    finally:
+        environment.agent_api = environment.functions
+    status = (outcome.result or {}).get("statusCode", HTTPStatus.OK)
+    return outcome if status == HTTPStatus.OK else replace(outcome, error=f"the report was answered with {status}")
+
+
+def invoke(
+    environment: Environment, service: Service, function: str, sent: Mapping[str, Any] | None, *, shown: bool
+) -> bool:
+    """
+    Make work for *function*, invoke it, print the outcome (all of it if *shown*); return whether it succeeded.
+
+    It is sent *sent*; None: the next report of an agent.
+    """
     make_work(environment, function)
     offset = environment.log.stat().st_size
-    outcome = service.invoke(function, sent)
+    outcome = next_report(environment, service) if sent is None else service.invoke(function, sent)
     if shown or outcome.error is not None:
         with environment.log.open("rb") as log:
             log.seek(offset)
@@ -141,7 +183,9 @@ def _run(arguments: argparse.Namespace) -> bool:
             service = sam_local.SamLocal(environment.configs, environment.log, arguments.sam)
         for function in FUNCTIONS[: FUNCTIONS.index(arguments.function or FUNCTIONS[-1]) + 1]:
             chosen = function == arguments.function
-            sent = json.loads(arguments.event.read_text()) if chosen and arguments.event else event(function)
+            sent = None if function == "agent_api" else event(function)
+            if chosen and arguments.event:
+                sent = json.loads(arguments.event.read_text())
             if not invoke(environment, service, function, sent, shown=chosen or arguments.function is None):
                 return False
     return True
@@ -151,7 +195,9 @@ def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="simulator", description="Invoke functions in a simulated environment.")
     parser.add_argument("function", nargs="?", choices=FUNCTIONS, help="print this one only")
-    parser.add_argument("--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json")
+    parser.add_argument(
+        "--event", type=Path, metavar="FILE", help="send this instead of events/FUNCTION.json, or of an agent's report"
+    )
     parser.add_argument(
         "--sam",
         type=Path,

@@ -40,8 +40,10 @@ class SamLocal:
         self._functions = functions
         self._log = log
         template = yaml.safe_load((build / "template.yaml").read_text(encoding="utf-8"))
-        # SAM passes on only the variables that the template names; this one does not belong into AWS's template.
-        template["Globals"]["Function"]["Environment"]["Variables"]["AWS_ENDPOINT_URL"] = ""
+        # SAM passes on only the variables that the template names. In AWS most settings are in a document instead.
+        variables = template["Globals"]["Function"]["Environment"]["Variables"]
+        variables |= {name: "" for config in functions.values() for name in config.environment}
+        variables["SHEPHERD_SETTINGS"] = ""
         self._template = build / "local.yaml"
         self._template.write_text(yaml.safe_dump(template, sort_keys=False), encoding="utf-8")
         self._overrides = build / "environment.json"
@@ -59,6 +61,7 @@ class SamLocal:
                 [
                     *(_SAM, "local", "invoke", logical_id(name)),
                     *("--template", self._template),
+                    "--language-extensions",  # SAM reads samconfig.toml only beside the template
                     *("--event", "-"),
                     *("--env-vars", self._overrides),
                     *("--parameter-overrides", f"Architecture={platform.machine().replace('aarch64', 'arm64')}"),

@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from simulator.lifecycle import Closeable
 
@@ -61,6 +61,13 @@ class Invocation:
         if "errorType" in result:
             return cls(function, seconds, error=f"{result['errorType']}: {result['errorMessage']}")
         return cls(function, seconds, result)
+
+
+class Service(Protocol):
+    """Runs functions."""
+
+    def invoke(self, name: str, event: Mapping[str, Any]) -> Invocation:
+        """Invoke a function with *event* and return the outcome."""
 
 
 class _Environment:

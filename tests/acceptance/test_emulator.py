@@ -96,6 +96,32 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
     assert told["machine provided"] == MACHINES
 
 
+def test_the_migrator_makes_the_schema_of_an_empty_database(capsys: pytest.CaptureFixture[str]) -> None:
+    """A deployment begins with it; everything else needs its tables."""
+    with (
+        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False, migrated=False)) as world,
+        Emulator(world.configs, world.log) as emulator,
+    ):
+        assert invoke(world, emulator, "migrator", event("migrator"), shown=True)
+        assert world.machines() == []
+    assert json.loads(capsys.readouterr().out) == {"SchemaVersion": migrations()[-1].version}
+
+
+def test_the_agent_api_receives_the_report_of_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    """The example event has no valid signature; the agents of the environment sign theirs, with keys on record."""
+    with (
+        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False)) as world,
+        Emulator(world.configs, world.log) as emulator,
+    ):
+        for function in ("provisioner", "initializer"):
+            assert invoke(world, emulator, function, event(function), shown=False)
+        assert invoke(world, emulator, "agent_api", None, shown=True)
+        assert [row["agent_started_at"] is not None for row in world.machines()] == [True]
+        example = emulator.invoke("agent_api", event("agent_api"))
+    assert (example.result or {})["statusCode"] == 401
+    assert json.loads(capsys.readouterr().out)["statusCode"] == 200
+
+
 def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck() -> None:
     """
     Lambda kills without notice, and no code cleans up.

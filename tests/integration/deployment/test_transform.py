@@ -24,14 +24,13 @@ from shepherd_core.settings.sources import load
 from tests.support.deployment.cloudformation import Stack
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
-    DOMAIN,
-    ENDPOINT,
     EQUINIX,
     FUNCTIONS,
     IAM,
     KEY,
     LOOPS,
     PROVIDER_SETTINGS,
+    REQUIRED,
     ROOT,
     SMALLEST,
     STATIC,
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUEUE = "<FailureQueue.Arn>"
+OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
+"""What is no setting of a function, but of the deployment."""
 SETTINGS: dict[str, type[Settings]] = {
     "migrator": MigratorSettings,
     "provisioner": ProvisionerSettings,
@@ -112,6 +113,7 @@ def test_sam_makes_what_we_expect_and_nothing_else() -> None:
     assert set(made.values()) == {
         "AWS::ApiGatewayV2::Api",
         "AWS::ApiGatewayV2::Stage",
+        "AWS::CloudFormation::Stack",
         "AWS::CloudWatch::Alarm",
         "AWS::CloudWatch::Dashboard",
         "AWS::IAM::ManagedPolicy",
@@ -196,47 +198,40 @@ def test_a_function_has_only_policies_of_this_template(function: str) -> None:
 def test_a_loop_finds_its_settings_in_its_environment(
     loop: str, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is deployed starts: no variable is missing, none is refused, and none is that of another provider."""
+    """What is deployed starts with what its provider wants in its document, and names no other provider's secret."""
     stack = Stack(transformed(), SMALLEST[provider])
     environment = properties(stack, loop)["Environment"]["Variables"]
-    for name, value in environment.items():
+    document = {"agent_endpoint": environment["SHEPHERD_DEFAULT_AGENT_ENDPOINT"], **REQUIRED[provider]}
+    for name, value in {**environment, **{PREFIX + key.upper(): value for key, value in document.items()}}.items():
         monkeypatch.setenv(name, value)
     settings = (SETTINGS[loop], PROVIDER_SETTINGS[provider])
     load(*settings)
-    assert environment.keys() == {PREFIX + name.upper() for each in settings for name in each.model_fields}
+    known = {PREFIX + name.upper() for each in (*settings, InitializerSettings) for name in each.model_fields}
+    assert environment.keys() - known == OF_THE_DEPLOYMENT
 
 
 @pytest.mark.parametrize(
     ("function", "settings_type"), [("migrator", MigratorSettings), ("agent_api", AgentApiSettings)]
 )
-def test_who_needs_the_database_alone_knows_nothing_else(
+def test_who_needs_the_database_alone_knows_no_other_secret(
     function: str, settings_type: type[BmdbSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the provider nor where secrets are that are none of its business."""
+    """Nor where secrets are that are none of its business; what else it knows, it checks settings with."""
     environment = properties(deployed(**IAM), function)["Environment"]["Variables"]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     (settings,) = load(settings_type)
-    assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "fleet")
-    assert environment.keys() == {PREFIX + name.upper() for name in settings_type.model_fields}
+    assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "shepherd")
+    known = {PREFIX + name.upper() for name in settings_type.model_fields}
+    assert environment.keys() - known == {PREFIX + name for name in ("SETTINGS", "PROVIDER", "LOOP_MINUTES")}
 
 
-@pytest.mark.parametrize(
-    ("answers", "endpoint"),
-    [
-        ({}, "https://<AgentApi>.execute-api.eu-central-1.amazonaws.com"),
-        (DOMAIN, "https://<AgentApiDomainName>"),
-        (ENDPOINT, ENDPOINT["AgentEndpoint"]),
-        ({**DOMAIN, **ENDPOINT}, ENDPOINT["AgentEndpoint"]),
-    ],
-    ids=["own", "domain", "elsewhere", "both"],
-)
-def test_agents_report_to_this_deployment_by_default(answers: dict[str, str], endpoint: str) -> None:
+def test_agents_report_to_this_deployment_by_default() -> None:
     """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
-    stack = deployed(**answers)
-    assert properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_AGENT_ENDPOINT"] == endpoint
-    # What is given out must answer by then; with a domain name its record may come later, and agents go on trying.
-    assert ("AgentApiFunction" in needs(stack, "InitializerFunction")) is ("AgentApi" in endpoint and answers != DOMAIN)
+    stack = deployed()
+    endpoint = properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_DEFAULT_AGENT_ENDPOINT"]
+    assert endpoint == "https://<AgentApi>.execute-api.eu-central-1.amazonaws.com"
+    assert "AgentApiFunction" in needs(stack, "InitializerFunction")  # what is given out must answer by then
 
 
 def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
@@ -257,26 +252,17 @@ def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
 
 
 def test_the_path_that_an_agent_signs_is_the_path_that_the_function_sees() -> None:
-    """A stage with a name, or a mapping with a key, would stand in front of it."""
-    stack = deployed(**DOMAIN)
-    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
-    (mapping,) = stack.of_type("AWS::ApiGatewayV2::ApiMapping").values()
-    assert stage["StageName"] == "$default"
-    assert mapping == {
-        "ApiId": "<AgentApi>",
-        "DomainName": "<AgentApiDomainName>",
-        "Stage": "<AgentApiApiGatewayDefaultStage>",
-    }
-
-
-def test_what_the_api_lets_through_is_a_choice() -> None:
-    """It bounds what strangers can cost; by default 100,000 machines fit, and the smallest regions allow as much."""
+    """A stage with a name would stand in front of it."""
     (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
-    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": "2000", "ThrottlingBurstLimit": "1000"}
-    assert 100_000 / 60 < float(stage["DefaultRouteSettings"]["ThrottlingRateLimit"]) <= 2_500
-    assert float(stage["DefaultRouteSettings"]["ThrottlingBurstLimit"]) <= 1_250
-    (stage,) = deployed(AgentApiRate="5", AgentApiBurst="10").of_type("AWS::ApiGatewayV2::Stage").values()
-    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": "5", "ThrottlingBurstLimit": "10"}
+    assert stage["StageName"] == "$default"
+
+
+def test_the_api_lets_100000_machines_through() -> None:
+    """The limit bounds what strangers can cost; the smallest regions allow as much."""
+    (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": 2000, "ThrottlingBurstLimit": 1000}
+    assert 100_000 / 60 < stage["DefaultRouteSettings"]["ThrottlingRateLimit"] <= 2_500
+    assert stage["DefaultRouteSettings"]["ThrottlingBurstLimit"] <= 1_250
 
 
 def test_no_line_is_logged_for_each_heartbeat() -> None:
@@ -317,19 +303,21 @@ def test_the_migrator_is_ready_when_the_schema_is_asked_for() -> None:
 @EVERY_FUNCTION
 def test_a_function_logs_json_into_a_group_with_an_end(function: str) -> None:
     """Lambda would make a group by itself, and keep it for ever."""
-    stack = deployed(LogRetentionDays="7")
+    stack = deployed()
     logging = properties(stack, function)["LoggingConfig"]
     group = stack.resources[logging["LogGroup"].strip("<>")]["Properties"]
     assert logging["LogFormat"] == "JSON"
-    assert group == {"LogGroupName": f"/aws/lambda/shepherd-{deployed_name(function)}", "RetentionInDays": "7"}
+    assert group == {"LogGroupName": f"/aws/lambda/shepherd-{deployed_name(function)}", "RetentionInDays": 30}
 
 
 @pytest.mark.parametrize("function", [*LOOPS, "agent_api"])
 def test_reserved_concurrency_is_set_only_when_it_is_asked_for(function: str) -> None:
     """A new account has none to give."""
-    key, parameter = "ReservedConcurrentExecutions", logical_id(function, "ReservedConcurrency")
+    key, answer = "ReservedConcurrentExecutions", {"ReservedConcurrency": "2,10"}
     assert key not in properties(deployed(), function)
-    assert properties(deployed(**{parameter: "3"}), function)[key] == "3"
+    assert properties(deployed(**answer), function)[key] == ("2" if function in LOOPS else "10")
+    told = properties(deployed(**answer), function)["Environment"]["Variables"]
+    assert (told[PREFIX + "LOOP_CONCURRENCY"], told[PREFIX + "AGENT_API_CONCURRENCY"]) == ("2", "10")
 
 
 def test_the_migrator_needs_no_reserved_concurrency() -> None:
@@ -341,10 +329,9 @@ def test_the_migrator_needs_no_reserved_concurrency() -> None:
 def test_a_function_joins_the_network_that_was_chosen(function: str) -> None:
     """All of them: they reach the same database."""
     assert "VpcConfig" not in properties(deployed(), function)
-    assert properties(deployed(**VPC, VpcIpv6="true"), function)["VpcConfig"] == {
+    assert properties(deployed(**VPC), function)["VpcConfig"] == {
         "SubnetIds": ["subnet-0a1", "subnet-0b2"],
         "SecurityGroupIds": ["sg-0c3"],
-        "Ipv6AllowedForDualStack": "true",
     }
 
 
@@ -367,15 +354,15 @@ def test_a_function_gets_the_layer_for_its_processor(function: str, architecture
 def test_a_function_has_time_for_a_machine_and_for_claiming_it(loop: str) -> None:
     """The runner claims nothing that it cannot end, so too short a timeout would mean that nothing is ever done."""
     found = properties(deployed(), loop)
-    machine = float(found["Environment"]["Variables"][PREFIX + "MACHINE_SECONDS"])
+    machine = float(SETTINGS[loop].model_fields["machine_seconds"].default)
     assert found["Timeout"] >= machine + MARGIN_SECONDS + CLOSING_SECONDS + 30
 
 
 def test_the_provisioner_has_time_for_a_chunk() -> None:
     """What is created slowly on purpose must still be created in one invocation."""
     found = properties(deployed(**EQUINIX), "provisioner")
-    variables = found["Environment"]["Variables"]
-    chunk = float(variables[PREFIX + "CHUNK"]) * float(variables[PREFIX + "CREATION_SECONDS"])
+    fields = ProvisionerSettings.model_fields
+    chunk = float(fields["chunk"].default) * float(fields["creation_seconds"].default)
     assert found["Timeout"] >= chunk + CREATE_SECONDS + CLOSING_SECONDS
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tests.support.deployment.expansion import expanded
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -16,6 +18,7 @@ PSEUDO = {
     "AWS::AccountId": "123456789012",
     "AWS::Partition": "aws",
     "AWS::Region": "eu-central-1",
+    "AWS::StackId": "arn:aws:cloudformation:eu-central-1:123456789012:stack/shepherd/1234",
     "AWS::StackName": "shepherd",
     "AWS::URLSuffix": "amazonaws.com",
 }
@@ -46,13 +49,19 @@ def read(text: str) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the template in a file."""
-    return read(path.read_text(encoding="utf-8"))
+    """Return the template in a file, its loops written out, and below ``Nested`` the templates of its nested stacks."""
+    template: dict[str, Any] = expanded(read(path.read_text(encoding="utf-8")))
+    template["Nested"] = {
+        name: read_file(path.parent / resource["Properties"]["Location"])
+        for name, resource in template["Resources"].items()
+        if resource["Type"] == "AWS::Serverless::Application"
+    }
+    return template
 
 
 class Stack:
     """
-    A template with the parameters of one deployment.
+    A template with the parameters of one deployment, its nested stacks included.
 
     A reference to a resource becomes ``<Name>`` or ``<Name.Attribute>``; one to
     a resource that its condition leaves out is a KeyError, as it is refused by
@@ -75,24 +84,37 @@ class Stack:
             "Condition": self.holds,
             "Fn::And": lambda parts: all(map(self.resolve, parts)),
             "Fn::Equals": lambda parts: self.resolve(parts[0]) == self.resolve(parts[1]),
-            "Fn::GetAtt": lambda parts: f"<{self._present(parts[0])}.{parts[1]}>",
+            "Fn::FindInMap": self._find_in_map,
+            "Fn::GetAtt": self._get_att,
             "Fn::If": lambda parts: self.resolve(parts[1] if self.holds(parts[0]) else parts[2]),
             "Fn::Join": lambda parts: parts[0].join(self.resolve(parts[1])),
             "Fn::Not": lambda parts: not self.resolve(parts[0]),
             "Fn::Or": lambda parts: any(map(self.resolve, parts)),
-            "Fn::Select": lambda parts: self.resolve(parts[1])[int(parts[0])],
+            "Fn::Select": lambda parts: self.resolve(parts[1])[int(self.resolve(parts[0]))],
             "Fn::Split": lambda parts: self.resolve(parts[1]).split(parts[0]),
             "Fn::Sub": self._sub,
         }
 
     @cached_property
+    def nested(self) -> dict[str, Stack]:
+        """Return the nested stacks by name, with the parameters that this one gives them."""
+        given = {
+            name: self._template["Resources"][name]["Properties"]["Parameters"] for name in self._template["Nested"]
+        }
+        return {name: Stack(template, self.resolve(given[name])) for name, template in self._template["Nested"].items()}
+
+    @cached_property
     def resources(self) -> dict[str, dict[str, Any]]:
         """Return every resource that is made, by name; KeyError: one refers to another that is left out."""
-        return {
+        found = {
             name: self.resolve({key: value for key, value in resource.items() if key != "Condition"})
             for name, resource in self._template["Resources"].items()
             if self._exists(name)
         }
+        for stack in self.nested.values():
+            assert not found.keys() & stack.resources.keys()
+            found |= stack.resources
+        return found
 
     def refusals(self) -> list[str]:
         """Return why CloudFormation would refuse the parameters before it makes anything."""
@@ -105,7 +127,7 @@ class Stack:
                 fits = rules.get("MinValue", 0) <= float(value) <= rules.get("MaxValue", float("inf"))
             if not fits:
                 found.append(name)
-        for rule in self._template["Rules"].values():
+        for rule in self._template.get("Rules", {}).values():
             if self.resolve(rule.get("RuleCondition", True)):
                 found += [each["AssertDescription"] for each in rule["Assertions"] if not self.resolve(each["Assert"])]
         return found
@@ -125,10 +147,13 @@ class Stack:
         }
 
     def statements(self, function: str) -> list[dict[str, Any]]:
-        """Return all statements of the role of a function."""
+        """Return all statements of the role of a function: its own, and of policies that are attached to it."""
         role = self.resources[function]["Properties"]["Role"].strip("<>").removesuffix(".Arn")
         own, shared = (self.resources[role]["Properties"][key] for key in ("Policies", "ManagedPolicyArns"))
-        policies = [*own, *(self.resources[managed.strip("<>")]["Properties"] for managed in shared)]
+        managed = self.of_type("AWS::IAM::ManagedPolicy")
+        named = {policy.strip("<>") for policy in shared}
+        named |= {name for name, policy in managed.items() if f"<{role}>" in policy.get("Roles", [])}
+        policies = [*own, *(managed[name] for name in named)]
         return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
     def resolve(self, value: Any) -> Any:
@@ -142,6 +167,17 @@ class Stack:
             return [inner for inner in map(self.resolve, value) if inner is not _NOTHING]
         return value
 
+    def _find_in_map(self, parts: list[Any]) -> Any:
+        mapping, first, second = map(self.resolve, parts)
+        return self._template["Mappings"][mapping][first][second]
+
+    def _get_att(self, parts: list[Any]) -> Any:
+        resource, attribute = self._present(parts[0]), self.resolve(parts[1])
+        if resource in self._template["Nested"]:
+            nested = self.nested[resource]
+            return nested.resolve(nested._template["Outputs"][attribute.removeprefix("Outputs.")]["Value"])
+        return f"<{resource}.{attribute}>"
+
     def _exists(self, resource: str) -> bool:
         condition = self._template["Resources"][resource].get("Condition")
         return condition is None or self.holds(condition)
@@ -151,7 +187,8 @@ class Stack:
             raise KeyError(resource)
         return resource
 
-    def _ref(self, name: str) -> Any:
+    def _ref(self, named: Any) -> Any:
+        name = self.resolve(named)
         if name == "AWS::NoValue":
             return _NOTHING
         if name in self._known:

@@ -17,73 +17,62 @@ if TYPE_CHECKING:
     from shepherd_core.settings.functions import Settings
 
 ROOT = Path(__file__).parents[3]
+FILES = (ROOT / "template.yaml", *sorted(ROOT.glob("templates/*.yaml")))
 TEMPLATE = read_file(ROOT / "template.yaml")
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 FUNCTIONS = ("migrator", *LOOPS, "agent_api")
 
-# The smallest deployments that there are.
-STATIC = {
-    "BmdbHost": "db.example.com",
-    "StaticList": "ssm:/shepherd/machines",
-    "AgentSource": "s3://bucket/agent",
-}
-_NO_LIST = {name: value for name, value in STATIC.items() if name != "StaticList"}
-REDFISH = {
-    **_NO_LIST,
-    "Provider": "redfish",
-    "RedfishList": "ssm:/shepherd/racks",
-}
-EQUINIX = {
-    **_NO_LIST,
-    "Provider": "equinix",
-    "EquinixProjectId": "0b9d4a3e",
-    "EquinixDevicePrefix": "ours-",
-    "EquinixKeyLabel": "ours",
-}
-_EC2 = {**_NO_LIST, "Provider": "ec2", "Ec2Fleet": "ours", "Ec2Limit": "3", "Ec2Subnets": "subnet-0a1,subnet-0b2"}
-EC2 = {**_EC2, "Ec2SecurityGroups": "sg-0c3", "Ec2Image": "ami-0d4", "Ec2InstanceType": "m7i.metal-24xl"}
-EC2_BY_TEMPLATE = {**_EC2, "Ec2LaunchTemplate": "lt-0e5"}
-HETZNER = {
-    **_NO_LIST,
-    "Provider": "hetzner",
-    "HetznerNamePrefix": "ours-",
-    "HetznerKeyName": "ours",
-}
+# The answers that a deployment needs, and for each provider the settings that its document needs.
+ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
+STATIC = ANSWERS
+REDFISH = {**ANSWERS, "Provider": "redfish"}
+EQUINIX = {**ANSWERS, "Provider": "equinix"}
+HETZNER = {**ANSWERS, "Provider": "hetzner"}
+EC2 = {**ANSWERS, "Provider": "ec2", "Ec2Resources": "subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}
+EC2_BY_TEMPLATE = {**ANSWERS, "Provider": "ec2", "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
 SMALLEST = {"static": STATIC, "redfish": REDFISH, "equinix": EQUINIX, "ec2": EC2, "hetzner": HETZNER}
 """By provider."""
+_EC2 = {"ec2_limit": "3", "ec2_subnets": "subnet-0a1,subnet-0b2"}
+EC2_SETTINGS = {
+    **_EC2,
+    "ec2_security_groups": "sg-0c3",
+    "ec2_image": "ami-0d4",
+    "ec2_instance_type": "m7i.metal-24xl",
+}
+EC2_TEMPLATE_SETTINGS = {**_EC2, "ec2_launch_template": "lt-0e5"}
+REQUIRED: dict[str, dict[str, str]] = {
+    "static": {"static_list": "s3://bucket/documents/machines.json"},
+    "redfish": {"redfish_list": "s3://bucket/documents/machines.json"},
+    "equinix": {
+        "equinix_project_id": "0b9d4a3e",
+        "equinix_device_prefix": "ours-",
+        "equinix_key_label": "ours",
+    },
+    "ec2": EC2_SETTINGS,
+    "hetzner": {"hetzner_name_prefix": "ours-", "hetzner_key_name": "ours"},
+}
+"""By provider, the settings without which its functions do not start."""
 PROVIDER_SETTINGS: dict[str, type[Settings]] = {spec.name: spec.settings for spec in SPECS}
 
 # What can be chosen besides.
-IAM = {"BmdbAuth": "iam", "BmdbResourceId": "cluster-ABC123", "BmdbUser": "fleet"}
+IAM = {"BmdbResourceId": "cluster-ABC123"}
 VPC = {"VpcSubnetIds": "subnet-0a1,subnet-0b2", "VpcSecurityGroupIds": "sg-0c3"}
-DOMAIN = {
-    "AgentApiDomain": "agents.example.com",
-    "AgentApiCertificateArn": "arn:aws:acm:eu-central-1:123456789012:certificate/1234-abcd",
-}
-ENDPOINT = {"AgentEndpoint": "agents.example.net:443"}
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
 _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
-    (
-        STATIC,
-        {**STATIC, "StaticList": "s3://bucket/machines.json"},
-        {**STATIC, "StaticList": "/list"},
-        {**REDFISH, "RedfishCaSource": "s3://bucket/ca.pem"},
-        {**REDFISH, "RedfishList": "s3://bucket/racks.json", "RedfishCaSource": "ssm:/ca"},
-        EQUINIX,
-        EC2,
-        EC2_BY_TEMPLATE,
-        HETZNER,
-    ),
-    ({}, {"BmdbPasswordParameter": ""}, IAM),
-    ({}, {"BmdbCaSource": "ssm:/ca"}, {"BmdbCaSource": "s3://bucket/ca.pem"}),
-    ({}, {"AgentSource": "/opt/agent", "AgentCaSource": "s3://bucket/agents.pem", **DOMAIN}),
-    ({}, {**VPC, "VpcIpv6": "true", "KmsKeyArn": KEY}),
-    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "ProvisionerScheduleState": "DISABLED", **ENDPOINT}),
+    (STATIC, REDFISH, EQUINIX, EC2, EC2_BY_TEMPLATE, HETZNER),
+    ({}, IAM),
+    ({}, {**VPC, "KmsKeyArn": KEY}),
+    ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"}),
 )
 DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items()} for chosen in product(*_CHOICES)]
 """Every combination of what the conditions look at."""
+
+
+def templates() -> list[dict[str, Any]]:
+    """Return the template and those of its nested stacks."""
+    return [TEMPLATE, *TEMPLATE["Nested"].values()]
 
 
 logical_id = sam_local.logical_id
@@ -100,4 +89,4 @@ def transformed() -> dict[str, Any]:
     python = ROOT / ".venv-sam" / "bin" / "python"
     assert python.exists(), "SAM has an environment of its own, which is missing: make .venv-sam/.ready"
     text = subprocess.run([python, ".ci/transform.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return read(text)
+    return {**read(text), "Nested": TEMPLATE["Nested"]}

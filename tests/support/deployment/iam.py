@@ -25,8 +25,10 @@ def _holds(conditions: Mapping[str, Mapping[str, Any]], known: Mapping[str, list
     for operator, wanted in conditions.items():
         for key, values in wanted.items():
             found = known.get(key, [])
-            if operator in {"StringEquals", "ArnEquals", "Bool"}:
+            if operator in {"StringEquals", "Bool"}:
                 fits = len(found) == 1 and found[0] in _listed(values)
+            elif operator == "ArnLike":
+                fits = len(found) == 1 and any(fnmatchcase(found[0], pattern) for pattern in _listed(values))
             elif operator == "ForAllValues:StringEquals":
                 fits = set(found) <= set(_listed(values))
             elif operator == "Null":

@@ -7,61 +7,36 @@ import re
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
-from shepherd_core.settings.functions import (
-    PREFIX,
-    AgentApiSettings,
-    InitializerSettings,
-    MigratorSettings,
-    ProvisionerSettings,
-    RecovererSettings,
-    Settings,
-    UpdaterSettings,
-)
-from shepherd_core.settings.sources import load
+from shepherd_core.settings.functions import PREFIX, MigratorSettings, ProvisionerSettings
 
+from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
+    DEPLOYMENTS,
+    FILES,
     FUNCTIONS,
     LOOPS,
-    PROVIDER_SETTINGS,
-    SMALLEST,
+    STATIC,
     TEMPLATE,
     deployed_name,
     logical_id,
+    templates,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROVIDERS = tuple(PROVIDER_SETTINGS.values())
-SETTINGS: dict[str, tuple[type[Settings], ...]] = {
-    "migrator": (MigratorSettings,),
-    "provisioner": (ProvisionerSettings, *PROVIDERS),
-    "initializer": (InitializerSettings, *PROVIDERS),
-    "recoverer": (RecovererSettings, *PROVIDERS),
-    "updater": (UpdaterSettings, *PROVIDERS),
-    "agent_api": (AgentApiSettings,),
-}
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 
-# What an operator must say, because nobody can know it.
-ANSWERS = {name: value for deployment in SMALLEST.values() for name, value in deployment.items()}
-# What CloudFormation makes of a formula instead of a parameter alone.
-COMPUTED = {"SHEPHERD_AGENT_ENDPOINT": "https://api.example.com"}
-# Who deploys to AWS has a database with a password; the settings themselves ask for none.
-OTHER_DEFAULTS = {"bmdb_password_parameter"}
-
-
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
-RESOURCES: dict[str, dict[str, Any]] = TEMPLATE["Resources"]
-GLOBALS: dict[str, Any] = TEMPLATE["Globals"]["Function"]
+OBSERVABILITY: dict[str, Any] = TEMPLATE["Nested"]["Observability"]
+STACK = Stack(TEMPLATE, STATIC)
 
 
 def _properties(logical_id: str) -> dict[str, Any]:
-    properties: dict[str, Any] = RESOURCES[logical_id]["Properties"]
+    properties: dict[str, Any] = STACK.resources[logical_id]["Properties"]
     return properties
 
 
@@ -76,48 +51,6 @@ def _schedule(loop: str) -> dict[str, Any]:
     return properties
 
 
-def _environment(function: str) -> dict[str, Any]:
-    """Return the variables of the function, those of all functions included, as the template has them."""
-    own: dict[str, Any] = _function_properties(function)["Environment"]["Variables"]
-    shared: dict[str, Any] = GLOBALS["Environment"]["Variables"]
-    assert not own.keys() & shared.keys()
-    return {name: _if_chosen(variable) for name, variable in (shared | own).items()}
-
-
-def _if_chosen(variable: Any) -> Any:
-    """Return what a variable is if its provider is chosen, where that decides whether it is there at all."""
-    chosen = variable.get("Fn::If", []) if isinstance(variable, dict) else []
-    return chosen[1] if chosen[2:] == [{"Ref": "AWS::NoValue"}] else variable
-
-
-def _value(name: str, variable: Any) -> str:
-    """Return what the function sees when the operator gave ANSWERS and left the rest as it is."""
-    if isinstance(variable, str):
-        return variable
-    if name in COMPUTED:
-        return COMPUTED[name]
-    parameter = variable["Ref"]
-    return str(ANSWERS[parameter] if parameter in ANSWERS else PARAMETERS[parameter]["Default"])
-
-
-def _fields(function: str) -> dict[str, Any]:
-    """Return the settings of the function, for a loop also those of all providers: environment variable to field."""
-    fields = [field for settings in SETTINGS[function] for field in settings.model_fields.items()]
-    return {PREFIX + name.upper(): field for name, field in fields}
-
-
-def _parameters_of_settings() -> Iterator[Any]:
-    """Yield each parameter that is a setting, with the field of the settings that it fills."""
-    for function in SETTINGS:
-        fields = _fields(function)
-        for variable, value in _environment(function).items():
-            if isinstance(value, dict) and variable not in COMPUTED:
-                yield pytest.param(value["Ref"], fields.get(variable), id=f"{function}-{value['Ref']}")
-
-
-EVERY_SETTING = pytest.mark.parametrize(("parameter", "field"), list(_parameters_of_settings()))
-
-
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield every key with its value, however deep."""
     if isinstance(value, dict):
@@ -130,58 +63,78 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _statements() -> list[dict[str, Any]]:
-    """Return every statement of every policy that a function gets, whatever its condition."""
-    documents = [value for key, value in _walk(RESOURCES) if key == "PolicyDocument"]
+    """Return every statement of every policy that a function gets, whatever is chosen."""
     found = []
-    for statement in (statement for document in documents for statement in document["Statement"]):
-        found += [part for part in statement["Fn::If"] if "Sid" in part] if "Fn::If" in statement else [statement]
+    for deployment in DEPLOYMENTS:
+        stack = Stack(TEMPLATE, deployment)
+        found += [statement for function in FUNCTIONS for statement in stack.statements(logical_id(function))]
     assert found
     return found
 
 
-@EVERY_FUNCTION
-def test_a_function_gets_exactly_its_settings(function: str) -> None:
-    """A missing variable cannot be set by `sam local invoke` either; one too many is a setting that nobody reads."""
-    assert _environment(function).keys() == _fields(function).keys()
+def test_a_deployment_has_at_most_twelve_questions() -> None:
+    """What needs neither a permission nor a resource belongs into the settings document."""
+    assert len(PARAMETERS) <= 12
+
+
+def test_the_template_stays_readable() -> None:
+    """A file is read at one sitting, and what all loops have in common stands there once."""
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {name: count for name, count in lines.items() if count > 450} == {}
+    assert sum(lines.values()) <= 1_000
+
+
+def test_what_stands_in_two_files_is_the_same() -> None:
+    """A nested stack has mappings of its own."""
+    assert set(TEMPLATE["Nested"]) == {"Permissions", "Observability"}
+    assert TEMPLATE["Mappings"]["Names"] == TEMPLATE["Nested"]["Permissions"]["Mappings"]["Names"]
+    loops, observed = TEMPLATE["Mappings"]["Loops"], OBSERVABILITY["Mappings"]["Loops"]
+    for name, loop in observed.items():
+        assert loop["Index"] == loops[name]["Index"]
+        assert loop["Name"] == TEMPLATE["Mappings"]["Names"][name]["Name"]
+    assert [loop.lower() for loop in loops] == [loop.lower() for loop in observed] == list(LOOPS)
+    assert [loop["Index"] for loop in loops.values()] == ["0", "1", "2", "3"]
+
+
+def test_every_rate_that_is_accepted_is_known() -> None:
+    """The pattern refuses what the mappings do not have; alarms evaluate at least twice the time between two runs."""
+    minutes = TEMPLATE["Mappings"]["Minutes"]
+    accepted = [
+        value for value in range(100) if re.search(PARAMETERS["LoopMinutes"]["AllowedPattern"], f"{value},1,1,1")
+    ]
+    assert [str(value) for value in accepted] == list(minutes) == list(OBSERVABILITY["Mappings"]["Minutes"])
+    for text, schedule in minutes.items():
+        evaluated = OBSERVABILITY["Mappings"]["Minutes"][text]
+        value = max(int(text), 1)
+        assert schedule["Rate"] == f"rate({value} minute{'s' if value > 1 else ''})"
+        assert (schedule["State"], evaluated["MissingData"]) == (
+            ("ENABLED", "breaching") if int(text) else ("DISABLED", "notBreaching")
+        )
+        assert evaluated["AlarmSeconds"] >= 2 * 60 * value
 
 
 @EVERY_FUNCTION
-def test_what_the_template_leaves_alone_has_the_default_of_the_settings(
-    function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two places that give different defaults would make every document about one of them wrong."""
-    environment = _environment(function)
-    for variable, value in environment.items():
-        monkeypatch.setenv(variable, _value(variable, value))
-    answered = {name for name, value in environment.items() if isinstance(value, dict) and value.get("Ref") in ANSWERS}
-    for settings in load(*SETTINGS[function]):
-        for name, field in type(settings).model_fields.items():
-            if PREFIX + name.upper() not in answered and not field.is_required() and name not in OTHER_DEFAULTS:
-                assert getattr(settings, name) == field.default, name
-
-
-@EVERY_SETTING
-def test_a_parameter_is_described_as_its_setting(parameter: str, field: Any) -> None:
-    """An operator reads the same sentence in the console and in docs/operations.md."""
-    assert PARAMETERS[parameter]["Description"] == field.description
-
-
-@EVERY_SETTING
-def test_a_parameter_allows_nothing_that_its_setting_refuses(parameter: str, field: Any) -> None:
-    """A wrong value must fail the deployment, not every later invocation."""
-    rules = PARAMETERS[parameter]
-    adapter: TypeAdapter[Any] = TypeAdapter(field.rebuild_annotation())
-    for value in [*rules.get("AllowedValues", []), *(rules[key] for key in ("MinValue", "MaxValue") if key in rules)]:
-        adapter.validate_python(str(value))
-    if "MaxValue" in rules:
-        with pytest.raises(ValidationError):
-            adapter.validate_python(str(rules["MaxValue"] + 1))
-
-
-def test_the_endpoint_that_agents_are_given_is_described_as_its_setting() -> None:
-    """It is a parameter with a default that only the deployment can have."""
-    setting = InitializerSettings.model_fields["agent_endpoint"].description
-    assert str(PARAMETERS["AgentEndpoint"]["Description"]).startswith(str(setting).rstrip("."))
+def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
+    """Everything else is in the document, where a change needs no deployment."""
+    shared: dict[str, Any] = STACK.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"])
+    assert shared == {
+        "SHEPHERD_SETTINGS": "s3://bucket/settings.toml",
+        "SHEPHERD_PROVIDER": "static",
+        "SHEPHERD_LOOP_MINUTES": "1,1,1,1",
+        "SHEPHERD_BMDB_HOST": "db.example.com",
+        "SHEPHERD_BMDB_AUTH": "password",
+        "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb-password",
+    }
+    own = _function_properties(function).get("Environment", {}).get("Variables", {})
+    assert own == (
+        {
+            "SHEPHERD_SSH_KEY_PARAMETER": "/shepherd/ssh-key",
+            "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
+            "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"https://<AgentApi>.execute-api.{PSEUDO['AWS::Region']}.amazonaws.com",
+        }
+        if function in LOOPS
+        else {}
+    )
 
 
 def test_every_provider_can_be_chosen() -> None:
@@ -191,82 +144,86 @@ def test_every_provider_can_be_chosen() -> None:
 
 
 def test_every_way_to_log_in_to_the_database_can_be_chosen() -> None:
-    """The same of passwords and IAM."""
+    """A resource id means IAM, none means a password."""
     choices = get_args(MigratorSettings.model_fields["bmdb_auth"].annotation)
-    assert tuple(PARAMETERS["BmdbAuth"]["AllowedValues"]) == choices
+    found = [Stack(TEMPLATE, {**STATIC, "BmdbResourceId": resource}) for resource in ("", "db-1")]
+    variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
+    assert tuple(stack.resolve(variables[PREFIX + "BMDB_AUTH"]) for stack in found) == choices
 
 
 def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
     """CloudFormation runs the migrator only when something of the resource changes."""
     schema = _properties("BmdbSchema")
     assert schema["SchemaVersion"] == str(len(migrations())) == str(migrations()[-1].version)
-    assert {value["Ref"] for value in schema.values() if isinstance(value, dict) and "Ref" in value} == {
-        "BmdbHost",
-        "BmdbPort",
-        "BmdbName",
+    assert schema.keys() - {"ServiceToken", "ServiceTimeout", "SchemaVersion"} == {
+        "Code",  # the settings' rules may be others
+        "Host",
+        "Provider",
+        "LoopMinutes",
+        "ReservedConcurrency",
     }
 
 
 def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> None:
     """Whoever is killed cannot say why the deployment fails."""
     timeout = _function_properties("migrator")["Timeout"]
-    statement = float(_environment("migrator")[PREFIX + "BMDB_STATEMENT_TIMEOUT_SECONDS"])
+    statement = float(MigratorSettings.model_fields["bmdb_statement_timeout_seconds"].default)
     assert statement + ANSWER_SECONDS <= timeout < _properties("BmdbSchema")["ServiceTimeout"]
 
 
 @EVERY_LOOP
 def test_two_deployments_in_one_account_stay_apart(loop: str) -> None:
     """SAM would name the schedule after its place in the template, the same in each deployment."""
-    name = {"Fn::Sub": f"${{AWS::StackName}}-{loop}"}
-    assert _schedule(loop)["Name"] == name
-    assert _schedule(loop)["GroupName"] == {"Ref": "ScheduleGroup"}
-    assert _properties("ScheduleGroup") == {"Name": {"Ref": "AWS::StackName"}}
+    assert _schedule(loop)["Name"] == f"shepherd-{loop}"
+    assert _schedule(loop)["GroupName"] == "<ScheduleGroup>"
+    assert _properties("ScheduleGroup") == {"Name": "shepherd"}
 
 
 @EVERY_FUNCTION
 def test_a_function_is_named_after_its_stack(function: str) -> None:
     """The documentation names functions as people type them."""
-    name = {"Fn::Sub": f"${{AWS::StackName}}-{deployed_name(function)}"}
-    assert _function_properties(function)["FunctionName"] == name
+    assert _function_properties(function)["FunctionName"] == f"shepherd-{deployed_name(function)}"
 
 
 @EVERY_FUNCTION
 def test_a_function_has_a_role_of_its_own(function: str) -> None:
     """SAM's roles may write to every log group; a role in common would read everybody's secrets."""
     role = logical_id(function, "Role")
-    assert _function_properties(function)["Role"] == {"Fn::GetAtt": [role, "Arn"]}
-    log = _properties(role)["Policies"][0]["PolicyDocument"]["Statement"][0]
-    assert log["Resource"] == {"Fn::GetAtt": [logical_id(function, "Logs"), "Arn"]}
+    assert _function_properties(function)["Role"] == f"<{role}.Arn>"
+    (log,) = _properties(role)["Policies"][0]["PolicyDocument"]["Statement"]
+    group = _properties(logical_id(function, "Logs"))["LogGroupName"]
+    assert log["Resource"] == f"arn:aws:logs:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:log-group:{group}:*"
+    assert _function_properties(function)["LoggingConfig"]["LogGroup"] == f"<{logical_id(function, 'Logs')}>"
 
 
 def test_permissions_name_what_they_are_for() -> None:
     """A wildcard needs a condition beside it, or nothing but names that nobody can know before the call."""
     assert not [statement for statement in _statements() if "*" in str(statement["Action"])]
     wide = [statement for statement in _statements() if "*" in str(statement["Resource"])]
-    assert [statement["Sid"] for statement in wide if "Condition" not in statement] == [
-        "ReadBmcCredentials",  # as the list names them, below one path
+    assert {statement["Sid"] for statement in wide if "Condition" not in statement} == {
+        "Log",  # the streams of one group
+        "ReadCredential",  # of BMCs, as the list names them, below one path
         "LaunchWithInterface",  # which is made with the instance
-        "ReplaceRootVolumes",  # as the one before; of an instance that has the tag
-    ]
+        "LaunchFromImage",  # one image, in whichever region and account it is
+        "LaunchFromTemplate",  # likewise
+        "ReplaceRootVolumes",  # as the interface; of an instance that has the tag
+        "ReplaceByImage",  # as the launch
+    }
 
 
 def test_secrets_are_named_and_never_given() -> None:
     """What stands in a function's environment can be read by everybody who may look at the function."""
-    assert not [name for name, rules in PARAMETERS.items() if "NoEcho" in rules]
+    assert not [name for template in templates() for name, rules in template["Parameters"].items() if "NoEcho" in rules]
     assert "{{resolve:" not in json.dumps(TEMPLATE)
 
 
-def test_every_parameter_is_used_and_stands_in_one_group() -> None:
-    """The console shows parameters by group, and one without effect would be believed in."""
-    used = {
-        value
-        for key, value in _walk([TEMPLATE[part] for part in ("Conditions", "Globals", "Resources")])
-        if key == "Ref"
-    }
-    groups = TEMPLATE["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
-    texts = json.dumps(TEMPLATE["Resources"]) + json.dumps(TEMPLATE["Conditions"])
-    assert [name for name in PARAMETERS if name not in used and f"${{{name}}}" not in texts] == []
-    assert sorted(name for group in groups for name in group["Parameters"]) == sorted(PARAMETERS)
+def test_every_parameter_is_used() -> None:
+    """One without effect would be believed in."""
+    for template in templates():
+        parts = [template.get(part, {}) for part in ("Conditions", "Globals", "Resources")]
+        used = {value for key, value in _walk(parts) if key == "Ref"}
+        text = json.dumps(parts)
+        assert [name for name in template["Parameters"] if name not in used and f"${{{name}}}" not in text] == []
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)

@@ -10,14 +10,30 @@ from shepherd_core.providers.ec2 import objects
 from shepherd_core.settings.providers import Ec2Settings
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
-from tests.support.deployment.deployments import EC2, EC2_BY_TEMPLATE, FUNCTIONS, TEMPLATE, logical_id
+from tests.support.deployment.deployments import (
+    EC2,
+    EC2_BY_TEMPLATE,
+    EC2_SETTINGS,
+    EC2_TEMPLATE_SETTINGS,
+    FUNCTIONS,
+    TEMPLATE,
+    logical_id,
+)
 from tests.support.deployment.iam import allows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
-BOTH = {**EC2, **EC2_BY_TEMPLATE}
+BOTH = {**EC2, "Ec2Resources": f"{EC2['Ec2Resources']},lt-0e5"}
+CHOSEN = [
+    (EC2, EC2_SETTINGS),
+    (EC2_BY_TEMPLATE, EC2_TEMPLATE_SETTINGS),
+    (BOTH, {**EC2_SETTINGS, **EC2_TEMPLATE_SETTINGS}),
+]
+EVERY_CHOICE = pytest.mark.parametrize(("deployment", "settings"), CHOSEN, ids=["image", "template", "both"])
+FLEET = PSEUDO["AWS::StackName"]
+"""The value of the tag, which the deployment gives the functions."""
 OF_TEMPLATE = {"image": "ami-0f6", "security-group": "sg-0f6", "snapshot": "snap-0f6", "key-pair": "people"}
 """What the launch template names, where the request does not."""
 RESTARTS = ("RebootInstances", "StopInstances", "StartInstances", "CreateReplaceRootVolumeTask")
@@ -34,15 +50,17 @@ def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]
     return Stack(TEMPLATE, deployment).statements(logical_id(function))
 
 
-def request(deployment: dict[str, str], **changes: str) -> dict[str, Any]:
-    """Return what the adapter asks EC2 for in a deployment, or in one that is different in this."""
-    variables = Stack(TEMPLATE, {**deployment, **changes}).resources["ProvisionerFunction"]["Properties"][
-        "Environment"
-    ]["Variables"]
-    named = {name.removeprefix("SHEPHERD_").lower(): value for name, value in variables.items() if value}
-    settings = Ec2Settings(**{name: value for name, value in named.items() if name.startswith("ec2_")})
-    wanted = objects.launch(settings, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
-    return {**wanted, "SubnetId": settings.ec2_subnets.split(",")[0]}
+def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
+    """Return what the adapter asks EC2 for with *settings*, or with those that are different in this."""
+    read = Ec2Settings.model_validate({"ec2_fleet": FLEET, **settings, **changes})
+    wanted = objects.launch(read, "ours/1", TOKEN, "ssh-ed25519 AAAA", "")
+    return {**wanted, "SubnetId": read.ec2_subnets.split(",")[0]}
+
+
+def test_the_functions_know_the_fleet_that_they_may_work_on() -> None:
+    """The tag is named after the stack, so that a permission can name it."""
+    variables = Stack(TEMPLATE, EC2).resources["ProvisionerFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables["SHEPHERD_EC2_FLEET"] == FLEET
 
 
 def checks(asked: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -79,33 +97,35 @@ def refused(deployment: dict[str, str], asked: dict[str, Any]) -> list[str]:
     return [resource for action, resource, context in checks(asked) if not allows(allowed, action, resource, **context)]
 
 
-@pytest.mark.parametrize("deployment", [EC2, EC2_BY_TEMPLATE, BOTH], ids=["image", "template", "both"])
-def test_the_provisioner_may_launch_what_the_adapter_asks_for(deployment: dict[str, str]) -> None:
+@EVERY_CHOICE
+def test_the_provisioner_may_launch_what_the_adapter_asks_for(
+    deployment: dict[str, str], settings: dict[str, str]
+) -> None:
     """Whatever names the image and the groups: settings, launch template, or one after the other."""
-    assert refused(deployment, request(deployment)) == []
+    assert refused(deployment, request(settings)) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "resource"),
     [
-        ({"Ec2Fleet": "theirs"}, arn("instance")),
-        ({"Ec2Subnets": "subnet-0f6"}, arn("subnet", "subnet-0f6")),
-        ({"Ec2SecurityGroups": "sg-0f6"}, arn("security-group", "sg-0f6")),
-        ({"Ec2Image": "ami-0f6"}, arn("image", "ami-0f6")),
-        ({"Ec2LaunchTemplate": "lt-0f6"}, arn("launch-template", "lt-0f6")),
+        ({"ec2_fleet": "theirs"}, arn("instance")),
+        ({"ec2_subnets": "subnet-0f6"}, arn("subnet", "subnet-0f6")),
+        ({"ec2_security_groups": "sg-0f6"}, arn("security-group", "sg-0f6")),
+        ({"ec2_image": "ami-0f6"}, arn("image", "ami-0f6")),
+        ({"ec2_launch_template": "lt-0f6"}, arn("launch-template", "lt-0f6")),
     ],
 )
-@pytest.mark.parametrize("deployment", [EC2, EC2_BY_TEMPLATE, BOTH], ids=["image", "template", "both"])
+@EVERY_CHOICE
 def test_the_provisioner_may_launch_nothing_else(
-    deployment: dict[str, str], changes: dict[str, str], resource: str
+    deployment: dict[str, str], settings: dict[str, str], changes: dict[str, str], resource: str
 ) -> None:
     """An instance without our tag would belong to nobody; in another network it could reach what ours cannot."""
-    assert resource in refused(deployment, request(deployment, **changes))
+    assert resource in refused(deployment, request(settings, **changes))
 
 
 def test_an_instance_without_tags_cannot_be_launched() -> None:
     """Nobody would ever find it again."""
-    bare = {**request(EC2), "TagSpecifications": []}
+    bare = {**request(EC2_SETTINGS), "TagSpecifications": []}
     assert not allows(statements(EC2, "provisioner"), "ec2:RunInstances", arn("instance"))
     assert refused(EC2, bare) == []  # the rest is as before, so that it is the tags which are missed
 
@@ -113,11 +133,11 @@ def test_an_instance_without_tags_cannot_be_launched() -> None:
 @pytest.mark.parametrize(
     "context",
     [
-        {"aws_RequestTag/shepherd-fleet": "ours", "aws_TagKeys": ["shepherd-fleet"]},
+        {"aws_RequestTag/shepherd-fleet": FLEET, "aws_TagKeys": ["shepherd-fleet"]},
         {"aws_TagKeys": ["shepherd-host-key"]},
         {
             "ec2_CreateAction": "RunInstances",
-            "aws_RequestTag/shepherd-fleet": "ours",
+            "aws_RequestTag/shepherd-fleet": FLEET,
             "aws_TagKeys": ["shepherd-fleet", "another"],
         },
     ],
@@ -133,7 +153,7 @@ def test_the_recoverer_may_restart_the_fleet_and_nothing_else(action: str) -> No
     """It is the tag that makes an instance ours."""
     allowed = statements(EC2, "recoverer")
     instance = f"ec2:{action}", arn("instance", "i-1")
-    assert allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": "ours"})
+    assert allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": FLEET})
     assert not allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": "theirs"})
     assert not allows(allowed, *instance)
 
@@ -143,13 +163,13 @@ def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
     action = "ec2:CreateReplaceRootVolumeTask"
     allowed = statements(EC2, "recoverer")
     assert all(allows(allowed, action, arn(kind)) for kind in ("volume", "replace-root-volume-task"))
-    assert allows(allowed, action, arn("image", EC2["Ec2Image"]))
+    assert allows(allowed, action, arn("image", EC2_SETTINGS["ec2_image"]))
     assert not allows(allowed, action, arn("image", "ami-0f6"))
 
 
 def test_nobody_may_do_what_is_another_functions_part() -> None:
     """The Provisioner launches, the Recoverer restarts, the others look; nothing ends an instance."""
-    tags = {"aws_ResourceTag/shepherd-fleet": "ours", "aws_RequestTag/shepherd-fleet": "ours"}
+    tags = {"aws_ResourceTag/shepherd-fleet": FLEET, "aws_RequestTag/shepherd-fleet": FLEET}
     may = {
         (function, action)
         for function in FUNCTIONS

@@ -1,0 +1,148 @@
+"""The examples are complete: the templates take the answers, functions the settings, and providers the lists."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.providers.redfish.machine_list import redfish_list
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.settings.functions import (
+    AgentApiSettings,
+    BmdbSettings,
+    InitializerSettings,
+    MigratorSettings,
+    ProvisionerSettings,
+    RecovererSettings,
+    Settings,
+    UpdaterSettings,
+)
+
+from tests.support.deployment.cloudformation import Stack
+from tests.support.deployment.deployments import PROVIDER_SETTINGS, ROOT, TEMPLATE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLES = [path.parent for path in sorted((ROOT / "examples").glob("*/README.md"))]
+EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+TABLES: dict[str, type[Settings]] = {
+    "bmdb": BmdbSettings,
+    "migrator": MigratorSettings,
+    "provisioner": ProvisionerSettings,
+    "initializer": InitializerSettings,
+    "recoverer": RecovererSettings,
+    "updater": UpdaterSettings,
+    "agent_api": AgentApiSettings,
+}
+# What the deployment tells the functions, whose values are not the document's.
+TOLD = {
+    "bmdb_host": "db.example.com",
+    "agent_source": "s3://bucket/agent",
+    "agent_endpoint": "https://agents.example.com",
+    "equinix_api_key_parameter": "/shepherd/equinix-api-key",
+    "hetzner_credential_parameter": "/shepherd/hetzner-credential",
+    "ec2_fleet": "shepherd",
+}
+COST = runpy.run_path(str(ROOT / "bench" / "cost.py"))
+
+
+def answers(folder: Path) -> dict[str, str]:
+    """Return the answers of an example's deployment."""
+    config = tomllib.loads((folder / "samconfig.toml").read_text(encoding="utf-8"))["default"]
+    return dict(item.split("=", 1) for item in config["deploy"]["parameters"]["parameter_overrides"])
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """Return the settings document of an example."""
+    return tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
+
+
+def test_there_is_an_example_for_each_provider_that_is_in_use() -> None:
+    """Equinix closed its service."""
+    assert {folder.name for folder in EXAMPLES} == PROVIDER_SETTINGS.keys() - {"equinix"}
+
+
+@EVERY_EXAMPLE
+def test_the_answers_make_a_deployment(folder: Path) -> None:
+    """Names and patterns are those of the template, and nothing is refused."""
+    stack = Stack(TEMPLATE, answers(folder))
+    assert stack.refusals() == []
+    assert stack.resources
+    assert stack.parameters["Provider"] == folder.name
+
+
+@EVERY_EXAMPLE
+def test_sam_is_told_the_same_as_without_an_example(folder: Path) -> None:
+    """Another file of SAM's replaces the usual one as a whole."""
+    usual, own = (
+        tomllib.loads((path / "samconfig.toml").read_text(encoding="utf-8"))["default"] for path in (ROOT, folder)
+    )
+    del own["deploy"]["parameters"]["parameter_overrides"]
+    assert (own["global"], own["deploy"]) == (usual["global"], usual["deploy"])
+
+
+@EVERY_EXAMPLE
+def test_the_settings_are_accepted(folder: Path) -> None:
+    """Every key is one of its table, and every function starts with them."""
+    found = document(folder)
+    assert found.pop("version") == 1
+    providers: dict[str, dict[str, Any]] = found.pop("provider")
+    assert providers.keys() == {folder.name}
+    of_provider = PROVIDER_SETTINGS[folder.name]
+    assert providers[folder.name].keys() <= of_provider.model_fields.keys()
+    of_provider.model_validate({**TOLD, **providers[folder.name]})
+    for name, table in found.items():
+        assert table.keys() <= TABLES[name].model_fields.keys(), name
+    for name, settings in TABLES.items():
+        own = found.get(name, {})
+        settings.model_validate({**TOLD, "provider": folder.name, **found.get("bmdb", {}), **own})
+
+
+@EVERY_EXAMPLE
+def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
+    """The permissions name the documents."""
+    named = re.findall(r's3://([^"]+)', (folder / "settings.toml").read_text(encoding="utf-8"))
+    stack = Stack(TEMPLATE, answers(folder))
+    allowed = str(stack.statements("InitializerFunction"))
+    assert named
+    for each in named:
+        assert f"arn:aws:s3:::{each}'" in allowed, each
+        assert f"s3://{each}" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_instances_are_launched_with_is_permitted() -> None:
+    """The ids stand in two files."""
+    folder = ROOT / "examples" / "ec2"
+    ids = re.findall(r"(?:subnet|sg|ami|lt)-[0-9a-f]+", (folder / "settings.toml").read_text(encoding="utf-8"))
+    assert sorted(ids) == sorted(answers(folder)["Ec2Resources"].split(","))
+
+
+@pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])
+def test_the_list_of_machines_is_read(name: str, machines: int) -> None:
+    """By the provider's own reader."""
+    content = (ROOT / "examples" / name / "machines.json").read_bytes()
+    deadline = Deadline(SystemClock(), 10)
+    if name == "redfish":
+        assert len(redfish_list(lambda: content).entries(deadline)) == machines
+    else:
+        assert len(StaticProvider(lambda: content).list_machines(deadline)) == machines
+    assert document(ROOT / "examples" / name)["provisioner"]["max_machines"] == machines
+
+
+@EVERY_EXAMPLE
+def test_the_cost_is_computed(folder: Path) -> None:
+    """Somebody decides by it."""
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"bench/cost.py --machines (\d+)((?: --set \w+=[\d.]+)*)\n\ncomputes ([\d.]+) dollars", page)
+    assert found
+    machines, changes, total = found.groups()
+    inputs = replace(COST["Inputs"](), **{name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", changes)})
+    assert f"{sum(COST['month'](int(machines), inputs).values()):.2f}" == total
+    minutes = [int(each) for each in Stack(TEMPLATE, answers(folder)).parameters["LoopMinutes"].split(",")]
+    assert inputs.ticks_per_minute == pytest.approx(sum(1 / each for each in minutes) / len(minutes))
