@@ -321,7 +321,7 @@ def test_a_secret_that_is_no_credential_is_not_sent(
     rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock, deadline: Deadline, stored: str
 ) -> None:
     """What is sent to a BMC stands in its log."""
-    with pytest.raises(ProviderRefused, match=f"{SECRET!r} is not a credential; user:password"):
+    with pytest.raises(ProviderRefused, match=f"{SECRET!r} is not a credential; it must be user:password"):
         provider(rack, clock, secrets=Secrets({SECRET: stored})).get_machine(NAME, deadline)
     assert bmc.calls == []
 
