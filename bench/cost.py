@@ -45,7 +45,7 @@ class Inputs:
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 50
+    alarms: int = 54
     """The metrics of alarms: AWS charges for each."""
     metrics: int = 36
 

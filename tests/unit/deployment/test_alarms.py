@@ -373,8 +373,8 @@ def test_the_page_on_deployment_has_the_costs_that_are_computed() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     assert f"```\n{COST['table']([10, 1_000, 100_000], COST['Inputs']())}\n```" in page
     often, seldom = COST["Inputs"](), COST["Inputs"](heartbeat_minutes=5)
-    assert "1,604 dollars" in page
-    assert f"{sum(COST['month'](100_000, seldom).values()):,.0f}" == "1,604"
+    assert "1,605 dollars" in page
+    assert f"{sum(COST['month'](100_000, seldom).values()):,.0f}" == "1,605"
     assert f"{sum(COST['month'](1_000, seldom).values()):,.0f}" == "36"
     heartbeats = COST["month"](100_000, often)
     assert round(sum(heartbeats[what] for what in heartbeats if what.startswith("heartbeats")), -2) == 7_500
