@@ -47,6 +47,7 @@ from tests.support.deployment.deployments import (
     logical_id,
     transformed,
 )
+from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,6 +74,7 @@ BY_THE_PLATFORM = {
 METHODS = {
     "get_object": "s3:GetObject",
     "put_parameter": "ssm:PutParameter",
+    "describe_stacks": "cloudformation:DescribeStacks",
     "generate_db_auth_token": "rds-db:connect",
     "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
     "describe_instances": "ec2:DescribeInstances",
@@ -157,6 +159,7 @@ BMC_CA_IN_SSM, BMC_CA_IN_S3 = {"redfish_ca_source": f"ssm:{BMC_CA}"}, {"redfish_
 AGENT_CA = {"agent_ca_source": f"s3://{S3_AGENT_CA}"}
 VIRTUAL = {"ec2_instance_type": "t3.small"}  # whose root volume can be replaced
 SEES = {("ec2:DescribeInstances", "*")}
+SEES_STACK = {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
 IMAGE = f"image/{EC2_SETTINGS['ec2_image']}"
 LAUNCHES = of_ec2(
     "RunInstances", "instance", "volume", "network-interface", "subnet", "security-group", IMAGE
@@ -186,6 +189,8 @@ class Case:
     deployment: dict[str, str]
     asks: set[tuple[str, str]]
     settings: dict[str, str] = field(default_factory=dict)
+    update: bool = False
+    """CloudFormation invokes it for an Update of the stack, and the settings are wrong."""
 
     @property
     def provider(self) -> str:
@@ -203,13 +208,16 @@ class Case:
         if self.function == "initializer":
             found |= reads(S3_AGENT_CA)
         if self.function == "migrator":  # which asks only when the settings have faults
-            found |= {("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
+            found |= SEES_STACK
+        if self.update:  # which ends before it logs in
+            found |= reads(PASSWORD)
         return found
 
 
 CASES = [
     Case("migrator", STATIC, reads(PASSWORD, CA), CA_IN_SSM),
     Case("migrator", {**EQUINIX, **IAM}, TOKEN | reads(S3_CA), CA_IN_S3),
+    Case("migrator", STATIC, SEES_STACK, {"machine_seconds": "0"}, update=True),
     Case("provisioner", STATIC, reads(PASSWORD, LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case("provisioner", {**STATIC, **IAM}, TOKEN | reads(S3_LIST, CA), CA_IN_SSM),
     Case("provisioner", EQUINIX, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, CA), CA_IN_SSM),
@@ -287,6 +295,8 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
         elif service == "ssm":
             name = params["Name"]
             found.add((f"ssm:{model.name}", parameter(BMCS if name.startswith(BMCS.rstrip("*")) else name)))
+        elif service == "cloudformation":
+            found.add((f"{service}:{model.name}", params["StackName"]))
         else:
             found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}"))
 
@@ -406,19 +416,32 @@ def climb(provider_id: ProviderId) -> None:
                 act(provider_id, Deadline(CLOCK, 15))
 
 
+@pytest.fixture
+def cloudformation() -> Iterator[ScriptedServer]:
+    """Return what waits for the Migrator's answers at a URL."""
+    with scripted_server(lambda _: Answer()) as server:
+        yield server
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
 def test_a_function_asks_for_what_the_table_says(
-    case: Case, fleet: Fleet, deployed: Callable[[Case], dict[str, str]], asked: set[tuple[str, str]]
+    case: Case,
+    fleet: Fleet,
+    deployed: Callable[[Case], dict[str, str]],
+    asked: set[tuple[str, str]],
+    cloudformation: ScriptedServer,
 ) -> None:
     """It runs as deployed: with the variables that the template gives it, against all that they name."""
     deployed(case)
     provider_id = plant_work(fleet, case)
     event = json.loads((ROOT / "events" / f"{case.function}.json").read_text())
+    if case.update:
+        event = {"RequestType": "Update", "StackId": PSEUDO["AWS::StackId"], "ResponseURL": cloudformation.url}
     handler = importlib.import_module(f"functions.{case.function}.app").lambda_handler
     handler(event, Context("a-request", case.function, time.monotonic() + 300))
     if case.function == "recoverer":
         climb(provider_id)
-    assert asked - reads(SETTINGS) == case.asks
+    assert asked == case.asks | reads(SETTINGS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
