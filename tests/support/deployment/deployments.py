@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.settings.providers import SPECS
 
 from simulator.lambda_ import sam_local
-from tests.support.deployment.cloudformation import read, read_file
+from tests.support.deployment.cloudformation import Stack, read, read_file
 
 if TYPE_CHECKING:
     from shepherd_core.settings.functions import Settings
@@ -76,6 +76,12 @@ def templates() -> list[dict[str, Any]]:
 
 
 logical_id = sam_local.logical_id
+
+
+def environment(stack: Stack, function: str) -> dict[str, str]:
+    """Return the environment variables that a function of *stack* gets."""
+    own = stack.resources[logical_id(function)]["Properties"].get("Environment", {}).get("Variables", {})
+    return {**stack.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]), **own}
 
 
 def deployed_name(function: str) -> str:

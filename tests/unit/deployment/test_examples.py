@@ -12,43 +12,20 @@ import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.providers.redfish.machine_list import redfish_list
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.functions import (
-    AgentApiSettings,
-    BmdbSettings,
-    InitializerSettings,
-    MigratorSettings,
-    ProvisionerSettings,
-    RecovererSettings,
-    Settings,
-    UpdaterSettings,
-)
+from shepherd_core.settings import functions
+from shepherd_core.settings.document import parse
+from shepherd_core.settings.effective import effective
+from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.sources import load
 
 from tests.support.deployment.cloudformation import Stack
-from tests.support.deployment.deployments import PROVIDER_SETTINGS, ROOT, TEMPLATE
+from tests.support.deployment.deployments import FUNCTIONS, LOOPS, ROOT, TEMPLATE, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 EXAMPLES = [path.parent for path in sorted((ROOT / "examples").glob("*/README.md"))]
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-TABLES: dict[str, type[Settings]] = {
-    "bmdb": BmdbSettings,
-    "migrator": MigratorSettings,
-    "provisioner": ProvisionerSettings,
-    "initializer": InitializerSettings,
-    "recoverer": RecovererSettings,
-    "updater": UpdaterSettings,
-    "agent_api": AgentApiSettings,
-}
-# What the deployment tells the functions, whose values are not the document's.
-TOLD = {
-    "bmdb_host": "db.example.com",
-    "agent_source": "s3://bucket/agent",
-    "agent_endpoint": "https://agents.example.com",
-    "equinix_api_key_parameter": "/shepherd/equinix-api-key",
-    "hetzner_credential_parameter": "/shepherd/hetzner-credential",
-    "ec2_fleet": "shepherd",
-}
 COST = runpy.run_path(str(ROOT / "bench" / "cost.py"))
 
 
@@ -65,7 +42,7 @@ def document(folder: Path) -> dict[str, Any]:
 
 def test_there_is_an_example_for_each_provider_that_is_in_use() -> None:
     """Equinix closed its service."""
-    assert {folder.name for folder in EXAMPLES} == PROVIDER_SETTINGS.keys() - {"equinix"}
+    assert {folder.name for folder in EXAMPLES} == PROVIDERS.keys() - {"equinix"}
 
 
 @EVERY_EXAMPLE
@@ -88,20 +65,23 @@ def test_sam_is_told_the_same_as_without_an_example(folder: Path) -> None:
 
 
 @EVERY_EXAMPLE
-def test_the_settings_are_accepted(folder: Path) -> None:
-    """Every key is one of its table, and every function starts with them."""
-    found = document(folder)
-    assert found.pop("version") == 1
-    providers: dict[str, dict[str, Any]] = found.pop("provider")
-    assert providers.keys() == {folder.name}
-    of_provider = PROVIDER_SETTINGS[folder.name]
-    assert providers[folder.name].keys() <= of_provider.model_fields.keys()
-    of_provider.model_validate({**TOLD, **providers[folder.name]})
-    for name, table in found.items():
-        assert table.keys() <= TABLES[name].model_fields.keys(), name
-    for name, settings in TABLES.items():
-        own = found.get(name, {})
-        settings.model_validate({**TOLD, "provider": folder.name, **found.get("bmdb", {}), **own})
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the environment that the deployment gives it, as it reads them; the Migrator checks the same."""
+    for name, value in environment(Stack(TEMPLATE, answers(folder)), function).items():
+        monkeypatch.setenv(name, value)
+    read, faults = parse((folder / "settings.toml").read_bytes())
+    assert faults == []
+    assert effective(read).faults == []
+    assert read.provider == folder.name
+    assert load(functions.FUNCTIONS[function], document=read)
+    assert function not in LOOPS or load(PROVIDERS[folder.name], document=read)
+
+
+@EVERY_EXAMPLE
+def test_the_settings_are_accepted_before_the_deployment(folder: Path) -> None:
+    """By `shepherdctl settings check`, where no function's environment is."""
+    assert effective(parse((folder / "settings.toml").read_bytes())[0]).faults == []
 
 
 @EVERY_EXAMPLE

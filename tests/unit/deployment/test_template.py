@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
+from shepherd_core.settings import functions
+from shepherd_core.settings.deployment import DeploymentSettings, function_seconds
+from shepherd_core.settings.effective import GIVEN
 from shepherd_core.settings.functions import PREFIX, MigratorSettings, ProvisionerSettings
+from shepherd_core.settings.providers import PROVIDERS
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
@@ -20,6 +24,7 @@ from tests.support.deployment.deployments import (
     STATIC,
     TEMPLATE,
     deployed_name,
+    environment,
     logical_id,
     templates,
 )
@@ -135,6 +140,28 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
         if function in LOOPS
         else {}
     )
+
+
+@EVERY_FUNCTION
+def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: str) -> None:
+    """A variable that nothing reads would be believed in; a document cannot have what only the deployment knows."""
+    for deployment in DEPLOYMENTS:
+        stack = Stack(TEMPLATE, deployment)
+        told = {name.removeprefix(PREFIX).removeprefix("DEFAULT_").lower() for name in environment(stack, function)}
+        of_provider = PROVIDERS[stack.parameters["Provider"]].model_fields
+        read = {"settings", *of_provider, *DeploymentSettings.model_fields}.union(
+            *(settings.model_fields for settings in functions.FUNCTIONS.values())
+        )
+        assert told <= read
+        needed = {*functions.FUNCTIONS[function].model_fields, *(of_provider if function in LOOPS else ())} & GIVEN
+        assert needed <= told
+
+
+def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
+    """No function is told the timeouts of the others, which the rules compare with."""
+    known = function_seconds(DeploymentSettings().function_seconds)
+    assert known == {function: _function_properties(function)["Timeout"] for function in FUNCTIONS}
+    assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
 
 
 def test_every_provider_can_be_chosen() -> None:
