@@ -6,6 +6,7 @@ marks in FILE (``make settings``).
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal, get_origin
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.document import PLACEHOLDER, VERSION
-from shepherd_core.settings.effective import GIVEN
+from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTIONS, PREFIX, BmdbSettings, ProviderChoice, Settings
 from shepherd_core.settings.keys import BMDB, TOP, bounds, path, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
@@ -125,7 +126,7 @@ def _explained(name: str, field: FieldInfo) -> str:
         parts.append(f"One of {found}." if get_origin(field.annotation) is Literal else f"Range: {found}.")
     if field.is_required() and name not in GIVEN:
         parts.append("Required.")
-    elif name in GIVEN:
+    elif name in GIVEN | FIXED:
         parts.append("The deployment gives it.")
     return " ".join(parts)
 
@@ -161,7 +162,7 @@ def _toml(value: Any) -> str:
 
 def _wrapped(text: str) -> list[str]:
     lines = [""]
-    for word in text.split():
+    for word in re.findall(r"[<>≤≥] \S+|\S+", text):
         if len(lines[-1]) + len(word) >= _WIDTH:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()

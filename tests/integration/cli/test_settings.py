@@ -59,6 +59,7 @@ def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine,
     """What is uncommented as it stands changes nothing."""
     lines = shepherdctl.read("settings", "init", "--provider", provider).splitlines()
     assert max(map(len, lines)) <= 110
+    assert [line for line in lines if line.endswith(("<", ">", "≤", "≥"))] == []  # the number stands beside it
     settings = [line.removeprefix("# ") for line in lines if " = " in line and "…" not in line and "FIXME" not in line]
     names = {line.partition(" = ")[0].removeprefix("# ") for line in lines if " = " in line}
     expected = {table: keys for table, keys in tables().items() if not table.startswith("provider.")}

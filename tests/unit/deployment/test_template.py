@@ -11,9 +11,10 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
 from shepherd_core.settings import functions
 from shepherd_core.settings.deployment import DeploymentSettings, function_seconds
-from shepherd_core.settings.effective import GIVEN
+from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import PREFIX, MigratorSettings, ProvisionerSettings
 from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.sources import DEFAULT_PREFIX
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
@@ -155,6 +156,14 @@ def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: st
         assert told <= read
         needed = {*functions.FUNCTIONS[function].model_fields, *(of_provider if function in LOOPS else ())} & GIVEN
         assert needed <= told
+
+
+def test_a_new_document_knows_what_it_cannot_decide() -> None:
+    """What stands in the environment wins, so that a permission and what it is for stay the same."""
+    told = {name for each in DEPLOYMENTS for loop in LOOPS for name in environment(Stack(TEMPLATE, each), loop)}
+    fixed = {name.removeprefix(PREFIX).lower() for name in told if not name.startswith(DEFAULT_PREFIX)}
+    assert fixed - {"settings", *DeploymentSettings.model_fields} - FIXED == {"bmdb_user"}  # only where IAM names it
+    assert fixed > FIXED
 
 
 def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:

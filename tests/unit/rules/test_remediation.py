@@ -125,7 +125,7 @@ def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     (settings,) = load(RecovererSettings)
     assert settings.policy[0] == Step(REBOOT, 2, Timeouts(boot_wait=120, grace=60, cooldown=600))
     monkeypatch.setenv("SHEPHERD_REMEDIATION_POLICY", "kick")
-    with pytest.raises(ConfigError, match="SHEPHERD_REMEDIATION_POLICY is 'kick': Value error, 'kick' is not a step"):
+    with pytest.raises(ConfigError, match="SHEPHERD_REMEDIATION_POLICY is 'kick': 'kick' is not a step"):
         load(RecovererSettings)
 
 

@@ -12,7 +12,7 @@ from shepherd_core.settings import deployment, rules
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
 from shepherd_core.settings.functions import FUNCTIONS, PREFIX, ProviderChoice, Settings
 from shepherd_core.settings.keys import BMDB, kind
-from shepherd_core.settings.providers import PROVIDERS
+from shepherd_core.settings.providers import PROVIDERS, SPECS
 from shepherd_core.settings.sources import DEFAULT_PREFIX, faults, given, variables
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ GIVEN = {
     "bmdb_host",
     "agent_source",
     "agent_endpoint",
-    "equinix_api_key_parameter",
-    "hetzner_credential_parameter",
     "ec2_fleet",
+    *(name for spec in SPECS for name in spec.secrets),
 }
 """Settings without a default that a deployment gives to the functions that need them, and to no other."""
+
+FIXED = {*GIVEN, "bmdb_auth", "bmdb_password_parameter", "ssh_key_parameter"} - {"agent_endpoint"}
+"""Settings that a deployment gives in the environment, so that its document cannot."""
 
 _PROVIDER, _DEPLOYMENT = "provider", "deployment"
 _STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1}

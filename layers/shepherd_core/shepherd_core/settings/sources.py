@@ -71,13 +71,14 @@ def faults(settings_type: type[Settings], error: ValidationError, document: Docu
     for item in error.errors(include_url=False):
         name = str(item["loc"][0])
         variable, key = PREFIX + name.upper(), place(settings_type, name)
+        wrong = item["msg"].removeprefix("Value error, ")
         if item["type"] == "missing":
             text = f"{variable} is not set" + (f", nor is {key} in the document" if document and key else "")
         elif document and name in from_document:
-            text = f"{document.path(settings_type, name)} is {shown(item['input'])}: {item['msg']}"
+            text = f"{document.path(settings_type, name)} is {shown(item['input'])}: {wrong}"
         elif document and key and item["input"] is None:
-            text = f"{key} is unset: {item['msg']}"
+            text = f"{key} is unset: {wrong}"
         else:
-            text = f"{variable} is {item['input']!r}: {item['msg']}"
+            text = f"{variable} is {item['input']!r}: {wrong}"
         lines.append((name, f"{text}. {settings_type.model_fields[name].description}"))
     return lines
