@@ -12,8 +12,8 @@ from shepherd_core.adapters import ssh
 from shepherd_core.domain import errors
 from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import functions, providers
+from shepherd_core.settings.check import RULES
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
-from shepherd_core.settings.rules import RULES
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.telemetry import Metric
 

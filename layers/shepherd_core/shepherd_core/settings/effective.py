@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from shepherd_core.settings import deployment, rules
+from shepherd_core.settings import deployment
+from shepherd_core.settings.check import check
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
 from shepherd_core.settings.functions import FUNCTIONS, PREFIX, ProviderChoice, Settings
 from shepherd_core.settings.keys import BMDB, kind
@@ -86,7 +87,7 @@ def effective(document: Document | None) -> Effective:
     for settings_type in PROVIDERS.values():
         if settings_type.table in others:
             found += [fault for fault in _read(settings_type, document, complete=False)[1] if fault not in found]
-    return Effective(provider, values, found + rules.check(_for_rules(values)))
+    return Effective(provider, values, found + check(_for_rules(values)))
 
 
 def _provider(document: Document | None) -> str | None:

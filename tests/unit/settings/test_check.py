@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from shepherd_core.settings.check import RULES
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.effective import effective
-from shepherd_core.settings.rules import RULES
 
 HOUR = 3600
 LONG_POLICY = "reboot:1:grace=86400,power-cycle:1:grace=86400,quarantine"
