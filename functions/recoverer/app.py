@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def lambda_handler(event: dict[str, object], context: LambdaContext) -> dict[str, object]:
-    """Run one pass and return its counts; *event* is as in events/recoverer.json."""
+    """Run one invocation and return its counts; *event* is as in events/recoverer.json."""
     return handlers.invoke("recoverer", event, context)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.listings.provisioning import PreviousPass
+from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
 from shepherd_core.bmdb.machines.explain import Block, why
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.domain import records
@@ -43,7 +43,7 @@ MACHINE = Machine(
 def session(fleet: Fleet) -> Session:
     """Return the session of the one Provisioner."""
     opened = fleet.open_session(connection=fleet.connect())
-    assert provisioning.take_lock(opened, PROVIDER) == PreviousPass()
+    assert provisioning.take_lock(opened, PROVIDER) == PreviousInvocation()
     return opened
 
 
@@ -158,7 +158,7 @@ def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     """Each provider has its own lock and its own machines."""
     other = fleet.open_session()
-    assert provisioning.take_lock(other, "equinix") == PreviousPass()
+    assert provisioning.take_lock(other, "equinix") == PreviousInvocation()
     machine_id = intend(session, PROVIDER, None)
     provisioning.provide(session, PROVIDER, machine_id, MACHINE)
     provisioning.penalize(session, PROVIDER, "rack 9", HOUR, "no power")
@@ -184,7 +184,7 @@ def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
     sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda session: provisioning.take_lock(session, "equinix"), sessions))
-    assert sorted(taken, key=str) == [None, None, None, PreviousPass()]
+    assert sorted(taken, key=str) == [None, None, None, PreviousInvocation()]
 
 
 def test_the_lock_of_an_expired_provisioner_is_free(fleet: Fleet, session: Session) -> None:

@@ -118,7 +118,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     assert (counts[Metric.CREATED], counts[Metric.DISPUTED]) == (0, ended)
 
 
-def test_instances_that_merely_are_not_listed_stop_the_pass(
+def test_instances_that_merely_are_not_listed_stop_the_invocation(
     api: Ec2Api, fleet: Fleet, run: Callable[..., dict[Metric, float]]
 ) -> None:
     """A wrong region looks like this: EC2 did not report that they ended."""

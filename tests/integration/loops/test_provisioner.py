@@ -583,7 +583,7 @@ def test_a_pause_stops_a_running_invocation(fleet: Fleet, api: EquinixApi, edge:
     assert_settled(fleet, api, 1)
 
 
-def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_pass(
+def test_a_pause_of_a_machine_that_never_was_does_not_stop_the_invocation(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
 ) -> None:
     """Operators see the intent's machine and may pause it; giving it up later takes the pause along."""
@@ -678,7 +678,7 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     ],
     ids=["no devices", "no reservations", "no answer"],
 )
-def test_a_listing_that_is_not_complete_stops_the_pass(
+def test_a_listing_that_is_not_complete_stops_the_invocation(
     fleet: Fleet, api: EquinixApi, edge: Edge, run: Run, *, fault: Any, error: type[Exception]
 ) -> None:
     """What is missing there would be taken for gone, or be created again."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.listings.provisioning import PreviousPass
+from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import BmdbUnavailable, CommitUnknown
@@ -207,7 +207,7 @@ def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
 ) -> None:
     """Taking it may run twice: its row names the holder."""
     breaking.lose(lost, commit=True)
-    assert provisioning.take_lock(session, PROVIDER) == PreviousPass()
+    assert provisioning.take_lock(session, PROVIDER) == PreviousInvocation()
 
 
 @either

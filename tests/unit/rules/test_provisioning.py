@@ -87,7 +87,7 @@ def test_the_bmdb_decides_about_possibly_used_machines(machine: Machine, provide
     [("a", "Rented"), ("a", ""), ("a", None), (INVALID, Availability.KNOWN_USED)],
     ids=["unheard of", "empty", "none at all", "in use without an id"],
 )
-def test_an_availability_that_cannot_be_fails_the_pass(provider_id: ProviderId, availability: Any) -> None:
+def test_an_availability_that_cannot_be_fails_the_invocation(provider_id: ProviderId, availability: Any) -> None:
     """An invalid entry makes the listing unreliable; the error must name the entry."""
     machine = replace(in_use(provider_id), availability=availability)
     with pytest.raises(ListingInvalid) as caught:
@@ -277,7 +277,7 @@ def test_failed_capacity_is_not_used() -> None:
         (1000, 3, 10),
     ],
 )
-def test_more_differences_than_are_tolerated_stop_the_pass(fleet: int, drift_limit: int, tolerated: int) -> None:
+def test_more_differences_than_are_tolerated_stop_the_invocation(fleet: int, drift_limit: int, tolerated: int) -> None:
     """A wrong project, prefix or database shows as many differences at once; then nothing may be touched."""
     provided = tuple(known(f"m{number}", number) for number in range(fleet))
     listing = [in_use(each.provider_id) for each in provided]
@@ -297,7 +297,7 @@ def test_a_discrepancy_names_every_machine_of_both_sides() -> None:
     assert all(text in str(caught.value) for text in caught.value.drift)
 
 
-def test_an_empty_listing_of_a_fleet_stops_the_pass() -> None:
+def test_an_empty_listing_of_a_fleet_stops_the_invocation() -> None:
     """So looks a provider whose credential lost its project."""
     with pytest.raises(DriftLimitExceeded):
         plan(ledger=Ledger(provided=tuple(known(f"m{number}", number) for number in range(4))))
@@ -307,7 +307,7 @@ def test_an_empty_listing_of_a_fleet_stops_the_pass() -> None:
 
 
 def test_a_machine_that_carries_a_known_token_is_adopted() -> None:
-    """The pass that created it died before it could say so."""
+    """The invocation that created it was killed before it could say so."""
     intent, machine = Intent(uuid(7), "r1"), in_use("a", on="r1", token=7)
     assert plan(machine, ledger=Ledger(intents=(intent,)), drift_limit=0) == ProvisioningPlan(
         complete=((intent, machine),), managed=1

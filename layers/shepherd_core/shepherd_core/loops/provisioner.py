@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.listings.provisioning import PreviousPass
+    from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
     from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.domain.machine import Machine
     from shepherd_core.domain.provider import Provider
@@ -168,7 +168,7 @@ class Provisioner:
             if machine_id is not None:
                 self._recorded(machine_id, machine, Metric.ASSIMILATED)
 
-    def _record_waiting(self, plan: ProvisioningPlan, session: Session, past: PreviousPass) -> None:
+    def _record_waiting(self, plan: ProvisioningPlan, session: Session, past: PreviousInvocation) -> None:
         """Log and record what waits for the limit; ``shepherdctl status`` shows the record."""
         self._counts[Metric.WAITING_FOR_LIMIT] = plan.waiting
         limit = self._limits.max_machines

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PreviousPass:
+class PreviousInvocation:
     """The records of earlier invocations, for the one that takes the lock; an age is infinite if there is none."""
 
     idle_seconds: float = float("inf")
@@ -37,14 +37,14 @@ class PreviousPass:
     """Since that was recorded."""
 
 
-def take_lock(session: Session, provider: str) -> PreviousPass | None:
+def take_lock(session: Session, provider: str) -> PreviousInvocation | None:
     """
     Become the one Provisioner of *provider* until the session ends; return what the previous invocation recorded.
 
     None: another live session holds the lock. May run twice.
     """
 
-    def unit() -> PreviousPass | None:
+    def unit() -> PreviousInvocation | None:
         connection = session.connection
         held = connection.run("lock_provisioner_row", provider=provider)
         if not held:
@@ -54,7 +54,9 @@ def take_lock(session: Session, provider: str) -> PreviousPass | None:
         if holder not in (None, session.session_id) and connection.run("lock_live_session", session_id=holder):
             return None
         idle, waiting, seen = connection.run("take_lock", provider=provider, session_id=session.session_id)[0]
-        return PreviousPass(float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen)
+        return PreviousInvocation(
+            float("inf") if idle is None else idle, waiting, float("inf") if seen is None else seen
+        )
 
     return session.transact(unit)
 
