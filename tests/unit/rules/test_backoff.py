@@ -23,6 +23,7 @@ def series(policy: Backoff, failures: int, last: int | None = None) -> list[int]
         (Backoff(60, 120, 1.1), None, [60, 66, 73, 81, 90, 99, 109, 120, 120]),
         (Backoff(1, 120, 2), 2, [4, 8, 16, 32, 64, 120]),
         (Backoff(300, 14_400, 1.2), None, [300, 360, 432, 519, 623, 748]),
+        (Backoff(300, 600, 1.2), None, [300, 360, 432, 519, 600, 600]),
     ],
 )
 def test_intervals_grow_as_in_the_worked_examples(policy: Backoff, last: int | None, expected: list[int]) -> None:
@@ -46,7 +47,7 @@ def test_without_growth_the_pause_is_always_the_first(exponent: float | None) ->
         (Backoff(60, 10, 2), [60, 60, 60]),
         (Backoff(60, None, 2), [60, 60, 60]),
         (Backoff(60, 99.5, 2), [60, 100, 100]),
-        (Backoff(), [1, 1, 1]),
+        (Backoff(1, None, None), [1, 1, 1]),
     ],
 )
 def test_backoff_settings_out_of_range_are_clamped(policy: Backoff, expected: list[int]) -> None:

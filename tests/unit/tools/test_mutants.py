@@ -133,8 +133,8 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
 
 def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
     """A constant is not reached by a particular test."""
-    own = Trial("tests/unit/rules/test_backoff.py::own", 1.0, frozenset())
-    reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
+    own = Trial("tests/unit/rules/test_gaps.py::own", 1.0, frozenset())
+    reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"domain/gaps.py:extended_timeout"}))
     other = Trial("tests/unit/rules/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
-    mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if not mutant.place)
+    mutant = next(mutant for mutant in mutants_of("domain/gaps.py") if not mutant.place)
     assert reaching(mutant, [own, reaches, other]) == [own, reaches]

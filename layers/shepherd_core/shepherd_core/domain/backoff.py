@@ -19,12 +19,12 @@ class Backoff:
     - *maximum* below *initial* (or None) counts as *initial*,
     - *exponent* below 1 (or None) counts as 1: every wait is *initial*.
 
-    ``Backoff(60, 120, 1.1)`` waits 60 66 73 81 90 99 109 120 120 seconds.
+    ``Backoff(300, 600, 1.2)`` waits 300 360 432 519 600 600 seconds.
     """
 
-    initial: float = 1
-    maximum: float | None = None
-    exponent: float | None = None
+    initial: float
+    maximum: float | None
+    exponent: float | None
 
     def next(self, last_interval: int | None) -> int:
         """Return the seconds to wait, given the interval before it (None: no failure yet)."""
