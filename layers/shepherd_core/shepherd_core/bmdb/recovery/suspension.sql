@@ -20,10 +20,13 @@
 -- - suspended: a suspension is in force there.
 -- - gap: a time between two snapshots long enough to matter, in seconds, and how many seconds ago it ended (ended_ago):
 --   the one that this snapshot ends and records, and earlier ones that still matter.
--- - due: machines that are really due for recovery, outside of :skipped_locations. Not new are machines whose recovery
---   failed since the last heartbeat, that were rebooted in the last hour, or that did not come back after a recovery.
--- - window, rescheduled, overdue: due rows that were examined, that were moved, and that belong to machines that may
---   not have come back.
+-- - due: machines that are due for recovery, outside of :skipped_locations. A machine is not new if
+--   - its recovery failed since the last heartbeat,
+--   - it was rebooted in the last hour, or
+--   - it did not come back after a recovery.
+-- - window: due rows that were examined.
+-- - rescheduled: due rows that were moved.
+-- - overdue: examined due rows of machines that may not have come back.
 --
 -- The due rows are evaluated as in claim, up to 1,000 at a time. Rows of machines that are not unhealthy are moved to
 -- the time from which they may be, so that the unhealthy ones remain first: if the window was full and rows were moved,

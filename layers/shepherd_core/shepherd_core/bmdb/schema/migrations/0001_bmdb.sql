@@ -405,10 +405,9 @@ LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
 
 -- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
--- back. That is known only when an agent start has failed since it was restarted, for a reason that shows it: not if
--- the machine answered and refused access, if it was not even contacted, or if it did not answer during an SSH outage.
--- If recovery was suspended in between, it may be our fault that the machine could not be reached: its grace starts
--- again.
+-- back. It did not come back if an agent start has failed since, with fault `machine`, or `unreached` outside an SSH
+-- outage. If recovery was suspended in between, it may be our fault that the machine could not be reached: its grace
+-- starts again.
 CREATE VIEW machine_process_needs AS
 SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
 FROM machine_need
@@ -521,9 +520,8 @@ WHERE (x.process IS NULL OR x.process = w.process)
     AND (x.provider IS NULL OR x.provider = w.provider)
     AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp());
 
--- The facts that providers list about machines, without quarantined ones. not_ready: the next listing may well say
--- something new. Missing machines, and those that failed permanently, are ready: they may stay so for years, and would
--- make the Updater call the provider every minute.
+-- The facts that providers list about machines, without quarantined ones. not_ready: ask again next minute. Missing and
+-- permanently failed machines count as steady.
 CREATE VIEW machine_facts AS
 SELECT
     p.machine_id,
