@@ -26,8 +26,12 @@ class PlanLimits:
     chunk: int
     """Machines to create in one invocation at most."""
     drift_limit: int
-    """Newly drifted machines that are set aside one by one. If there are more than this, and more than a hundredth of
-    the fleet, the invocation stops. 0: any drift stops it, new or old."""
+    """
+    Newly drifted machines that are set aside one by one. If there are more than this, and more than a hundredth of
+    the fleet, the invocation stops.
+
+    0: every drifted machine stops the invocation, also one that was set aside before.
+    """
     assimilate: bool
     """Take unknown machines at the provider into the BMDB."""
     abandon_seconds: float

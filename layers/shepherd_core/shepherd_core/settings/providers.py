@@ -224,7 +224,7 @@ SPECS = (
         module="ec2.adapter",
         settings=Ec2Settings,
         always=frozenset({Capability.CREATE, Capability.REBOOT, Capability.POWER_CYCLE, Capability.RELEASE}),
-        sometimes={Capability.REINSTALL: "if not bare metal, or a Mac"},
+        sometimes={Capability.REINSTALL: "unless bare metal; Macs: yes"},
     ),
     ProviderSpec(
         name="hetzner",
