@@ -143,7 +143,12 @@ def _cannot(provider: Provider, capability: Capability) -> NotSupported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepKind:
-    """All that the rules, the Recoverer and the BMDB know about one kind of remediation step."""
+    """
+    One kind of remediation step, as the rules and the Recoverer know it.
+
+    Only two are known by name elsewhere: ``QUARANTINE``, which takes a machine from the loops, and ``reinstall``, for
+    which ``record_attempts`` in ``bmdb/recovery/remediation.sql`` deletes the pinned host key.
+    """
 
     name: str
     needs: Capability | None = None
