@@ -19,6 +19,7 @@ from shepherd_core.settings.functions import (
     Settings,
     UpdaterSettings,
 )
+from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
 from tests.support.deployment.cloudformation import Stack
@@ -29,7 +30,6 @@ from tests.support.deployment.deployments import (
     IAM,
     KEY,
     LOOPS,
-    PROVIDER_SETTINGS,
     REQUIRED,
     ROOT,
     SMALLEST,
@@ -204,7 +204,7 @@ def test_a_loop_finds_its_settings_in_its_environment(
     document = {"agent_endpoint": environment["SHEPHERD_DEFAULT_AGENT_ENDPOINT"], **REQUIRED[provider]}
     for name, value in {**environment, **{PREFIX + key.upper(): value for key, value in document.items()}}.items():
         monkeypatch.setenv(name, value)
-    settings = (SETTINGS[loop], PROVIDER_SETTINGS[provider])
+    settings = (SETTINGS[loop], PROVIDERS[provider])
     load(*settings)
     known = {PREFIX + name.upper() for each in (*settings, InitializerSettings) for name in each.model_fields}
     assert environment.keys() - known == OF_THE_DEPLOYMENT

@@ -6,15 +6,13 @@ import subprocess
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shepherd_core.settings.providers import SPECS
+from shepherd_core.settings.effective import GIVEN
+from shepherd_core.settings.providers import PROVIDERS, SPECS
 
 from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import Stack, read, read_file
-
-if TYPE_CHECKING:
-    from shepherd_core.settings.functions import Settings
 
 ROOT = Path(__file__).parents[3]
 FILES = (ROOT / "template.yaml", *sorted(ROOT.glob("templates/*.yaml")))
@@ -25,13 +23,11 @@ FUNCTIONS = ("migrator", *LOOPS, "agent_api")
 # The answers that a deployment needs, and for each provider the settings that its document needs.
 ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
 STATIC = ANSWERS
-REDFISH = {**ANSWERS, "Provider": "redfish"}
-EQUINIX = {**ANSWERS, "Provider": "equinix"}
-HETZNER = {**ANSWERS, "Provider": "hetzner"}
-EC2 = {**ANSWERS, "Provider": "ec2", "Ec2Resources": "subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}
-EC2_BY_TEMPLATE = {**ANSWERS, "Provider": "ec2", "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
-SMALLEST = {"static": STATIC, "redfish": REDFISH, "equinix": EQUINIX, "ec2": EC2, "hetzner": HETZNER}
+_RESOURCES = {"ec2": {"Ec2Resources": "subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
+SMALLEST = {spec.name: {**ANSWERS, "Provider": spec.name, **_RESOURCES.get(spec.name, {})} for spec in SPECS}
 """By provider."""
+REDFISH, EQUINIX, HETZNER, EC2 = (SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ec2"))
+EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "subnet-0a1,subnet-0b2,lt-0e5"}
 _EC2 = {"ec2_limit": "3", "ec2_subnets": "subnet-0a1,subnet-0b2"}
 EC2_SETTINGS = {
     **_EC2,
@@ -41,18 +37,15 @@ EC2_SETTINGS = {
 }
 EC2_TEMPLATE_SETTINGS = {**_EC2, "ec2_launch_template": "lt-0e5"}
 REQUIRED: dict[str, dict[str, str]] = {
+    **{
+        name: {key: "ours-" for key, field in settings.model_fields.items() if field.is_required() and key not in GIVEN}
+        for name, settings in PROVIDERS.items()
+    },
     "static": {"static_list": "s3://bucket/documents/machines.json"},
     "redfish": {"redfish_list": "s3://bucket/documents/machines.json"},
-    "equinix": {
-        "equinix_project_id": "0b9d4a3e",
-        "equinix_device_prefix": "ours-",
-        "equinix_key_label": "ours",
-    },
     "ec2": EC2_SETTINGS,
-    "hetzner": {"hetzner_name_prefix": "ours-", "hetzner_key_name": "ours"},
 }
 """By provider, the settings without which its functions do not start."""
-PROVIDER_SETTINGS: dict[str, type[Settings]] = {spec.name: spec.settings for spec in SPECS}
 
 # What can be chosen besides.
 IAM = {"BmdbResourceId": "cluster-ABC123"}

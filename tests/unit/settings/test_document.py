@@ -14,6 +14,7 @@ from shepherd_core.settings.document import LIMIT_BYTES, MAX_FAULTS, Document, b
 from shepherd_core.settings.effective import effective
 from shepherd_core.settings.functions import FUNCTIONS, InitializerSettings, RecovererSettings
 from shepherd_core.settings.keys import kind, tables
+from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
 DOCUMENT = b"""\
@@ -122,7 +123,7 @@ hetzner_key_name = "FIXME"
         "concurency is unknown: did you mean concurrency?",
         "heartbeat_timeout_seconds is unknown: it belongs into [recoverer]",
         "provider.hetzner.hetzner_key_name is 'FIXME': fill it in",
-        "[provider.acme] is unknown: the providers are static, redfish, equinix, ec2, hetzner",
+        f"[provider.acme] is unknown: the providers are {', '.join(PROVIDERS)}",
         f"[chunk] is unknown: the tables are {tables_named}",
         "recoverer.heartbeat_timeout_seconds is '900': it must be a number",
         "recoverer.breaker_max_unhealthy is 1.5: it must be a whole number",
