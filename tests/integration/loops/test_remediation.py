@@ -26,6 +26,7 @@ from shepherd_core.domain.errors import (
     SshAuthenticationFailed,
     SshHostKeyChanged,
     SshTimedOut,
+    TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, Capability
@@ -319,14 +320,45 @@ def test_a_provider_that_is_away_uses_up_no_rung(world: World, error: ShepherdEr
 
 
 def test_an_answer_that_was_lost_counts(world: World) -> None:
-    """The step may have been taken; once in the time that the machine is given, since it may be repeated in that."""
-    world.provider.then = refuse(ProviderUnavailable("the connection broke"))
+    """The step may have been taken: the machine gets its grace, an agent start and its cooldown, as after any step."""
+    world.provider.then = refuse(ProviderUnavailable("504"))
+    assert world.run()[Metric.FINISHED] == 1
+    assert world.fleet.tags(world.machine) == {"rebooted"}
+    for number in range(1, 6):
+        world.watch(2)
+        assert world.start_agent(fails=True)
+        world.watch(27)
+        assert len(world.provider.asked) == number, "a second request would break what the first began"
+        world.watch(2)
+    assert world.told == [*["reboot"] * 3, *["power-cycle"] * 2, "quarantine", "Quarantined"]
+    causes = [line["failed_cause"] for line in queries.history(world.fleet.connection, world.machine)]
+    assert causes.count("ProviderUnavailable: 504") == 5
+
+
+def test_a_lost_answer_is_not_followed_by_a_worse_step_at_once(world: World) -> None:
+    """A gateway that gives up early would turn a reboot into the loss of all data within two minutes."""
+    world.policy = "reboot:1,reinstall:1,quarantine"
+    world.provider.then = refuse(ProviderUnavailable("504"))
     world.run()
-    world.watch(29)
-    assert len(world.provider.asked) > 3
-    assert "NotTaken reboot" not in world.told
-    world.watch(30 * 7)
-    assert world.quarantined
+    world.watch(2)
+    assert world.start_agent()
+    world.watch(26)
+    assert world.provider.asked == ["reboot"]
+
+
+@pytest.mark.parametrize("error", [TimeLimitExceeded(), ShepherdError("unexpected")])
+def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(world: World, error: ShepherdError) -> None:
+    """Whatever went wrong after the request was sent: the machine may be booting."""
+    world.provider.then = refuse(error)
+    assert world.run()[Metric.FAILED] == 1
+    world.watch(4)
+    assert world.fleet.tags(world.machine) == {"rebooted"}
+    world.watch(3)
+    assert world.start_agent(fails=True)
+    world.watch(24)
+    assert world.provider.asked == ["reboot"]
+    world.watch(8)
+    assert world.provider.asked == ["reboot"] * 2
 
 
 def test_a_provider_that_fails_for_several_machines_is_not_asked_for_the_others(world: World) -> None:
@@ -435,7 +467,7 @@ def test_a_reinstall_that_certainly_did_not_happen_keeps_the_host_key(
     world.policy = "reinstall:1,quarantine"
     world.pin()
     world.provider.then = refuse(error)
-    assert world.run()[Metric.FAILED] == 1
+    assert world.run()[Metric.FAILED if kept else Metric.FINISHED] == 1
     assert ("host_key" in world.fleet.tags(world.machine)) is kept
 
 

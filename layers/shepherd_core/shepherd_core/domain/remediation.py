@@ -58,7 +58,7 @@ class PastAttempt:
     failed: str | None = None
     """The cause; None: it did not fail, or its outcome is unknown."""
     concluded: bool = False
-    """Its outcome is on record. If not, the Recoverer that made it was killed, perhaps after the step was taken."""
+    """Its end is on record. If not, the Recoverer was killed or failed, perhaps after the step was taken."""
     refused: bool = False
     """The provider certainly did not take the step on this machine."""
 
@@ -74,6 +74,8 @@ class NextStep:
     """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Earlier steps of the policy that were skipped since the last attempt, and why."""
+    lost_answer: str | None = None
+    """Why no answer came to the request for the step, which may have been taken; None: the provider accepted it."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
 

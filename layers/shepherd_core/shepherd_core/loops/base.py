@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
+_CAUSE_LENGTH = 1000
+
 
 @dataclass(slots=True)
 class Task:
@@ -53,6 +55,11 @@ class Admission:
     """When a machine counts as unhealthy, for the loop that claims such machines."""
     idle: bool = False
     """Nothing is due: a claim would find nothing."""
+
+
+def cause_of(error: Exception) -> str:
+    """Return the text that the history of a machine has for *error*."""
+    return f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
 
 
 class Guard(Protocol):

@@ -17,8 +17,8 @@ it suspends recovery there and reboots no machine.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
@@ -35,7 +35,7 @@ from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE
 from shepherd_core.domain.remediation import NextStep
-from shepherd_core.loops.base import Admission, Loop
+from shepherd_core.loops.base import Admission, Loop, cause_of
 from shepherd_core.rules.circuit_breaker import (
     WHOLE_PROVIDER,
     BreakerLimits,
@@ -203,19 +203,25 @@ class Recoverer(Loop[NextStep]):
 
     def work_on(self, task: Task) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
-        work, decision = task.work, task.decision
+        work = task.work
+        decision: NextStep = task.decision
         telemetry.info("remediation step", machine_id=work.machine_id, decision=str(decision), skipped=decision.skipped)
         try:
             if decision.concludes or decision.step.kind.take is None:
                 task.deadline.confirm()
             else:
                 self._ask(decision.step.kind.take, work.provider_id, task.deadline)
-        except Exception:
+        except Exception as error:
             if not (decision.concludes or task.deadline.interrupted):
                 task.not_taken = decision.step.name
                 task.host_key = work.host_key  # nothing was done, so the pinned key still holds
-            raise
-        return cast("NextStep", decision)
+                raise
+            if decision.concludes or not isinstance(error, ProviderUnavailable):
+                raise
+            # The step may have been taken: ask again only after the grace, as if it was.
+            telemetry.warning("remediation step: no answer", machine_id=work.machine_id, cause=error)
+            return replace(decision, lost_answer=cause_of(error))
+        return decision
 
     def _ask(
         self,
@@ -264,6 +270,7 @@ class Recoverer(Loop[NextStep]):
                 grace_seconds=step.timeouts.grace,
                 cooldown_seconds=step.timeouts.cooldown,
                 rebooted=step.kind.reboots,
+                lost_answers={work: each.lost_answer for work, each in done.items() if each.lost_answer is not None},
             )
         return ended
 

@@ -38,7 +38,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.time_budget import MARGIN_SECONDS
-from shepherd_core.loops.base import Admission, Task
+from shepherd_core.loops.base import Admission, Task, cause_of
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ F = TypeVar("F")
 ADMISSION_SECONDS = 30.0
 """For how long an admission holds."""
 
-_CAUSE_LENGTH = 1000
 _SUSPENDED = 1000
 """Machines at most that a dry run lists where recovery is suspended."""
 
@@ -249,7 +248,7 @@ class _Run(Generic[F]):
         return Unneeded(str(reason), reason.recovered, task.not_taken, task.host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
-        cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
+        cause = cause_of(error)
         interval = self.loop.backoff.next(work.last_interval_seconds)
         facts = {"machine_id": work.machine_id, "process": work.process, "cause": cause, "retry_in_seconds": interval}
         if isinstance(error, ShepherdError):

@@ -100,7 +100,8 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     Return the attempts since the policy last started over, oldest first; *history* is in its order.
 
     A step that was not taken is not an attempt, unless the provider refused it for this machine: otherwise a machine
-    that is always refused would never reach the next step. Lines with the same time may come in any order.
+    that is always refused would never reach the next step. An attempt that failed after its request was sent is not
+    concluded: the step may have been taken. Lines with the same time may come in any order.
     """
     attempts: list[PastAttempt] = []
     dropped: set[int] = set()
@@ -117,7 +118,9 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
                 attempts.append(PastAttempt(last.step, last.at, line.cause, concluded=True, refused=True))
             case WorkEvent.FINISHED | WorkEvent.FAILED if attempts and not attempts[-1].concluded:
                 last = attempts.pop()
-                attempts.append(PastAttempt(last.step, last.at, line.cause, concluded=True))
+                cause = last.failed or line.cause
+                concluded = line.event == WorkEvent.FINISHED or (cause or "").startswith(_REFUSALS)
+                attempts.append(PastAttempt(last.step, last.at, cause, concluded))
     return [attempt for number, attempt in enumerate(attempts) if number not in dropped]
 
 

@@ -169,6 +169,7 @@ def finish_recovery(
     grace_seconds: float | None = None,
     cooldown_seconds: float = 0,
     rebooted: bool = True,
+    lost_answers: Mapping[Work, str] | None = None,
 ) -> set[UUID]:
     """
     Delete the agents and heartbeats, and delay the agent start by *boot_wait_seconds*.
@@ -179,12 +180,15 @@ def finish_recovery(
     recovery again; None: it never is. No recovery is claimed for
     *cooldown_seconds*. *rebooted*: record a reboot; recent reboots count when the
     circuit breaker decides whether too many machines are unhealthy at once.
+    *lost_answers*: why it is unknown whether the step was taken, where it is.
     """
+    causes = lost_answers or {}
     return end(
         session,
         "finish_recovery",
         WorkEvent.FINISHED,
         done,
+        causes=[sanitize_for_db(causes[work]) if work in causes else None for work in done],
         boot_wait_seconds=boot_wait_seconds,
         grace_seconds=grace_seconds,
         cooldown_seconds=cooldown_seconds,

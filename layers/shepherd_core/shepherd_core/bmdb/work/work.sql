@@ -401,8 +401,8 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: finish_recovery
--- A recovery step was taken: delete the agent and its heartbeat. The next agent start waits until the machine should
--- have booted, and ignores earlier failures.
+-- A recovery step was taken, or may have been, where :causes says why that is unknown: delete the agent and its
+-- heartbeat. The next agent start waits until the machine should have booted, and ignores earlier failures.
 --
 -- If :grace_seconds is given and the machine has no agent after that time, it needs recovery again. For
 -- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
@@ -464,8 +464,10 @@ backoff_reset AS (
     WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, 'ShepherdRecovery', 'Finished', :session_id::uuid FROM work_deleted
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT e.machine_id, 'ShepherdRecovery', 'Finished', g.cause, :session_id::uuid
+    FROM work_deleted e
+    JOIN unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause) ON g.machine_id = e.machine_id
 ),
 rescheduled AS (
     UPDATE machine_due
