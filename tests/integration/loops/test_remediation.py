@@ -346,6 +346,62 @@ def test_a_lost_answer_is_not_followed_by_a_worse_step_at_once(world: World) -> 
     assert world.provider.asked == ["reboot"]
 
 
+def fail_agent_starts(world: World) -> None:
+    """Do the Initializer's work on all machines, which are up and cannot start an agent."""
+    session = world.fleet.open_session()
+    if found := claimed(session, START):
+        work.fail(session, {held: Failure("AgentExited: 1", 60) for held in found})
+    session.close()
+
+
+def outlast(world: World, minutes: int) -> None:
+    """Let time pass in which no machine comes back."""
+    for _ in range(0, minutes, LOOK):
+        world.watch(LOOK)
+        fail_agent_starts(world)
+
+
+@pytest.mark.parametrize("policy", ["reboot:1,reinstall:1,quarantine", defaults.POLICY])
+@pytest.mark.parametrize("stagger", [0, LOOK])
+def test_an_outage_without_answers_leaves_many_machines_on_their_step(world: World, policy: str, stagger: int) -> None:
+    """Unlike answers with 503 it leaves open what was done; but hours of it tell nothing about any machine."""
+    world.policy = policy
+    machines = [world.machine, *(world.fleet.unhealthy_machine(600 - each * stagger * MINUTE) for each in range(2))]
+    world.provider.then = refuse(ProviderUnavailable("504"))
+    world.run()
+    outlast(world, 8 * 60)
+    steps = world.fleet.sql("SELECT DISTINCT step FROM work_history WHERE event = 'Attempted'")
+    assert steps == [["reboot"]]
+    closest = world.fleet.sql(
+        "SELECT min(timestamp - before) FROM (SELECT timestamp, lag(timestamp) OVER (PARTITION BY machine_id "
+        "ORDER BY timestamp) AS before FROM work_history WHERE event = 'Attempted') AS x"
+    )[0][0]
+    assert closest.total_seconds() >= GRACE
+    assert len(world.provider.asked) > 3 * 12
+    reasons = {row[0] for row in world.fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Attempted'")}
+    assert "the last attempt does not count: the provider did not answer about 3 machines" in reasons
+    world.provider.then = lambda _: None
+    outlast(world, 28)
+    assert world.fleet.sql("SELECT 1 FROM machine_quarantine") == []
+    assert set(world.provider.asked) == {"reboot"}, "the last attempts of the outage do not count either"
+    outlast(world, 36 * 6)
+    assert len(world.fleet.sql("SELECT 1 FROM machine_quarantine")) == len(machines), "its answers count again"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_machines_about_which_the_provider_never_answers_end_in_quarantine(world: World, others: int) -> None:
+    """If it fails for one or two, it is probably about them; no machine stays at one step without end."""
+    for _ in range(others):
+        world.fleet.unhealthy_machine()
+    world.provider.then = refuse(ProviderUnavailable("504"))
+    world.run()
+    outlast(world, 3 * 60)
+    assert world.quarantined
+    assert len(world.provider.asked) == 5 * (1 + others)
+    cause = queries.show_machine(world.fleet.connection, world.machine)["quarantine_cause"]
+    assert cause == "the provider did not answer reboot 3 times, power-cycle 2 times"
+
+
 @pytest.mark.parametrize("error", [TimeLimitExceeded(), ShepherdError("unexpected")])
 def test_a_step_of_unknown_outcome_is_not_repeated_within_the_grace(world: World, error: ShepherdError) -> None:
     """Whatever went wrong after the request was sent: the machine may be booting."""

@@ -25,8 +25,10 @@ from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt,
 from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.remediation import (
     MAX_ATTEMPTS,
+    all_attempts,
     healthy_until,
     next_step,
+    outage_reason,
     parse_policy,
     past_attempts,
     possible,
@@ -173,6 +175,74 @@ def test_failed_attempts_count_once_within_the_grace_time() -> None:
     assert move(taken(*["reboot"] * 20, failed=away, every=60)).number == 2
     assert move(taken(*["reboot"] * 3, failed=away, every=1800)).step.kind is POWER_CYCLE
     assert move(taken(*["reboot"] * 3, every=60)).step.kind is POWER_CYCLE, "those that did not fail count each"
+
+
+def asked(seconds: float, outcome: str) -> PastAttempt:
+    """Return a reboot at that time that was "lost" or "accepted", or whose outcome is not on record yet ("begun")."""
+    lost = outcome == "lost"
+    return PastAttempt(
+        "reboot", at(seconds), "ProviderUnavailable: 504" if lost else None, outcome != "begun", unanswered=lost
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "counts"),
+    [
+        ([], True),
+        ([[(60, "lost")]], True),
+        ([[(60, "lost"), (120, "lost")]], True),
+        ([[(60, "lost")], [(-60, "lost")]], False),
+        ([[(1800, "lost")], [(-1800, "lost")]], False),
+        ([[(1801, "lost")], [(-60, "lost")]], True),
+        ([[(60, "lost")], [(-1801, "lost")]], True),
+        ([[(60, "lost")], [(-60, "begun")]], True),
+        ([[(60, "lost")], [(-60, "lost")], [(30, "accepted")]], True),
+        ([[(60, "lost")], [(-60, "lost")], [(-30, "accepted")]], True),
+        ([[(60, "lost")], [(-60, "lost")], [(90, "accepted")], [(-90, "accepted")]], False),
+        ([[(60, "lost"), (90, "accepted")], [(-60, "lost"), (91, "accepted")]], False),
+        ([[(60, "lost")], [(-60, "lost")], [(30, "begun")]], False),
+    ],
+)
+def test_an_attempt_in_an_outage_of_the_provider_does_not_count(
+    others: list[list[tuple[float, str]]], counts: bool
+) -> None:
+    """If three machines get no answer within a grace, and none a step in between, it is not about the machines."""
+    own = asked(0, "lost")
+    reason = outage_reason(
+        own, [[own], *([asked(*each) for each in attempts] for attempts in others)], REMEDIATION_POLICY
+    )
+    assert (reason is None) is counts
+    assert outage_reason(asked(0, "accepted"), [[own]] * 5, REMEDIATION_POLICY) is None
+
+
+def test_an_attempt_that_does_not_count_is_named_by_the_next() -> None:
+    """So that the history says why a machine stays at its step; a step that was not taken changes nothing about it."""
+    lost = (WorkEvent.FINISHED, None, "ProviderUnavailable: 504")
+    history = lines(
+        (WorkEvent.ATTEMPTED, "reboot", None),
+        (WorkEvent.FINISHED, None, None),
+        (WorkEvent.ATTEMPTED, "reboot", None),
+        lost,
+        (WorkEvent.ATTEMPTED, "reboot", None),
+        (WorkEvent.NOT_TAKEN, "reboot", "ProviderUnavailable: 503"),
+        (WorkEvent.ATTEMPTED, "reboot", "the last attempt does not count: …"),
+        lost,
+    )
+    assert [(each.at, each.unanswered) for each in past_attempts(history)] == [(at(0), False), (at(6 * HOUR), True)]
+    assert [each.counts for each in all_attempts(history)] == [True, False, False, True]
+
+
+def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
+    """A refusal that was repeated twenty times within the grace is one attempt, and not twenty."""
+    refused = [
+        PastAttempt("reboot", at(60 * number), "ProviderRefused: locked", concluded=True, refused=True)
+        for number in range(20)
+    ]
+    answered = [PastAttempt("power-cycle", at(each * HOUR), None, concluded=True) for each in (2, 3)]
+    policy = defaults.policy("reboot:1,power-cycle:2,quarantine")
+    assert move([*refused, *answered], policy).summary == (
+        "still unhealthy after power-cycle 2 times; the provider refused reboot 1 time"
+    )
 
 
 def test_an_attempt_whose_function_was_killed_counts_and_is_not_repeated() -> None:

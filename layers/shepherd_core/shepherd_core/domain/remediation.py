@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.provider import QUARANTINE
+from shepherd_core.domain.provider import QUARANTINE, STEPS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -61,6 +61,14 @@ class PastAttempt:
     """Its end is on record. If not, the Recoverer was killed or failed, perhaps after the step was taken."""
     refused: bool = False
     """The provider certainly did not take the step on this machine."""
+    unanswered: bool = False
+    """It is unknown whether the step was taken, because the provider's answer was lost."""
+    counts: bool = True
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the provider was asked for the step and accepted it."""
+        return self.concluded and self.failed is None and self.step in STEPS and STEPS[self.step].take is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,8 @@ class NextStep:
     """Earlier steps of the policy that were skipped since the last attempt, and why."""
     lost_answer: str | None = None
     """Why no answer came to the request for the step, which may have been taken; None: the provider accepted it."""
+    uncounted: str | None = None
+    """Why the last attempt does not count; None: it does."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
 

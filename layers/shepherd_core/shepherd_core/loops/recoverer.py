@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
@@ -46,19 +47,21 @@ from shepherd_core.rules.circuit_breaker import (
     where,
 )
 from shepherd_core.rules.remediation import (
+    all_attempts,
     healthy_until,
     next_step,
+    outage_reason,
     past_attempts,
     possible,
 )
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from shepherd_core.bmdb.recovery.remediation import Unneeded
+    from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
@@ -67,7 +70,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import ProviderId
     from shepherd_core.domain.provider import Provider
-    from shepherd_core.domain.remediation import Step
+    from shepherd_core.domain.remediation import PastAttempt, Step
     from shepherd_core.loops.base import Task
 
 
@@ -192,14 +195,28 @@ class Recoverer(Loop[NextStep]):
         """Choose each machine's next step, and record that it will be attempted."""
         rules, provider = self._rules, self._provider
         decisions: dict[Work, tuple[NextStep, datetime | None]] = {}
-        for work, past in remediation.recovery_records(session, works).items():
+        records = remediation.recovery_records(session, works)
+        others = self._attempts_around(session, records.values())
+        for work, past in records.items():
             attempts = past_attempts(past.history)
             until = healthy_until(attempts, past.started_at, past.last_heartbeat_at, rules.reset_after_seconds)
-            decision = next_step(
-                rules.policy, provider.capabilities, provider.name, [] if until else attempts, past.now
-            )
-            decisions[work] = decision, until
+            uncounted = outage_reason(attempts[-1], others, rules.policy) if attempts and until is None else None
+            if until is not None:
+                attempts = []
+            elif uncounted is not None:
+                attempts.pop()
+            decision = next_step(rules.policy, provider.capabilities, provider.name, attempts, past.now)
+            decisions[work] = replace(decision, uncounted=uncounted), until
         return {work: decisions[work][0] for work in remediation.record_attempts(session, decisions)}
+
+    def _attempts_around(self, session: Session, records: Iterable[RecoveryRecord]) -> list[list[PastAttempt]]:
+        """Return the attempts on all machines around the last attempts of these *records*, if answers were lost."""
+        lasts = [attempts[-1] for each in records if (attempts := past_attempts(each.history))]
+        lost = [last.at for last in lasts if last.unanswered]
+        if not lost:
+            return []
+        since = min(lost) - timedelta(seconds=max(step.timeouts.grace for step in self._rules.policy))
+        return [all_attempts(each) for each in remediation.recent_history(session, self._provider.name, since)]
 
     def work_on(self, task: Task) -> NextStep:
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""

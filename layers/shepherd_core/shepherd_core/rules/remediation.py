@@ -11,6 +11,7 @@ and being unhealthy is reason enough.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.machine import WorkEvent
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
 """How causes begin that are about one machine; all others are about the provider, or about Shepherd."""
+_UNANSWERED = 3
+"""The provider has an outage if it does not answer about this many machines."""
 MAX_ATTEMPTS = 100
 """Of all steps together: as many attempts as are read from the history."""
 _MAX_SECONDS = 86_400 * 7
@@ -96,32 +99,70 @@ def possible(policy: Iterable[Step], capabilities: Collection[Capability]) -> tu
 
 
 def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
+    """Return the attempts that count since the policy last started over, oldest first; see ``all_attempts``."""
+    return [attempt for attempt in all_attempts(history) if attempt.counts]
+
+
+def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     """
     Return the attempts since the policy last started over, oldest first; *history* is in its order.
 
-    A step that was not taken is not an attempt, unless the provider refused it for this machine: otherwise a machine
+    A step that was not taken does not count, unless the provider refused it for this machine: otherwise a machine
     that is always refused would never reach the next step. An attempt that failed after its request was sent is not
     concluded: the step may have been taken. Lines with the same time may come in any order.
     """
     attempts: list[PastAttempt] = []
-    dropped: set[int] = set()
     for line in history:
+        last = attempts[-1] if attempts else None
         match line.event:
             case WorkEvent.HEALTHY | WorkEvent.UNQUARANTINED:
-                attempts, dropped = [], set()
+                attempts = []
             case WorkEvent.ATTEMPTED if line.step is not None:
+                if line.cause is not None and (number := _last_that_counts(attempts)) is not None:
+                    attempts[number] = replace(attempts[number], counts=False)
                 attempts.append(PastAttempt(line.step, line.at))
-            case WorkEvent.NOT_TAKEN if attempts:
-                last = attempts.pop()
-                if not (line.cause or "").startswith(_REFUSALS):
-                    dropped.add(len(attempts))
-                attempts.append(PastAttempt(last.step, last.at, line.cause, concluded=True, refused=True))
-            case WorkEvent.FINISHED | WorkEvent.FAILED if attempts and not attempts[-1].concluded:
-                last = attempts.pop()
+            case WorkEvent.NOT_TAKEN if last:
+                refused = (line.cause or "").startswith(_REFUSALS)
+                attempts[-1] = replace(last, failed=line.cause, concluded=True, refused=True, counts=refused)
+            case WorkEvent.FINISHED | WorkEvent.FAILED if last and not last.concluded:
                 cause = last.failed or line.cause
-                concluded = line.event == WorkEvent.FINISHED or (cause or "").startswith(_REFUSALS)
-                attempts.append(PastAttempt(last.step, last.at, cause, concluded))
-    return [attempt for number, attempt in enumerate(attempts) if number not in dropped]
+                lost = cause is not None and not cause.startswith(_REFUSALS)
+                concluded = line.event == WorkEvent.FINISHED or not lost
+                attempts[-1] = replace(last, failed=cause, concluded=concluded, unanswered=lost)
+    return attempts
+
+
+def _last_that_counts(attempts: Sequence[PastAttempt]) -> int | None:
+    return max((number for number, attempt in enumerate(attempts) if attempt.counts), default=None)
+
+
+def outage_reason(attempt: PastAttempt, others: Iterable[Sequence[PastAttempt]], policy: Sequence[Step]) -> str | None:
+    """
+    Return why *attempt*, the last of its machine, does not count, or None if it does.
+
+    It does not if its answer was lost in an outage of the provider: at least three machines had an attempt without an
+    answer within a grace of it, and the provider accepted no step in between. *others* are the attempts of all machines
+    around that time, this one's included. Otherwise an outage of hours would bring them all into quarantine.
+    """
+    if not attempt.unanswered:
+        return None
+    grace = max(step.timeouts.grace for step in policy)
+    machines = [
+        [each for each in attempts if abs((each.at - attempt.at).total_seconds()) <= grace] for attempts in others
+    ]
+    accepted = [each.at for attempts in machines for each in attempts if each.accepted]
+    begin = max((at for at in accepted if at <= attempt.at), default=None)
+    end = min((at for at in accepted if at > attempt.at), default=None)
+    unanswered = sum(
+        any(
+            each.unanswered and (begin is None or each.at > begin) and (end is None or each.at < end)
+            for each in attempts
+        )
+        for attempts in machines
+    )
+    if unanswered < _UNANSWERED:
+        return None
+    return f"the last attempt does not count: the provider did not answer about {unanswered} machines"
 
 
 def healthy_until(
@@ -173,33 +214,45 @@ def next_step(
             continue
         if (used := _used(step, attempts)) < step.attempts:
             return NextStep(step, used + 1, skipped=tuple(skipped))
-    return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(attempts))
+    return NextStep(policy[-1], 1, skipped=tuple(skipped), summary=_summary(policy, attempts))
 
 
 def _used(step: Step, attempts: Iterable[PastAttempt]) -> int:
-    """Return how many attempts at the step count; failed ones count once within the grace time of the step."""
-    used, last = 0, None
+    """Return how many attempts at the step are used up."""
+    own = [attempt for attempt in attempts if attempt.step == step.name]
+    if any((attempt.failed or "").startswith("NotSupported: ") for attempt in own):
+        return step.attempts
+    return len(_counted_once(own, step.timeouts.grace))
+
+
+def _counted_once(attempts: Iterable[PastAttempt], grace: float) -> list[PastAttempt]:
+    """Return those of *attempts* at one step that count: failed ones count once within *grace* seconds."""
+    counted: list[PastAttempt] = []
     for attempt in attempts:
-        if attempt.step != step.name:
-            continue
-        if attempt.failed is not None:
-            if attempt.failed.startswith("NotSupported: "):
-                return step.attempts
-            if last is not None and (attempt.at - last).total_seconds() < step.timeouts.grace:
-                continue
-        used, last = used + 1, attempt.at
-    return used
+        if attempt.failed is None or not counted or (attempt.at - counted[-1].at).total_seconds() >= grace:
+            counted.append(attempt)
+    return counted
 
 
-def _summary(attempts: Sequence[PastAttempt]) -> str:
+def _summary(policy: Sequence[Step], attempts: Sequence[PastAttempt]) -> str:
+    graces = {step.name: step.timeouts.grace for step in policy}
+    counted = [
+        attempt
+        for name in dict.fromkeys(attempt.step for attempt in attempts)
+        for attempt in _counted_once([each for each in attempts if each.step == name], graces.get(name, 0))
+    ]
     parts = [
         f"{beginning} {words}"
-        for beginning, refused in (("still unhealthy after", False), ("the provider refused", True))
-        if (words := _counted(attempt.step for attempt in attempts if attempt.refused is refused))
+        for beginning, outcome in (
+            ("still unhealthy after", (False, False)),
+            ("the provider did not answer", (False, True)),
+            ("the provider refused", (True, False)),
+        )
+        if (words := _times(each.step for each in counted if (each.refused, each.unanswered) == outcome))
     ]
     return "; ".join(parts) or "no step of the policy can be taken"
 
 
-def _counted(steps: Iterable[str]) -> str:
+def _times(steps: Iterable[str]) -> str:
     counts = Counter(step for step in steps if step != QUARANTINE.name)
     return ", ".join(f"{step} {number} time{'' if number == 1 else 's'}" for step, number in counts.items())

@@ -57,6 +57,14 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     return {work: found[work.machine_id] for work in works}
 
 
+def recent_history(session: Session, provider: str, since: datetime) -> list[list[HistoryLine]]:
+    """Return the recovery history since then of each machine that was rebooted since then; at most 1,000 machines."""
+    histories: dict[UUID, list[HistoryLine]] = {}
+    for machine_id, *line in session.connection.run("recent_recovery_history", provider=provider, since=since):
+        histories.setdefault(machine_id, []).append(HistoryLine(*line))
+    return list(histories.values())
+
+
 def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | None]]) -> list[Work]:
     """
     Record that these steps are about to be taken; return the works that this session still has.
@@ -75,6 +83,7 @@ def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datet
         steps=[move.step.name for move, _ in moves.values()],
         healthy_untils=[until for _, until in moves.values()],
         concludes=[move.concludes for move, _ in moves.values()],
+        uncounted=[move.uncounted for move, _ in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],
         skipped_steps=[step for _, step, _ in skipped],
         skipped_causes=[cause for _, _, cause in skipped],

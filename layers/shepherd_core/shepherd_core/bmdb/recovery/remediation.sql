@@ -28,10 +28,31 @@ LEFT JOIN LATERAL (
 ) AS x ON true
 ORDER BY g.machine_id, x.timestamp;
 
+-- name: recent_recovery_history
+-- The recovery history since :since of the machines of a provider that were rebooted since then, oldest first for each
+-- machine. At most 1,000 machines, the last ones.
+SELECT r.machine_id, x.event, x.timestamp, x.step, x.failed_cause
+FROM (
+    SELECT machine_id FROM machine_rebooted WHERE rebooted_at >= :since::timestamptz ORDER BY rebooted_at DESC LIMIT 1000
+) AS r
+CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
+CROSS JOIN LATERAL (
+    SELECT event, timestamp, step, failed_cause
+    FROM work_history
+    WHERE machine_id = r.machine_id
+        AND process = 'ShepherdRecovery'
+        AND event IN ('Attempted', 'NotTaken', 'Finished', 'Failed')
+        AND timestamp >= :since::timestamptz
+    ORDER BY timestamp DESC
+    LIMIT 100
+) AS x
+WHERE p.provider = :provider
+ORDER BY r.machine_id, x.timestamp;
+
 -- name: record_attempts
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
 -- counts even if the function is killed then. A reinstall deletes the pinned host key here, because from now on the
--- machine may have another. A row for each machine that this session works on. May run twice: the second run writes
+-- machine may have another. The cause of an attempt says why the one before it does not count. A row for each machine that this session works on. May run twice: the second run writes
 -- nothing new.
 WITH session AS (
     SELECT session_id
@@ -40,15 +61,17 @@ WITH session AS (
     FOR UPDATE
 ),
 input_rows AS (
-    SELECT g.machine_id, g.step, g.healthy_until, g.concludes
-    FROM unnest(:machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :concludes::boolean[])
-        AS g (machine_id, step, healthy_until, concludes)
+    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted
+    FROM unnest(
+        :machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :concludes::boolean[], :uncounted::text[]
+    ) AS g (machine_id, step, healthy_until, concludes, uncounted)
 ),
 work_in_hand AS (
     SELECT
         g.machine_id,
         g.step,
         g.healthy_until,
+        g.uncounted,
         NOT g.concludes AND NOT EXISTS (
             SELECT 1
             FROM work_history x
@@ -79,7 +102,7 @@ history_rows AS (
     FROM unnest(:skipped_ids::uuid[], :skipped_steps::text[], :skipped_causes::text[]) AS k (machine_id, step, cause)
     JOIN work_in_hand h ON h.machine_id = k.machine_id AND h.new
     UNION ALL
-    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, NULL, :session_id::uuid
+    SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, uncounted, :session_id::uuid
     FROM work_in_hand
     WHERE new
 ),
