@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from shepherd_core.bmdb.machines import explain, queries
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
@@ -31,7 +31,9 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, Capability
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step
+from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.remediation import past_attempts
 from shepherd_core.telemetry import Metric
@@ -764,6 +766,73 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World)
         and each.process is RECOVER
     ]  # fmt: skip
     assert verdict.because == f"recovery of machines that did not come back waits: {held['reason']}"
+
+
+def unreachable(world: World, minutes: int) -> None:
+    """Let time pass in which SSH reaches no machine, as often as the Initializer tries."""
+    for _ in range(0, minutes, LOOK):
+        world.watch(LOOK)
+        session = world.fleet.open_session()
+        if found := claimed(session, START):
+            work.fail(session, {held: Failure("SshTimedOut: no", 4 * HOUR, fault=SshTimedOut.fault) for held in found})
+        session.close()
+
+
+def test_an_override_lets_machines_through_an_ssh_outage(world: World) -> None:
+    """An operator who has seen that they are dead must be able to end their wait."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    many = waiting(world, 6)
+    unreachable(world, 60)
+    assert world.provider.asked == []
+    made = overrides.override(
+        world.fleet.connection, provider=PROVIDER, location="ams", machines=3, owner="me", reason="dead", seconds=86400
+    )
+    assert made is not None
+    counts = world.run()
+    assert counts[Metric.RECOVERY_SUSPENDED] == 1
+    assert counts[Metric.FINISHED] == len(world.provider.asked) == 3
+    unreachable(world, 3 * 60 + 16)
+    quarantined = {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_quarantine")}
+    assert len(quarantined) == 3, "the override holds for all their steps"
+    assert quarantined < set(many)
+    started = "SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Started' AND failed_cause IS NOT NULL"
+    assert world.fleet.sql(started) == [["although recovery is suspended, by me: dead"]]
+
+
+def test_a_machine_that_no_ssh_outage_holds_uses_no_override(world: World) -> None:
+    """A machine that stopped reporting is recovered anyway."""
+    waiting(world, 3)
+    world.fleet.locate(world.machine, "ams")
+    overrides.override(
+        world.fleet.connection, provider=PROVIDER, location="", machines=3, owner="me", reason="dead", seconds=86400
+    )
+    world.run()
+    world.watch(1)
+    assert len(world.provider.asked) == 4
+    assert overrides.overrides(world.fleet.connection)[0]["used"] == 3
+
+
+def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(world: World) -> None:
+    """Three machines that are really dead would else hold up their own recovery without end."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    many = waiting(world, 3)
+    unreachable(world, 5 * 60 + 52)
+    assert world.provider.asked == []
+    unreachable(world, 4 * 60 + 16)
+    assert world.provider.asked == ["reboot"] * 3
+    unreachable(world, 5 * 11 * 60)
+    assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM machine_quarantine")} == set(many)
+
+
+def test_a_dry_run_lists_the_machines_that_an_ssh_outage_holds(world: World) -> None:
+    """The operator decides about an override by this list."""
+    queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
+    many = waiting(world, 3)
+    unreachable(world, 12)
+    found = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, world.clock, RunLimits(10, 60, 60))
+    assert (found.work, set(ids(found.suspended))) == ([], set(many))
+    assert {str(decision) for decision in found.decisions.values()} == {"reboot, attempt 1 of 3"}
+    assert suspension.suspensions(world.fleet.connection)[0]["ended_at"] is None
 
 
 def test_where_ssh_works_again_machines_wait_for_their_next_agent_start(world: World) -> None:

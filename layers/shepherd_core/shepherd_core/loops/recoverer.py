@@ -136,7 +136,7 @@ class Recoverer(Loop[NextStep]):
             f"{where(location)}: {reason}" for location, reason in sorted([*suspended.items(), *outages.items()])
         )
         limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
-        if suspended and not snapshot.idle:
+        if (suspended or outages) and not snapshot.idle:
             limit += self._overridden(session, snapshot.timeouts)
         return Admission(limit, reasons, counts, snapshot.timeouts, idle=snapshot.idle)
 

@@ -22,6 +22,7 @@
 --   everything that goes with a machine                       decommission                           due.change
 --   work, due row                                             claim, start_work                      that row, and its revision (4)
 --   due row only                                              take_health_snapshot                   that row, and its revision (4)
+--   due row only                                              recheck_unreached_machines             that row
 --   work of expired sessions                                  open_session                           none (3)
 --   suspensions of recovery                                   set_suspensions                        none (5)
 --   backoff of a step that was begun                          record_attempts                        none (3)

@@ -37,7 +37,9 @@ class AppliedOverride:
 
 def apply(session: Session, provider: str, timeouts: HealthTimeouts) -> list[AppliedOverride]:
     """
-    Let machines through that are due where recovery is suspended, as far as overrides allow. May run twice.
+    Let machines through that are due where recovery is suspended or SSH has an outage, as far as overrides allow.
+
+    May run twice.
 
     Returns the overrides that have due machines.
 
@@ -77,6 +79,7 @@ def override(
             seconds=seconds,
         )
         connection.run("delete_override_machines")
+        connection.run("recheck_unreached_machines", provider=provider)
         return rows
 
     return next(iter(connection.transact(unit)), None)

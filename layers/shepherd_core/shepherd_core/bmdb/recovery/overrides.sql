@@ -26,6 +26,20 @@ RETURNING override_id, created_at, expires_at;
 DELETE FROM recovery_override_machines
 WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
 
+-- name: recheck_unreached_machines
+-- Make machines that did not come back due for a check now. While SSH has an outage, no date says when they are due.
+UPDATE machine_due
+SET recovery_not_before = clock_timestamp(), revision = revision + 1
+WHERE machine_id IN (
+    SELECT machine_id
+    FROM machine_due
+    WHERE provider = :provider
+        AND process IS DISTINCT FROM 'ShepherdRecovery'
+        AND recovery_not_before = 'infinity'
+    ORDER BY machine_id
+    FOR UPDATE
+);
+
 -- name: withdraw_override
 -- End an override now. No row: there is none in force.
 UPDATE recovery_overrides
@@ -41,7 +55,7 @@ WHERE expires_at > clock_timestamp()
 ORDER BY provider, location;
 
 -- name: apply_overrides
--- Let machines through that are due for recovery where it is suspended, as many as the overrides allow: overrides of a
+-- Let machines through that are due for recovery where it is suspended, or where SSH has an outage, as many as the overrides allow: overrides of a
 -- location before those of the whole provider, the longest unhealthy machines first. The claim takes these machines.
 --
 -- The rows of the overrides are locked, in the order of location, so that concurrent runs take turns and each sees how
@@ -63,6 +77,9 @@ overrides_in_force AS (
 ),
 suspended_locations AS (
     SELECT location FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
+),
+ssh_outage_locations AS (
+    SELECT location FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
 ),
 candidates AS (
     (
@@ -87,14 +104,28 @@ candidates AS (
         LIMIT 1000
     )
 ),
+-- An SSH outage suspends the recovery of machines that did not come back and cannot be reached. They have no since.
 due AS (
-    SELECT n.machine_id, n.location, n.since
+    SELECT n.machine_id, n.location, coalesce(u.grace_until, n.since) AS since
     FROM candidates w
     CROSS JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND overdue = w.overdue LIMIT 1
     ) AS n
+    LEFT JOIN LATERAL (
+        SELECT g.grace_until
+        FROM machine_grace g
+        JOIN work_backoff b
+            ON b.machine_id = g.machine_id
+            AND b.process = 'ShepherdAgentStart'
+            AND b.fault = 'unreached'
+            AND b.last_interval_seconds IS NOT NULL
+        WHERE g.machine_id = w.machine_id
+            AND w.overdue
+            AND EXISTS (SELECT 1 FROM ssh_outage_locations o WHERE o.location IN ('', n.location))
+        LIMIT 1
+    ) AS u ON true
     WHERE n.process = 'ShepherdRecovery'
-        AND n.since <= statement_timestamp() - CASE
+        AND coalesce(u.grace_until, n.since) <= statement_timestamp() - CASE
             WHEN w.overdue THEN :min_overdue_seconds::float8
             WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8
             ELSE :effective_startup_timeout_seconds::float8
@@ -102,7 +133,10 @@ due AS (
         AND n.locked_until IS NULL
         AND n.paused_until IS NULL
         AND coalesce(n.backoff_until <= statement_timestamp(), true)
-        AND EXISTS (SELECT 1 FROM suspended_locations WHERE suspended_locations.location IN ('', n.location))
+        AND (
+            u.grace_until IS NOT NULL
+            OR EXISTS (SELECT 1 FROM suspended_locations WHERE suspended_locations.location IN ('', n.location))
+        )
 ),
 already_admitted AS (
     SELECT d.machine_id, m.override_id

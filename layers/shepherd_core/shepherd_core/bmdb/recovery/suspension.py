@@ -186,8 +186,9 @@ def _set(session: Session, statement: str, provider: str, reasons: Mapping[str, 
 
 
 def ignore_suspensions(session: Session, provider: str) -> None:
-    """Delete the suspensions in force, so that claims ignore them. Only for dry runs, which are rolled back."""
+    """Delete the suspensions and SSH outages in force. Only for dry runs, which are rolled back."""
     session.connection.run("ignore_suspensions", provider=provider)
+    session.connection.run("recheck_unreached_machines", provider=provider)
 
 
 def suspensions(connection: Connection) -> list[dict[str, Any]]:

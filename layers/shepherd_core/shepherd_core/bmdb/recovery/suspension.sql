@@ -13,8 +13,9 @@
 --   heartbeat.
 -- - recovering: machines with recovery work, or rebooted in the last hour.
 -- - quarantined: quarantined machines of the provider.
--- - unreached, reached: machines that should have come back and cannot be reached by SSH; and, if there are any,
---   machines on which SSH started an agent in the last hour.
+-- - unreached, reached: machines that should have come back in the last six hours and cannot be reached by SSH; and,
+--   if there are any, machines on which SSH started an agent in the last hour. Six hours: machines that are really dead
+--   must not hold up their own recovery without end.
 -- - outage: an SSH outage is in force there.
 -- - no_access: machines on which no agent can be started until an operator acts, counted to 1,000.
 -- - suspended: a suspension is in force there.
@@ -179,7 +180,11 @@ overdue_machines AS (
 ),
 ssh_unreached AS (
     SELECT n.location
-    FROM (SELECT machine_id FROM machine_grace WHERE grace_until <= statement_timestamp()) AS w
+    FROM (
+        SELECT machine_id
+        FROM machine_grace
+        WHERE grace_until <= statement_timestamp() AND grace_until > statement_timestamp() - interval '6 hours'
+    ) AS w
     CROSS JOIN LATERAL (
         SELECT machine_id
         FROM work_backoff
@@ -353,7 +358,11 @@ outage_rows AS (
 SELECT count(*) FROM session;
 
 -- name: ignore_suspensions
--- For a dry run, which is rolled back: claim what would be claimed if recovery were not suspended.
+-- For a dry run, which is rolled back: claim what would be claimed if recovery were not suspended, also by an SSH
+-- outage, in force or over: only an agent start after its end would count.
+WITH outages_deleted AS (
+    DELETE FROM ssh_outages WHERE provider = :provider
+)
 DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL;
 
 -- name: recovery_gaps

@@ -345,6 +345,15 @@ CREATE VIEW machine_need AS
      LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
      LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
 
+CREATE VIEW recovery_exempt_machines AS
+ SELECT m.machine_id,
+    o.provider,
+    o.owner,
+    o.reason
+   FROM recovery_overrides o
+     JOIN recovery_override_machines m ON m.override_id = o.override_id
+  WHERE o.expires_at > clock_timestamp();
+
 CREATE VIEW machine_process_needs AS
  SELECT machine_need.machine_id,
     machine_need.provider,
@@ -363,9 +372,11 @@ UNION ALL
         CASE
             WHEN (EXISTS ( SELECT 1
                FROM work_backoff s
-              WHERE s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart'::text AND s.last_interval_seconds IS NOT NULL AND (s.fault = 'machine'::text OR s.fault = 'unreached'::text AND NOT (EXISTS ( SELECT 1
+              WHERE s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart'::text AND s.last_interval_seconds IS NOT NULL AND (s.fault = 'machine'::text OR s.fault = 'unreached'::text AND ((EXISTS ( SELECT 1
+                       FROM recovery_exempt_machines e
+                      WHERE e.machine_id = w.machine_id)) OR NOT (EXISTS ( SELECT 1
                        FROM ssh_outages o
-                      WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND COALESCE(o.ended_at >= (s.until - s.last_interval_seconds::double precision * '00:00:01'::interval), true)))))) THEN GREATEST(w.grace_until, (( SELECT max(x.ended_at) AS max
+                      WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND COALESCE(o.ended_at >= (s.until - s.last_interval_seconds::double precision * '00:00:01'::interval), true))))))) THEN GREATEST(w.grace_until, (( SELECT max(x.ended_at) AS max
                FROM recovery_suspensions x
               WHERE x.provider = n.provider AND (x.location = ANY (ARRAY[''::text, n.location])) AND x.ended_at > w.grace_began_at)) + (w.grace_until - w.grace_began_at))
             ELSE 'infinity'::timestamp with time zone
@@ -474,12 +485,3 @@ UNION ALL
     recovery_snapshots.taken_at AS began_at,
     statement_timestamp() AS ended_at
    FROM recovery_snapshots;
-
-CREATE VIEW recovery_exempt_machines AS
- SELECT m.machine_id,
-    o.provider,
-    o.owner,
-    o.reason
-   FROM recovery_overrides o
-     JOIN recovery_override_machines m ON m.override_id = o.override_id
-  WHERE o.expires_at > clock_timestamp();

@@ -41,7 +41,15 @@ suspended_locations AS (
 admitted AS (
     SELECT machine_id, owner, reason
     FROM recovery_exempt_machines
-    WHERE provider = :provider AND EXISTS (SELECT 1 FROM suspended_locations)
+    WHERE provider = :provider
+        AND (
+            EXISTS (SELECT 1 FROM suspended_locations)
+            OR EXISTS (
+                SELECT 1
+                FROM ssh_outages
+                WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
+            )
+        )
 ),
 claim_allowed AS (
     SELECT session_id

@@ -404,9 +404,17 @@ LEFT JOIN machine_os_installation_report r ON r.machine_id = p.machine_id
 LEFT JOIN machine_rebooted b ON b.machine_id = p.machine_id
 LEFT JOIN machine_quarantine z ON z.machine_id = p.machine_id;
 
+-- The machines to which suspensions of recovery and SSH outages do not apply now, because an operator's override let
+-- them through.
+CREATE VIEW recovery_exempt_machines AS
+SELECT m.machine_id, o.provider, o.owner, o.reason
+FROM recovery_overrides o
+JOIN recovery_override_machines m ON m.override_id = o.override_id
+WHERE o.expires_at > clock_timestamp();
+
 -- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
 -- back. It did not come back if an agent start has failed since, with fault `machine`, or `unreached` outside an SSH
--- outage. If recovery was suspended in between, it may be our fault that the machine could not be reached: its grace
+-- outage (or by an operator's override). If recovery was suspended in between, it may be our fault that the machine could not be reached: its grace
 -- starts again.
 CREATE VIEW machine_process_needs AS
 SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
@@ -427,14 +435,17 @@ SELECT
                     s.fault = 'machine'
                     OR (
                         s.fault = 'unreached'
-                        AND NOT EXISTS (
-                            SELECT 1
-                            FROM ssh_outages o
-                            WHERE o.provider = n.provider
-                                AND o.location IN ('', n.location)
-                                AND coalesce(
-                                    o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true
-                                )
+                        AND (
+                            EXISTS (SELECT 1 FROM recovery_exempt_machines e WHERE e.machine_id = w.machine_id)
+                            OR NOT EXISTS (
+                                SELECT 1
+                                FROM ssh_outages o
+                                WHERE o.provider = n.provider
+                                    AND o.location IN ('', n.location)
+                                    AND coalesce(
+                                        o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true
+                                    )
+                            )
                         )
                     )
                 )
@@ -546,10 +557,3 @@ CREATE VIEW recovery_gaps_until_now AS
 SELECT provider, began_at, ended_at FROM recovery_gaps
 UNION ALL
 SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
-
--- The machines to which suspensions of recovery do not apply now, because an operator's override let them through.
-CREATE VIEW recovery_exempt_machines AS
-SELECT m.machine_id, o.provider, o.owner, o.reason
-FROM recovery_overrides o
-JOIN recovery_override_machines m ON m.override_id = o.override_id
-WHERE o.expires_at > clock_timestamp();
