@@ -124,13 +124,15 @@ SMALL = {
 # A page of the list has a hundred machines, whose state and pauses are looked up separately; a closing session counts
 # to 1,000. If 1 % are due, the planner may read them all before it sorts them. The Recoverer examines up to 1,000
 # machines, in up to nine tables for each. It has two windows: machines whose recovery is due, and machines that did not
-# come back after one. Quarantine reads the history of its machines. A thousand history rows are deleted at a time.
+# come back after one. It reads the history of up to 1,000 rebooted machines. Quarantine reads the history of its
+# machines. A thousand history rows are deleted at a time.
 LIMITS = {
     "claim": 250,
     "list_machines": 2_400,
     "close_session": 1_500,
     "take_health_snapshot": 35_000,
     "apply_overrides": 35_000,
+    "recent_recovery_history": 2_100,
     "quarantine": 300,
     "find_due_inconsistencies": 40_000,
     "delete_old_history": 4_000,
@@ -228,6 +230,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "skipped_ids": held[:1],
         "skipped_steps": ["power-cycle"],
         "skipped_causes": ["cannot"],
+        "uncounted": [None] * BATCH,
+        "since": "2026-01-01",
         "public_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
         "host_key": "key",
