@@ -251,11 +251,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a step that the provider did not accept counts as an attempt",
-        (
-            Edit(
-                "rules/remediation.py", "                    dropped.add(len(attempts))\n", "                    pass\n"
-            ),
-        ),
+        (Edit("rules/remediation.py", "refused=True, counts=refused)", "refused=True)"),),
         f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, provider outage]",
         "no_machine_is_quarantined_untried",
     ),
@@ -364,13 +360,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a failure is recorded without its cause",
-        (
-            Edit(
-                "loops/runner.py",
-                'cause = f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]',
-                'cause = "failed"[:_CAUSE_LENGTH]',
-            ),
-        ),
+        (Edit("loops/runner.py", "cause = cause_of(error)", 'cause = "failed"'),),
         DAMAGE,
         "every_failure_names_its_cause",
         quick=True,
