@@ -112,7 +112,7 @@ def exists(folder: Path, pattern: str) -> Callable[[], object]:
 STAGES = {
     "PostgreSQL's data are being made": "bmdb-*/data/base",
     "PostgreSQL starts": "bmdb-*/data/postmaster.pid",
-    "machines are being made": "shepherd-*/machines",
+    "machines are being made": "machines-*/*",
     "the functions run": "shepherd-*/functions.log",
 }
 
