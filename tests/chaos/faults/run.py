@@ -91,7 +91,7 @@ def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
         environment.fleet.disconnect()
     causes = "SELECT DISTINCT split_part({}, ':', 1) FROM {}"
     for how, column, table in (
-        ("cause", "failed_cause", "work_history WHERE event = 'Failed'"),
+        ("cause", "failed_cause", "work_history WHERE failed_cause IS NOT NULL"),
         ("penalty", "cause", "capacity_penalties"),
     ):
         shown |= {f"{how} {row[0]}" for row in environment.fleet.sql(causes.format(column, table))}
