@@ -26,9 +26,9 @@ _Seed = Annotated[int, typer.Option(help="Seed of all chance: ids, and which eve
 _OUTAGE_MINUTES = 15
 _NEXT = """
 Try next:
-  shepherdctl demo --provider redfish    servers of your own, with BMCs
-  shepherdctl simulate --machines 100    a larger fleet: see docs/simulator.md
-  docs/deployment.md                     how to deploy it
+  make demo PROVIDER=redfish                       servers of your own, with BMCs
+  .venv/bin/shepherdctl simulate --machines 100    a larger fleet: see docs/simulator.md
+  docs/deployment.md                               how to deploy it
 """
 
 

@@ -59,6 +59,8 @@ def test_the_demo_takes_machines_from_capacity_to_agents_and_brings_two_back(tmp
         "What you saw:",
         "Everything worked.",
         "Try next:",
+        "make demo PROVIDER=redfish",
+        ".venv/bin/shepherdctl simulate",  # nothing is on the PATH after `make demo`
     )
     assert re.search(".*".join(map(re.escape, scenes)), done.stdout, re.DOTALL)
     history = done.stdout[done.stdout.index("history of machine") :]
