@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import shepherd_core.domain.pb
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from shepherd_core.domain.pb import agent_pb2, callback_pb2
 
 if TYPE_CHECKING:
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FILES = ("agent", "callback")
 
-# Written down by hand from the contract: message, then number, type and name of each field.
+# Written down by hand from the protocol of Metropolis: message, then number, type and name of each field. The names of
+# messages are not on the wire.
 CONTRACT = {
     "cloud.agent.api.TakeoverInit": "1 string machine_id, 2 string bmaas_endpoint, 3 bytes ca_certificate",
     "cloud.agent.api.TakeoverSuccess": "1 TakeoverInit init_message, 2 bytes key, 3 repeated string warning",
@@ -55,7 +59,17 @@ CONTRACT = {
     "cloud.bmaas.server.api.OSInstallationReport.Error": "1 string error",
     "cloud.bmaas.server.api.OSInstallationRequest": "1 int64 generation, 2 type: MetropolisInstallation metropolis",
     "cloud.bmaas.server.api.MetropolisInstallation": (
-        "1 string image_url, 2 bytes image_sha256, 3 bytes node_parameters"
+        "2 NodeParameters node_parameters, 3 string root_device, 4 OSImageRef os_image"
+    ),
+    "cloud.bmaas.server.api.OSImageRef": (
+        "1 string scheme, 2 string host, 3 string repository, 4 string tag, 5 string digest"
+    ),
+}
+# What Shepherd's messages have besides, or declare otherwise: bytes and a message are the same on the wire.
+OURS = {
+    "cloud.bmaas.server.api.MetropolisInstallation": (
+        "2 optional bytes node_parameters, 3 string root_device, 4 OSImageRef os_image, "
+        "1000 string image_url, 1001 bytes image_sha256"
     ),
 }
 
@@ -89,7 +103,51 @@ def test_no_field_of_the_wire_contract_moved() -> None:
     actual: dict[str, str] = {}
     for module in (agent_pb2, callback_pb2):
         actual |= _messages(dict(module.DESCRIPTOR.message_types_by_name))
-    assert actual == CONTRACT
+    assert actual == CONTRACT | OURS
+
+
+def _protocol() -> DescriptorPool:
+    """Return the protocol of ``CONTRACT``, without Shepherd's fields. Enumerations are numbers."""
+    file = FileDescriptorProto(name="metropolis.proto", package="m", syntax="proto3")
+    file.message_type.add(name="NodeParameters")
+    scalars = {name: number for number, name in _SCALARS.items()}
+    known = {name.rpartition(".")[2] for name in CONTRACT} | {"NodeParameters"}
+    for name, fields in CONTRACT.items():
+        message = file.message_type.add(name=name.rpartition(".")[2])
+        for field in filter(None, fields.split(", ")):
+            number, *label, kind, field_name = field.split()
+            added = message.field.add(name=field_name, number=int(number), label=3 if label == ["repeated"] else 1)
+            if kind in known:
+                added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".m.{kind}"
+            else:
+                added.type = FieldDescriptorProto.Type.ValueType(scalars.get(kind, scalars["int32"]))
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+@pytest.mark.parametrize("parameters", [b"", b"\x0a\x03abc"], ids=["none", "some"])
+def test_an_agent_of_metropolis_reads_an_installation_request(parameters: bytes) -> None:
+    """One field of another type makes it refuse the whole response, and the request never arrives."""
+    image = callback_pb2.OSImageRef(scheme="https", host="r.example.com", repository="os", digest="sha256:00")
+    response = callback_pb2.HeartbeatResponse()
+    response.installation_request.generation = 7
+    response.installation_request.metropolis.MergeFrom(
+        callback_pb2.MetropolisInstallation(
+            node_parameters=parameters,
+            root_device="nvme0n1",
+            os_image=image,
+            image_url="https://images.example.com/a",
+            image_sha256=bytes(32),
+        )
+    )
+    theirs = GetMessageClass(_protocol().FindMessageTypeByName("m.HeartbeatResponse"))
+    read = theirs.FromString(response.SerializeToString()).installation_request  # type: ignore[attr-defined]
+    assert read.generation == 7
+    assert read.metropolis.HasField("node_parameters")
+    assert read.metropolis.node_parameters.SerializeToString() == parameters
+    assert read.metropolis.root_device == "nvme0n1"
+    assert read.metropolis.os_image.SerializeToString() == image.SerializeToString()
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef
 from shepherd_core.domain.states import State
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.commands.machine.installations import image_rows, public
+from shepherdctl.commands.machine.installations import image_rows, plain_image
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
@@ -45,15 +47,46 @@ def _sha256(text: str) -> str:
     return text.lower()
 
 
+def _os_image(text: str) -> OSImageRef:
+    host = r"(?P<host>[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?)"
+    repository = r"(?P<repository>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
+    reference = f"{host}/{repository}(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?@(?P<digest>sha256:[0-9a-f]{{64}})"
+    found = re.fullmatch(reference, text, re.ASCII)
+    if found is None:
+        message = "must be HOST[:PORT]/REPOSITORY[:TAG]@sha256:DIGEST, without a scheme: https is used."
+        raise typer.BadParameter(message)
+    return OSImageRef(scheme="https", **{name: found[name] or "" for name in ("host", "repository", "tag", "digest")})
+
+
+def _root_device(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}", text) or ".." in text:
+        message = f"{text!r} must be the name of a disk below /dev, such as nvme0n1."
+        raise typer.BadParameter(message)
+    return text
+
+
 def install(
     machine: MachineArgument,
     *,
     image: Annotated[
-        str, typer.Option(parser=_image, metavar="URL", help="HTTPS URL from which the machine downloads the image.")
-    ],
+        str | None,
+        typer.Option(parser=_image, metavar="URL", help="HTTPS URL from which the machine downloads the image."),
+    ] = None,
     sha256: Annotated[
-        str, typer.Option(parser=_sha256, metavar="HEX", help="SHA-256 of the image, as sha256sum prints it.")
-    ],
+        str | None,
+        typer.Option(parser=_sha256, metavar="HEX", help="SHA-256 of the image, as sha256sum prints it."),
+    ] = None,
+    os_image: Annotated[
+        OSImageRef | None,
+        typer.Option(
+            parser=_os_image,
+            metavar="REFERENCE",
+            help="Instead of --image: an image in an OCI registry, HOST/REPOSITORY[:TAG]@sha256:DIGEST.",
+        ),
+    ] = None,
+    root_device: Annotated[
+        str | None, typer.Option(parser=_root_device, metavar="NAME", help="Disk to install on, such as nvme0n1.")
+    ] = None,
     node_parameters: Annotated[
         Path | None,
         typer.Option(
@@ -84,10 +117,18 @@ def install(
       url=https://images.example.com/metropolis.img
       shepherdctl machine install 3f2a --image $url --sha256 $sum --dry-run
       shepherdctl machine install 3f2a --image $url --sha256 $sum
+      shepherdctl machine install 3f2a --os-image registry.example.com/os@sha256:$sum
     """
     require_terminal(yes=yes or dry_run)
+    if bool(image) == bool(os_image) or bool(image) != bool(sha256):
+        message = "give either --image with --sha256, or --os-image."
+        raise typer.BadParameter(message)
     wanted = MetropolisInstallation(
-        image_url=image, image_sha256=bytes.fromhex(sha256), node_parameters=_content(node_parameters)
+        node_parameters=_content(node_parameters),
+        root_device=root_device or "",
+        os_image=os_image,
+        image_url=image or "",
+        image_sha256=bytes.fromhex(sha256 or ""),
     )
     (settings,) = load(Settings)
     with bmdb(settings) as connection:
@@ -108,9 +149,7 @@ def install(
         "provider_id": found["provider_id"],
         "generation": seen.next_generation,
         "replaces": seen.request.generation if seen.request and seen.pending else None,
-        "image_url": public(image),
-        "image_sha256": sha256,
-        "node_parameters_bytes": len(wanted.node_parameters),
+        **plain_image(wanted),
         "dry_run": dry_run,
     }
     if output is Form.JSON:
@@ -133,6 +172,13 @@ def _content(file: Path | None) -> bytes:
     if not 0 < len(content) <= _LONGEST_PARAMETERS:
         message = f"{file} is empty or too long: node parameters must be 1 to {_LONGEST_PARAMETERS} bytes."
         raise typer.BadParameter(message)
+    try:
+        Empty.FromString(content)  # of other content an agent could not read the whole response
+    except DecodeError as error:
+        message = (
+            f"{file} is not a message in protobuf's binary form: node parameters must be a serialized NodeParameters."
+        )
+        raise typer.BadParameter(message) from error
     return content
 
 

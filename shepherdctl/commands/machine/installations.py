@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from shepherd_core.bmdb.agents.installation import Installation
-from shepherd_core.domain.pb.callback_pb2 import OSInstallationReport, OSInstallationRequest
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationReport, OSInstallationRequest
 
 from shepherdctl.formats import relative
 from shepherdctl.output import counted
@@ -22,7 +22,7 @@ def plain(installation: Installation) -> dict[str, Any] | None:
         and {
             "generation": request.generation,
             "requested_at": request.requested_at,
-            **_wanted(OSInstallationRequest.FromString(request.raw)),
+            **plain_image(OSInstallationRequest.FromString(request.raw).metropolis),
         },
         "report": report
         and {
@@ -58,23 +58,22 @@ def image_rows(wanted: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return the image that *wanted*, a request, names, as lines of a name and a value."""
     parameters = wanted["node_parameters_bytes"]
     return [
-        ("image", wanted["image_url"]),
+        ("image", wanted["image_url"] or wanted["os_image"]),
         ("image SHA-256", wanted["image_sha256"]),
+        ("root device", wanted["root_device"]),
         ("node parameters", counted(parameters, "byte") if parameters else None),
     ]
 
 
-def public(url: str) -> str:
-    """Return *url* without its query, which may hold a credential."""
-    address, query, _ = url.partition("?")
-    return address + ("?..." if query else "")
-
-
-def _wanted(request: OSInstallationRequest) -> dict[str, Any]:
-    """Return the image of *request*; of the node parameters, which may hold secrets, only the length."""
-    metropolis = request.metropolis
+def plain_image(wanted: MetropolisInstallation) -> dict[str, Any]:
+    """Return the image of *wanted* in the types of JSON; of secrets only the length or that they are there."""
+    address, query, _ = wanted.image_url.partition("?")
+    image = wanted.os_image
+    tag = f":{image.tag}" if image.tag else ""
     return {
-        "image_url": public(metropolis.image_url) or None,
-        "image_sha256": metropolis.image_sha256.hex() or None,
-        "node_parameters_bytes": len(metropolis.node_parameters),
+        "image_url": address + ("?..." if query else "") or None,
+        "image_sha256": wanted.image_sha256.hex() or None,
+        "os_image": f"{image.host}/{image.repository}{tag}@{image.digest}" if wanted.HasField("os_image") else None,
+        "root_device": wanted.root_device or None,
+        "node_parameters_bytes": len(wanted.node_parameters),
     }

@@ -16,6 +16,7 @@ from shepherd_core.domain.pb.callback_pb2 import (
     AgentHardwareReport,
     HeartbeatRequest,
     MetropolisInstallation,
+    OSImageRef,
     OSInstallationReport,
     OSInstallationRequest,
 )
@@ -35,6 +36,7 @@ KEY = bytes.fromhex("5e" * 32)
 URL = "https://images.example.com/metropolis.img"
 SHA256 = "0f" * 32
 IMAGE = ("--image", URL, "--sha256", SHA256)
+OS_IMAGE = f"registry.example.com:5000/metropolis/os:1.2@sha256:{SHA256}"
 RECORDED = Path(__file__).parents[2] / "data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin"
 
 
@@ -88,7 +90,7 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     """The whole way: command line, record, answer to a heartbeat; and its outcome back to where people look."""
     machine_id = fleet.started_machine()
     parameters = tmp_path / "node.pb"
-    parameters.write_bytes(b"\x0a\x00secret\xff")
+    parameters.write_bytes(b"\x0a\x07secret\xff")
     shepherdctl = CommandLine(fleet.settings)
     asked = shepherdctl.load("machine", "install", "machine-1", *IMAGE, "--node-parameters", str(parameters), "--yes")
     assert asked == {
@@ -99,6 +101,8 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
         "replaces": None,
         "image_url": URL,
         "image_sha256": SHA256,
+        "os_image": None,
+        "root_device": None,
         "node_parameters_bytes": 9,
         "dry_run": False,
     }
@@ -107,7 +111,7 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     assert answer.request is not None
     generation, raw = answer.request
     metropolis = MetropolisInstallation(
-        image_url=URL, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x00secret\xff"
+        image_url=URL, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x07secret\xff"
     )
     assert (generation, OSInstallationRequest.FromString(raw)) == (
         1,
@@ -131,6 +135,34 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     assert facts["state"] == ["installed"]
 
 
+def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
+    """The fields that agents of Metropolis install from; the parameters are there even where there are none."""
+    machine_id = fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.read(
+        *("machine", "install", "machine-1", "--os-image", OS_IMAGE, "--root-device", "nvme0n1", "--yes"),
+    )
+    answer = heard(fleet, machine_id)
+    assert answer is not None
+    assert answer.request is not None
+    sent = OSInstallationRequest.FromString(answer.request[1]).metropolis
+    assert sent == MetropolisInstallation(
+        node_parameters=b"",
+        root_device="nvme0n1",
+        os_image=OSImageRef(
+            scheme="https",
+            host="registry.example.com:5000",
+            repository="metropolis/os",
+            tag="1.2",
+            digest=f"sha256:{SHA256}",
+        ),
+    )
+    assert sent.HasField("node_parameters")
+    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
+    assert (facts["image"], facts["root device"]) == ([OS_IMAGE], ["nvme0n1"])
+    assert "image SHA-256" not in facts
+
+
 def test_json_has_request_and_report(fleet: Fleet) -> None:
     """With whole words and times, and null where there is nothing."""
     machine_id = fleet.started_machine()
@@ -141,7 +173,14 @@ def test_json_has_request_and_report(fleet: Fleet) -> None:
     assert installation["request"].pop("requested_at").endswith("Z")
     assert installation == {
         "pending": True,
-        "request": {"generation": 1, "image_url": URL, "image_sha256": SHA256, "node_parameters_bytes": 0},
+        "request": {
+            "generation": 1,
+            "image_url": URL,
+            "image_sha256": SHA256,
+            "os_image": None,
+            "root_device": None,
+            "node_parameters_bytes": 0,
+        },
         "report": None,
     }
     reported(fleet, machine_id, 1, "two\nlines")
@@ -276,6 +315,24 @@ def test_a_change_during_confirmation_is_reported(fleet: Fleet) -> None:
         [*IMAGE, "--node-parameters", "/"],
         [*IMAGE, "--node-parameters", "/dev/null"],
         [*IMAGE, "--node-parameters", "/dev/zero"],
+        [*IMAGE, "--node-parameters", __file__],
+        [*IMAGE, "--os-image", OS_IMAGE],
+        ["--os-image", OS_IMAGE, "--sha256", SHA256],
+        *(
+            ["--os-image", reference]
+            for reference in (
+                "",
+                f"https://{OS_IMAGE}",
+                OS_IMAGE.partition("@")[0],
+                OS_IMAGE[:-1],
+                f"user:password@{OS_IMAGE}",
+                f"r.example.com/os@md5:{SHA256}",
+                f"r.example.com/../os@sha256:{SHA256}",
+                f"r.example.com@sha256:{SHA256}",
+            )
+        ),
+        ["--os-image", OS_IMAGE, "--root-device", "../sda"],
+        ["--os-image", OS_IMAGE, "--root-device", "/dev/sda"],
     ],
     ids=lambda arguments: " ".join(arguments).replace("0f" * 31, "…"),
 )
@@ -314,7 +371,7 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
     """Node parameters hold the new system's secrets, and the query of a presigned URL is one."""
     machine_id = fleet.started_machine()
     parameters = tmp_path / "node.pb"
-    parameters.write_bytes(b"the-secret")
+    parameters.write_bytes(b"\x0a\x0athe-secret")
     shepherdctl = CommandLine(fleet.settings)
     url = f"{URL}?signature=the-secret"
     install = shepherdctl(

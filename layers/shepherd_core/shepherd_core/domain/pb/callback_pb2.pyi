@@ -58,11 +58,29 @@ class OSInstallationRequest(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., metropolis: _Optional[_Union[MetropolisInstallation, _Mapping]] = ...) -> None: ...
 
 class MetropolisInstallation(_message.Message):
-    __slots__ = ("image_url", "image_sha256", "node_parameters")
+    __slots__ = ("node_parameters", "root_device", "os_image", "image_url", "image_sha256")
+    NODE_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    OS_IMAGE_FIELD_NUMBER: _ClassVar[int]
     IMAGE_URL_FIELD_NUMBER: _ClassVar[int]
     IMAGE_SHA256_FIELD_NUMBER: _ClassVar[int]
-    NODE_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    node_parameters: bytes
+    root_device: str
+    os_image: OSImageRef
     image_url: str
     image_sha256: bytes
-    node_parameters: bytes
-    def __init__(self, image_url: _Optional[str] = ..., image_sha256: _Optional[bytes] = ..., node_parameters: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, node_parameters: _Optional[bytes] = ..., root_device: _Optional[str] = ..., os_image: _Optional[_Union[OSImageRef, _Mapping]] = ..., image_url: _Optional[str] = ..., image_sha256: _Optional[bytes] = ...) -> None: ...
+
+class OSImageRef(_message.Message):
+    __slots__ = ("scheme", "host", "repository", "tag", "digest")
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    REPOSITORY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    scheme: str
+    host: str
+    repository: str
+    tag: str
+    digest: str
+    def __init__(self, scheme: _Optional[str] = ..., host: _Optional[str] = ..., repository: _Optional[str] = ..., tag: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
