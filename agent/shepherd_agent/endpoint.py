@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import ssl
+import threading
+import time
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from email.message import Message
 
-_SECONDS = 30
+_SECONDS = 60.0
 _LONGEST_ANSWER = 4 << 20
 _HEADERS = {"Content-Type": "application/x-protobuf", "User-Agent": f"shepherd-agent/{__version__}"}
 
@@ -37,11 +41,11 @@ class Answer(NamedTuple):
 class Endpoint:
     """The endpoint that messages are sent to; uses a new connection for each."""
 
-    def __init__(self, address: str, ca_certificate: bytes) -> None:
+    def __init__(self, address: str, ca_certificate: bytes, seconds: float = _SECONDS) -> None:
         """
         Prepare to send to *address*: ``host:port``, which means HTTPS, or an https URL, or an http URL of loopback.
 
-        *ca_certificate*, in DER, is the only CA to trust; empty: those of the system.
+        *ca_certificate*, in DER, is the only CA to trust; empty: those of the system. A message may take *seconds*.
 
         Raises:
             Refusal: the address or the certificate is not valid.
@@ -61,6 +65,7 @@ class Endpoint:
             raise Refusal("the bmaas_endpoint has characters that are not valid in an address")
         if parts.scheme == "http" and not _loopback(self._host):
             raise Refusal("the bmaas_endpoint must be https, unless it is on this machine itself")
+        self._seconds = seconds
         self._path = parts.path.rstrip("/")
         self._own_ca = bool(ca_certificate)
         self._tls = _tls(ca_certificate) if parts.scheme == "https" else None
@@ -84,27 +89,62 @@ class Endpoint:
 
     def post(self, method: str, message: bytes, headers: Mapping[str, str]) -> Answer:
         """
-        Send *message* to *method*, a name below the endpoint's path. Takes a minute or so at most.
+        Send *message* to *method*, a name below the endpoint's path.
+
+        After the seconds given the connection is cut, however slowly the endpoint takes or gives bytes.
 
         Raises:
-            NotDelivered: the endpoint was not reached, or its answer is not HTTP or too long.
+            NotDelivered: the endpoint was not reached, or its answer is not HTTP, too long or not complete in time.
         """
-        connection = (
-            HTTPSConnection(self._host, self._port, timeout=_SECONDS, context=self._tls)
-            if self._tls
-            else HTTPConnection(self._host, self._port, timeout=_SECONDS)
-        )
+        end = time.monotonic() + self._seconds
+        connection = (HTTPSConnection if self._tls else HTTPConnection)(self._host, self._port)
         try:
-            connection.request("POST", self.path(method), message, {**_HEADERS, **headers})
-            response = connection.getresponse()
-            body = response.read(_LONGEST_ANSWER + 1)
-        except (OSError, ValueError, HTTPException) as error:
-            raise NotDelivered(str(error)) from error
+            connection.sock = sock = self._connect(connection.port, end)
+            # The timeout of a socket begins anew with each byte. This one does not.
+            cut = threading.Timer(end - time.monotonic(), _cut, [sock])
+            cut.daemon = True
+            cut.start()
+            try:
+                if isinstance(sock, ssl.SSLSocket):
+                    sock.do_handshake()
+                connection.request("POST", self.path(method), message, {**_HEADERS, **headers})
+                response = connection.getresponse()
+                body = response.read(_LONGEST_ANSWER + 1)
+            finally:
+                cut.cancel()
+            if time.monotonic() >= end:
+                raise TimeoutError
+        except (OSError, ValueError, HTTPException, RuntimeError) as error:
+            late = time.monotonic() >= end
+            raise NotDelivered(f"no answer within {self._seconds:g} s" if late else str(error)) from error
         finally:
             connection.close()
         if len(body) > _LONGEST_ANSWER:
             raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes")
         return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
+
+    def _connect(self, port: int, end: float) -> socket.socket:
+        """Return a connection to the first address of the endpoint that takes one before *end*."""
+        failure = OSError("the name has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                # Half of what is left, so that there is time for another address.
+                sock.settimeout(max(0.001, (end - time.monotonic()) / 2))
+                sock.connect(address)
+                sock.settimeout(self._seconds)
+                if self._tls is None:
+                    return sock
+                return self._tls.wrap_socket(sock, server_hostname=self._host, do_handshake_on_connect=False)
+            except OSError as error:
+                sock.close()
+                failure = error
+        raise failure
+
+
+def _cut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of TLS, which may wait
 
 
 def _loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import select
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -85,10 +86,9 @@ class Installer:
 
     def _lock(self) -> int | None:
         """Lock the command's file for all processes of one installation; return None if it is locked already."""
-        if not os.access(self._command, os.X_OK) or not Path(self._command).is_file():
-            raise FileNotFoundError(0, "not an executable file")
-        file = os.open(self._command, os.O_RDONLY)
+        file = os.open(self._command, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its other end
         try:
+            _check(self._command, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
@@ -109,6 +109,31 @@ class Installer:
 
     def _end(self, generation: int, error: str | None) -> None:
         self._generation, self._outcome, self._wanted = generation, installation_report(generation, error), True
+
+
+def _check(command: str, file: int) -> None:
+    """
+    Check that nobody but root and the agent's user can change *command*, which is open as *file*.
+
+    As sshd does for the keys of a user (StrictModes): neither the file nor a directory above it may belong to somebody
+    else or be writable by others. A directory with the sticky bit may, because only owners rename in it.
+
+    Raises:
+        OSError: they can, or it is not an executable file.
+    """
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or not os.access(command, os.X_OK):
+        raise FileNotFoundError(0, "not an executable file")
+    paths = (Path(command).absolute(), Path(command).resolve())
+    above = {directory: directory.stat() for path in paths for directory in path.parents}
+    for place, found in {Path(command): status, **above}.items():
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(0, f"not safe to run: {place} belongs to user {found.st_uid}, not to root")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+            raise PermissionError(
+                0, f"not safe to run: {place} is writable by others (mode {stat.S_IMODE(found.st_mode):04o})"
+            )
 
 
 def _execute(command: str, request: InstallationRequest, limit: float, lock: int) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -205,6 +207,38 @@ def test_an_outage_of_days_leaves_nothing_behind(tmp_path: Path) -> None:
 # --- installations ---
 
 
+@pytest.mark.parametrize(
+    ("scheme", "beginning"),
+    [
+        ("http", b""),
+        ("http", b"HTTP/1.1 200 OK\r\nX: "),
+        ("http", b"HTTP/1.1 200 OK\r\n\r\n"),
+        ("https", b"\x16\x03\x03\x02\x58"),
+    ],
+    ids=["status line", "header", "body", "TLS handshake"],
+)
+def test_a_request_has_a_time_limit_as_a_whole(scheme: str, beginning: bytes) -> None:
+    """An endpoint that gives a byte now and then must not hold the agent, though no wait for a byte is long."""
+    gone = threading.Event()
+
+    def drip() -> None:
+        with listener.accept()[0] as connection, suppress(OSError):
+            connection.sendall(beginning)
+            for _ in range(600):
+                connection.sendall(b"x")
+                gone.wait(0.02)
+            connection.sendall(b"\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(NotDelivered, match=r"no answer within 0\.5 s"):
+            Endpoint(url, b"", seconds=0.5).post("heartbeat", b"", {})
+        gone.set()
+        thread.join()
+
+
 def test_an_installation_is_run_and_reported_once(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
     """The command gets the request as it was sent."""
     parameters = b"secret" * 50_000
@@ -326,6 +360,45 @@ def test_a_command_that_cannot_be_started_is_reported(server: AgentServer, agent
     server.answer = lambda _: _asking(1)
     agent.heartbeats.send()
     assert "could not be run" in agent.outcome(server).error.error
+
+
+@pytest.mark.parametrize("place", ["agent.install", "below", "link"])
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_command_that_others_can_change_is_not_run(
+    server: AgentServer, tmp_path: Path, place: str, mode: int
+) -> None:
+    """It runs as root: whoever can write it, rename it or turn a link to it would be root."""
+    folder = tmp_path / "below"
+    folder.mkdir()
+    ran = tmp_path / "ran"
+    agent = Agent(server.url, folder / "agent.install")
+    agent.configure(f"touch {ran}")
+    if place == "link":
+        (tmp_path / "link").mkdir()
+        agent = Agent(server.url, tmp_path / "link" / "agent.install")
+        agent.command.symlink_to(folder / "agent.install")
+    changed = {"agent.install": agent.command, "below": folder, "link": tmp_path / "link"}[place]
+    changed.chmod(mode)
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    error = agent.outcome(server).error.error
+    assert error.endswith(f"not safe to run: {changed} is writable by others (mode {mode:04o})")
+    changed.chmod(0o755)
+    server.answer = lambda _: _asking(2)
+    agent.heartbeats.send()
+    assert agent.outcome(server).HasField("success")
+    assert ran.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_command_that_belongs_to_another_user_is_not_run(server: AgentServer, agent: Agent) -> None:
+    """Its owner can change it at any time."""
+    agent.configure("")
+    os.chown(agent.command, 65534, 65534)
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    error = agent.outcome(server).error.error
+    assert error.endswith(f"not safe to run: {agent.command} belongs to user 65534, not to root")
 
 
 def test_output_is_bounded_to_its_end(server: AgentServer, agent: Agent) -> None:
