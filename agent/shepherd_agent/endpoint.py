@@ -27,6 +27,11 @@ _HEADERS = {"Content-Type": "application/x-protobuf", "User-Agent": f"shepherd-a
 class NotDelivered(Exception):
     """The endpoint did not accept a message."""
 
+    def __init__(self, reason: str, *, answered: bool = False) -> None:
+        """*answered*: the endpoint answered, in HTTP."""
+        super().__init__(reason)
+        self.answered = answered
+
 
 class Answer(NamedTuple):
     """The answer of the endpoint."""
@@ -108,8 +113,8 @@ class Endpoint:
                 if isinstance(sock, ssl.SSLSocket):
                     sock.do_handshake()
                 connection.request("POST", self.path(method), message, {**_HEADERS, **headers})
-                response = connection.getresponse()
-                body = response.read(_LONGEST_ANSWER + 1)
+                with connection.getresponse() as response:
+                    body = response.read(_LONGEST_ANSWER + 1)
             finally:
                 cut.cancel()
             if time.monotonic() >= end:
@@ -120,7 +125,7 @@ class Endpoint:
         finally:
             connection.close()
         if len(body) > _LONGEST_ANSWER:
-            raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes")
+            raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes", answered=True)
         return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
 
     def _connect(self, port: int, end: float) -> socket.socket:

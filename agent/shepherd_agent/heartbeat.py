@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 INTERVAL_VARIABLE = "SHEPHERD_AGENT_HEARTBEAT_SECONDS"
 _INTERVAL = 60.0
 _JITTER = 0.1
-_GROWTH = 1.5
-_LONGEST = 5  # intervals: well below the default heartbeat timeout of 10 minutes
+_RETRY = 0.2  # intervals
+_RETRY_GROWTH = 1.5
+_RETRY_JITTER = 0.5
 
 
 def interval(environment: Mapping[str, str]) -> float:
@@ -36,9 +37,19 @@ def interval(environment: Mapping[str, str]) -> float:
     return seconds_from(environment, INTERVAL_VARIABLE, _INTERVAL)
 
 
-def pause_after(pause: float, interval: float, *, delivered: bool) -> float:
-    """Return the seconds until the next heartbeat: *interval*, or after a failure more than the last *pause*."""
-    return interval if delivered else min(pause * _GROWTH, interval * _LONGEST)
+def pause_after(lost: int, interval: float, chance: random.Random) -> float:
+    """
+    Return the seconds until the next heartbeat, with jitter; *lost* is how many in a row got no answer.
+
+    A lost one is repeated within a fifth of the *interval*, then half as much again after each loss, and never later
+    than after the interval. So a network that loses half of all requests does not make a healthy machine look
+    unhealthy. An endpoint that is down for long gets a third more requests than one that answers, and three times as
+    many at first.
+    """
+    if lost == 0:
+        return interval * chance.uniform(1 - _JITTER, 1 + _JITTER)
+    longest = min(interval, interval * _RETRY * _RETRY_GROWTH ** min(lost - 1, 10))
+    return longest * chance.uniform(1 - _RETRY_JITTER, 1)
 
 
 class Heartbeats:
@@ -66,7 +77,7 @@ class Heartbeats:
             try:
                 request = installation_request(answer)
             except ValueError as error:
-                raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}") from error
+                raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}", answered=True) from error
         except Refused:
             self._reported(hardware, installation)
             raise
@@ -89,14 +100,16 @@ def send_heartbeats(heartbeats: Heartbeats, interval: float) -> NoReturn:
     are taken over together do not report together, and the takeover is recorded
     first.
     """
-    pause = interval
-    time.sleep(interval * random.uniform(0.2, 1))  # noqa: S311 - spreads load
+    chance = random.Random()  # noqa: S311 - spreads load
+    lost = 0
+    time.sleep(interval * chance.uniform(0.2, 1))
     while True:
         try:
             heartbeats.send()
-        except NotDelivered:
-            # Nothing to report to: Shepherd notices the missing heartbeat.
-            pause = pause_after(pause, interval, delivered=False)
+        except NotDelivered as error:
+            # Nothing to report to: Shepherd notices the missing heartbeat. An endpoint that answers is there, and in
+            # trouble or out of capacity: it is not asked sooner.
+            lost = 0 if error.answered else lost + 1
         else:
-            pause = pause_after(pause, interval, delivered=True)
-        time.sleep(pause * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - spreads load
+            lost = 0
+        time.sleep(pause_after(lost, interval, chance))

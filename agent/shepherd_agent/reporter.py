@@ -82,5 +82,5 @@ class Reporter:
             server = answer.headers.get(TIME_HEADER, "")
             if server.isascii() and server.isdigit() and len(server) < 16:  # noqa: PLR2004 - the year 33658
                 self._clock.correct(int(server))
-            raise Unauthorized(answer.reason)
-        raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason)
+            raise Unauthorized(answer.reason, answered=True)
+        raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)

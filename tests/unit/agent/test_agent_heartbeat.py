@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.settings.functions import RecovererSettings
 
 from agent.shepherd_agent.heartbeat import INTERVAL_VARIABLE, interval, pause_after
 from agent.shepherd_agent.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @pytest.mark.parametrize(
@@ -26,21 +30,52 @@ def test_an_interval_that_makes_no_sense_is_refused(text: str) -> None:
         interval({INTERVAL_VARIABLE: text})
 
 
-def test_pauses_grow_with_every_failure_up_to_a_limit() -> None:
-    """An endpoint that is in trouble is left alone, but the agent never gives up."""
-    pauses = list(
-        itertools.accumulate(range(2000), lambda pause, _: pause_after(pause, 60.0, delivered=False), initial=60.0)
-    )
-    assert pauses[:6] == [60, 90, 135, 202.5, 300, 300]
-    assert pauses[-1] == 300
+def _pauses(lost: Iterable[int], seed: int = 0) -> list[float]:
+    chance = Random(seed)
+    return [pause_after(count, 60.0, chance) for count in lost]
 
 
-def test_a_delivery_ends_the_growth() -> None:
-    """The next heartbeat is due in the usual time."""
-    assert pause_after(300.0, 60.0, delivered=True) == 60
+def test_a_lost_heartbeat_is_repeated_sooner_and_never_later_than_the_interval() -> None:
+    """Waiting longer after a loss made one lost request in five look like dead machines."""
+    assert all(54 <= pause <= 66 for pause in _pauses([0] * 100))
+    assert all(6 <= pause <= 12 for pause in _pauses([1] * 100))
+    assert all(9 <= pause <= 18 for pause in _pauses([2] * 100))
+    assert max(_pauses(range(1, 2000))) <= 60
+    assert min(_pauses(range(6, 2000))) >= 30
 
 
-def test_after_an_outage_the_agent_reports_within_the_heartbeat_timeout() -> None:
-    """Else an outage of the endpoint would end with a reboot of the fleet."""
-    longest = pause_after(1e9, interval({}), delivered=False)
-    assert longest * 1.5 < RecovererSettings.model_fields["heartbeat_timeout_seconds"].default
+def test_machines_that_lose_a_heartbeat_together_do_not_repeat_it_together() -> None:
+    """Or the end of an outage would bring all of them at once."""
+    retries = sorted(pause_after(1, 60.0, Random(seed)) for seed in range(1000))
+    busiest = max(sum(second <= retry < second + 1 for retry in retries) for second in range(6, 12))
+    assert busiest < 1000 / 4
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.4])
+def test_lost_requests_do_not_make_a_healthy_machine_look_unhealthy(share: float) -> None:
+    """A hundred machines for an hour, each request lost with a fixed probability, at the default timeout."""
+    timeout = RecovererSettings.model_fields["heartbeat_timeout_seconds"].default
+    chance = Random(20261122)
+    for _ in range(100):
+        now = heard = chance.uniform(-60, 0)
+        lost = 0
+        while now < 3600:
+            lost = lost + 1 if chance.random() < share else 0
+            if not lost:
+                assert now - heard < timeout
+                heard = now
+            now += pause_after(lost, 60.0, chance)
+
+
+def test_a_fleet_asks_an_endpoint_that_is_down_at_most_half_as_often_again() -> None:
+    """A hundred thousand machines that retry must not be the next outage."""
+    chance = Random(1)
+    requests = [0] * 60
+    for _ in range(1000):
+        now, lost = chance.uniform(0, 60), 0
+        while now < 3600:
+            requests[int(now // 60)] += 1
+            lost += 1
+            now += pause_after(lost, 60.0, chance)
+    assert max(requests[:3]) < 3.5 * 1000
+    assert max(requests[10:]) < 1.5 * 1000

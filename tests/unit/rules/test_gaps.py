@@ -94,13 +94,13 @@ class Agent:
 
     def live(self, until: float, outages: list[tuple[float, float]]) -> None:
         """Report until this time, or in vain while there is an outage."""
-        now, pause = self.chance.uniform(0, INTERVAL), INTERVAL
+        now, lost = self.chance.uniform(0, INTERVAL), 0
         while now < min(until, self.died_at):
             delivered = not any(begin <= now < end for begin, end in outages)
             if delivered:
                 self.heard.append(now)
-            pause = pause_after(pause, INTERVAL, delivered=delivered)
-            now += pause * self.chance.uniform(0.9, 1.1)
+            lost = 0 if delivered else lost + 1
+            now += pause_after(lost, INTERVAL, self.chance)
 
     def silent_for(self, now: float) -> float:
         """Return how long it was not heard."""

@@ -8,10 +8,11 @@ seen at all. So a machine is not recovered for heartbeats that are missing
 within a long gap, or shortly before or after one: it must have been unhealthy
 for some time before the gap began, or until some time after the gap ended.
 
-That time follows from the gap itself, not from a setting: an agent that cannot
-report waits longer after each attempt, for about half of the time that it has
-been trying, and at most for some heartbeats. So the rule holds for schedules of
-any rate, regular or not, and nothing must be relearned when the schedule changes.
+That time follows from the gap itself, not from a setting, and holds also for an
+agent that waits longer after each attempt, for about half of the time that it has
+been trying (Shepherd's own tries again within an interval). So the rule holds for
+schedules of any rate, regular or not, and nothing must be relearned when the
+schedule changes.
 """
 
 from __future__ import annotations
