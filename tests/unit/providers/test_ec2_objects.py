@@ -131,7 +131,9 @@ def test_a_state_means_what_it_says_and_an_unknown_one_nothing(
     assert (found.token is None) is failed  # nothing is to be adopted that has ended
 
 
-@pytest.mark.parametrize("value", ["", "ssh-rsa AAAA", HOST_KEY + " comment", HOST_KEY[:-1], HOST_KEY[:-1] + "\n"])
+@pytest.mark.parametrize(
+    "value", ["", "ssh-rsa AAAA", "ssh-dss " + HOST_KEY.split()[1], HOST_KEY[:-1], HOST_KEY[:-1] + "\n"]
+)
 def test_an_invalid_host_key_tag_is_not_pinned(value: str) -> None:
     """A tag with an invalid key must not be pinned: no connection would ever succeed."""
     tags = [{"Key": "shepherd-host-key", "Value": value}]

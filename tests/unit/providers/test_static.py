@@ -17,6 +17,9 @@ from shepherd_core.providers.static import StaticProvider
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 
 
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFJigbPYRIScW/hGpCc4ncuZfk+MHQ4nM2d4Pk4vF2zA"
+
+
 def parse(document: bytes) -> list[Machine]:
     """Return the machines of a list."""
     return StaticProvider(lambda: document).list_machines(Deadline(SystemClock(), 60))
@@ -39,6 +42,14 @@ def test_an_entry_is_a_machine_that_may_be_used() -> None:
             status=ProviderStatus.RUNNING,
         ),
     ]
+
+
+@pytest.mark.parametrize("comment", ["", " root@rack1", "\n"])
+def test_a_host_key_in_the_list_is_known_before_the_first_contact(comment: str) -> None:
+    """Whoever answers at the address in its place is not taken for the machine."""
+    entry = {"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + comment}
+    (machine,) = parse(json.dumps([entry]).encode())
+    assert machine.host_key == HOST_KEY
 
 
 def test_an_empty_list_is_a_list() -> None:
@@ -69,6 +80,13 @@ def test_an_empty_list_is_a_list() -> None:
         ({"ID": "a", "Addr": "192.0.2.1", "Location": None}, "Location", "None"),
         ({"ID": "a", "Addr": "192.0.2.1", "Location": 5}, "Location", "5"),
         ({"ID": "a", "Addr": "192.0.2.1", "Location": "x\0"}, "Location", "'x\\x00'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": None}, "HostKey", "None"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": ""}, "HostKey", "''"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": "ssh-ed25519"}, "HostKey", "'ssh-ed25519'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": "ssh-ed25519 AAAA"}, "HostKey", "'ssh-ed25519 AAAA'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": f"ssh-rsa {HOST_KEY.split()[1]}"}, "HostKey", "'ssh-rsa AAAA"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": "SHA256:k2bC"}, "HostKey", "'SHA256:k2bC'"),
+        ({"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + "A" * 5000}, "HostKey", "'ssh-ed25519 AAAA"),
         ({"ID": "a", "Addr": "192.0.2.1", "Port": 22}, "'Port'", "22"),
         ({"ID": "a", "Addr": "192.0.2.1", "addr": "192.0.2.2"}, "'addr'", "'192.0.2.2'"),
     ],

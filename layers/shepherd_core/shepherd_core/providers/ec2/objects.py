@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -39,7 +38,6 @@ _DELIBERATE = {
     "Client.InstanceTerminated",
     "Server.SpotInstanceTermination",
 }
-_ED25519 = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +110,7 @@ class Instance:
     @property
     def host_key(self) -> str | None:
         """Return the public half of its host key."""
-        value = self.tags.get(HOST_KEY_TAG, "")
-        return value if _ED25519.fullmatch(value) else None
+        return fields.host_key(self.tags.get(HOST_KEY_TAG))
 
 
 def _address(instance_id: str, value: object) -> IPv4Address | IPv6Address | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ LONGEST_TEXT = 128
 MOST_VALUES = 2_000_000
 """In one JSON document. A value takes about 70 bytes in Python: these fit into a function's 512 MB. The listing of
 100,000 Hetzner servers has 1.3 million."""
+
+_LONGEST_KEY = 4096  # an RSA key of 16384 bits has 2,800
+_HOST_KEY_KINDS = {"ssh-ed25519", "ssh-rsa", *(f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521))}
 
 
 def text(value: object) -> str | None:
@@ -36,6 +40,19 @@ def address(value: object) -> IPv4Address | IPv6Address | None:
     if found is None or found.is_unspecified or found.is_multicast or getattr(found, "scope_id", None):
         return None
     return found
+
+
+def host_key(value: object) -> str | None:
+    """Return *value*, an SSH host key as a ``.pub`` file has it (``ssh-ed25519 AAAA... name``), without its comment."""
+    words = value.split() if isinstance(value, str) and len(value) <= _LONGEST_KEY else []
+    if len(words) < 2 or words[0] not in _HOST_KEY_KINDS:  # noqa: PLR2004 - kind and key
+        return None
+    try:
+        content = base64.b64decode(words[1], validate=True)
+    except ValueError:
+        return None
+    named = len(words[0]).to_bytes(4, "big") + words[0].encode()
+    return f"{words[0]} {words[1]}" if content.startswith(named) and len(content) > len(named) else None
 
 
 def from_json(document: bytes, objects: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

@@ -14,7 +14,7 @@ from shepherd_core.domain.errors import (
     SourceError,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.providers.kit.fields import LONGEST_TEXT, address, from_json, identifier, text
+from shepherd_core.providers.kit.fields import LONGEST_TEXT, address, from_json, host_key, identifier, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -173,6 +173,7 @@ def machine(entry: Entry, status: ProviderStatus) -> Machine:
         address=entry["Addr"],
         location=entry.get("Location"),
         status=status,
+        host_key=entry.get("HostKey"),
     )
 
 
@@ -194,5 +195,10 @@ FIELDS: Mapping[str, ListField] = {
     "ID": ListField(identifier, f"a text of 1 to {LONGEST_TEXT} printable characters other than {INVALID!r}"),
     "Addr": ListField(address, "the IP address of one machine, as text and without a zone"),
     "Location": ListField(text, f"a text of at most {LONGEST_TEXT} printable characters", required=False),
+    "HostKey": ListField(
+        host_key,
+        "an SSH host key, as ssh-keyscan and .pub files have it: its kind and its text in base64",
+        required=False,
+    ),
 }
 """The fields of every machine list."""
