@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MARK = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|::?\w+|\w+(?:\.\w+)*|<=|>=|<>|->>?|\|\||[^\s\w]")
+MARK = re.compile(r"^-- (?:name|fragment): (\w+)\n", re.MULTILINE)
+TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|::?\w+|\w+(?:\.\w+)*|<=|>=|<>|->>?|\|\||\{\w+\}|[^\s\w]")
 LOCK = re.compile(r"(?<=\s)FOR (?:NO KEY )?(?:UPDATE|SHARE)(?: OF \w+)?( SKIP LOCKED)?")
 SWAPS = {
     "+": "-", "-": "+", "AND": "OR", "OR": "AND", "true": "false",

@@ -18,6 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from shepherd_core.bmdb.statements import fragments, statements
+
 from tests.chaos.planted import ROOT, run_in_copy
 from tests.mutants.in_python import functions
 
@@ -124,13 +126,15 @@ def reaching(mutant: Mutant, tests: Iterable[Trial]) -> list[Trial]:
     """
     Return the tests that can notice the mutant.
 
-    Those that reach its function or run its statement, or are named after the
-    statement; of what is in neither, such as a constant, those that reach any
-    function of the module, or import it.
+    Those that reach its function or run its statement (or one that contains its
+    fragment), or are named after the statement; of what is in neither, such as a
+    constant, those that reach any function of the module, or import it.
     """
     if mutant.file.endswith(".sql"):
-        place = f"sql:{mutant.place}"
-        return [test for test in tests if place in test.reached or f"[{mutant.place}]" in test.name]
+        names = users(mutant.place)
+        return [
+            test for test in tests if any(f"sql:{name}" in test.reached or f"[{name}]" in test.name for name in names)
+        ]
     place = f"{mutant.file}:{mutant.place}"
     found = [test for test in tests if place in test.reached] if mutant.place else []
     if found:
@@ -143,6 +147,13 @@ def reaching(mutant: Mutant, tests: Iterable[Trial]) -> list[Trial]:
         for test in tests
         if test.file in importing or any(each.startswith(f"{mutant.file}:") for each in test.reached)
     ]
+
+
+def users(place: str) -> set[str]:
+    """Return the statements that contain the fragment of this name, or the one statement of this name."""
+    if place not in fragments():
+        return {place}
+    return {name for name, text in statements().items() if fragments()[place] in text}
 
 
 def ordered(tests: Iterable[Trial], seconds: float, module: str = "") -> dict[str, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import shepherd_core.bmdb
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.bmdb.statements import statements
+from shepherd_core.bmdb.statements import fragments, statements
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -194,6 +194,62 @@ def test_every_session_write_checks_the_fence(name: str) -> None:
 def test_every_exception_from_the_fence_exists() -> None:
     """An exception must not outlive its statement."""
     assert {name for name in written_for_sessions() if ":fence" not in code(statements()[name])} == set(UNFENCED)
+
+
+ENDS_WORK = {
+    "finish_agent_start",
+    "finish_recovery",
+    "finish",
+    "fail",
+    "cancel",
+    "end_unneeded_recovery",
+    "quarantine",
+}
+NEEDS_PROVIDER_LOCK = {
+    "create_intent",
+    "provide",
+    "delete_intent",
+    "decommission",
+    "request_release",
+    "cancel_release",
+}
+WITHOUT_DEADLINE = {"close_session", "take_lock", "begin_listing", "end_listing", "record_waiting", "fence_session"}
+"""What they write holds also after the deadline."""
+SHARED = {
+    "end_locks": ENDS_WORK,
+    "ended_work": {"finish", "fail", "cancel", "end_unneeded_recovery"},
+    "ended_work_on_due_machines": {"finish_agent_start", "finish_recovery", "quarantine"},
+    "locked_provider": NEEDS_PROVIDER_LOCK,
+    "locked_session": {"record_attempts", "set_suspensions", "set_ssh_outages"},
+    "outside_skipped_locations": {"claim", "take_health_snapshot"},
+    "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"no_longer_due"},
+    "live_session": written_for_sessions() - set(UNFENCED) - {"fence_session"},
+}
+
+
+def test_what_statements_share_stands_once() -> None:
+    """A copy of a fence with one word less is found by nobody who reads the others."""
+    assert set(SHARED) == set(fragments())
+    whole = code("\n".join(file.read_text(encoding="utf-8") for file in sorted(PACKAGE.rglob("*.sql"))))
+    assert whole.count("AND fence = :fence") == 1
+    assert whole.count("session_id = :session_id AND deadline") == 1
+    assert whole.count("FROM provisioner_lock WHERE provider = :provider AND session_id") == 1
+
+
+@pytest.mark.parametrize("fragment", SHARED)
+def test_a_statement_has_the_fragments_that_it_needs(fragment: str) -> None:
+    """The other way round a new statement could go without the fence, or without a lock."""
+    assert {name for name, text in statements().items() if fragments()[fragment] in text} == SHARED[fragment]
+
+
+def test_every_end_of_work_and_every_write_under_the_provider_lock_is_known() -> None:
+    """Else the sets above would be too small for a new statement."""
+    sql = {name: code(text) for name, text in statements().items()}
+    ends = {name for name, text in sql.items() if "DELETE FROM work WHERE" in text}
+    assert ends - ENDS_WORK == {"open_session", "close_session"}
+    assert {name for name, text in sql.items() if "FROM provisioner_lock WHERE" in text and _CHANGED.search(text)} == (
+        NEEDS_PROVIDER_LOCK
+    )
 
 
 def used() -> set[str]:

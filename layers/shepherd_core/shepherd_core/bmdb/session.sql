@@ -57,7 +57,7 @@ UPDATE sessions SET fence = :fence WHERE session_id IN (SELECT session_id FROM l
 -- Renew the lease: move the deadline to interval_seconds from now. No row: the session has expired, for good.
 UPDATE sessions
 SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
-WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+WHERE {live_session}
 RETURNING session_id;
 
 -- name: close_session

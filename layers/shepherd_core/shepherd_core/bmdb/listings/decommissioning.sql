@@ -10,16 +10,7 @@
 -- It is not done while a live session works on the machine. A machine is not forgotten after a heartbeat younger than
 -- :fresh_seconds, and not removed as released before the provider accepted the release. Locks the heartbeat row, so
 -- that no heartbeat is missed. No row: the lock or the session is lost.
-WITH provider_lock AS (
-    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
-),
-locked_session AS (
-    SELECT :provider::text AS provider
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM provider_lock)
-    FOR UPDATE
-),
+WITH {locked_provider},
 last_heartbeat AS (
     SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
 ),
@@ -100,16 +91,7 @@ FROM locked_session;
 -- Record that a machine is to be released, and pause it for every loop. It is not done while a live session works on
 -- the machine, nor after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
 -- already stays as it is, and the column known says so. No row: the lock or the session is lost.
-WITH provider_lock AS (
-    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
-),
-locked_session AS (
-    SELECT :provider::text AS provider
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM provider_lock)
-    FOR UPDATE
-),
+WITH {locked_provider},
 last_heartbeat AS (
     SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = :machine_id FOR UPDATE
 ),
@@ -162,16 +144,7 @@ RETURNING machine_id;
 -- name: cancel_release
 -- Cancel a release that the provider has not accepted: the loops work on the machine again. No row: the lock or the
 -- session is lost.
-WITH provider_lock AS (
-    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
-),
-locked_session AS (
-    SELECT :provider::text AS provider
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM provider_lock)
-    FOR UPDATE
-),
+WITH {locked_provider},
 release_deleted AS (
     DELETE FROM machine_release
     WHERE machine_id = :machine_id AND accepted_at IS NULL AND EXISTS (SELECT 1 FROM locked_session)

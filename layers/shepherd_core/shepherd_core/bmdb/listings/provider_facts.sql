@@ -61,7 +61,7 @@ WITH provider_lock AS (
 session_renewed AS (
     UPDATE sessions
     SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE {live_session}
         AND EXISTS (SELECT 1 FROM provider_lock)
     RETURNING session_id
 ),

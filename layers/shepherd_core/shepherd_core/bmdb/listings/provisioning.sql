@@ -87,16 +87,7 @@ SELECT capacity_id FROM capacity_penalties WHERE provider = :provider AND until 
 -- Decide to create a machine: insert its row, whose id is the idempotency token at the provider, and the intent. No
 -- row: creations are paused (ignored unless :respect_pauses, because an operator may adopt a machine during a pause),
 -- or the lock or the session is lost.
-WITH provider_lock AS (
-    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
-),
-locked_session AS (
-    SELECT :provider::text AS provider
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM provider_lock)
-    FOR UPDATE
-),
+WITH {locked_provider},
 new_machine AS (
     INSERT INTO machines (machine_created_at)
     SELECT clock_timestamp()
@@ -120,16 +111,7 @@ RETURNING machine_id;
 -- any penalty on its capacity, and make it due for its agent, but not before it can have booted. :created: the provider
 -- created it for this; the interval until the next creation starts now. No row: the lock or the session is lost, and
 -- the intent stays for a later invocation.
-WITH provider_lock AS (
-    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
-),
-locked_session AS (
-    SELECT :provider::text AS provider
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM provider_lock)
-    FOR UPDATE
-),
+WITH {locked_provider},
 provided_row AS (
     INSERT INTO machine_provided (
         machine_id, provider, provider_id, provider_reservation_id, provider_ip_address, provider_location,
@@ -180,16 +162,7 @@ RETURNING machine_id;
 -- name: delete_intent
 -- The machine was never created and never will be: delete the intent and its row in machines. No row: the lock or the
 -- session is lost.
-WITH provider_lock AS (
-    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
-),
-locked_session AS (
-    SELECT :provider::text AS provider
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-        AND EXISTS (SELECT 1 FROM provider_lock)
-    FOR UPDATE
-),
+WITH {locked_provider},
 intent_deleted AS (
     DELETE FROM machine_creation_intent
     WHERE machine_id = :machine_id AND provider IN (SELECT provider FROM locked_session)

@@ -66,7 +66,7 @@ ORDER BY provider, location;
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE {session_alive}
 ),
 overrides_in_force AS (
     SELECT override_id, location, machines, used, owner, reason

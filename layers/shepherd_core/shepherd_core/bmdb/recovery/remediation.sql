@@ -54,12 +54,7 @@ ORDER BY r.machine_id, x.timestamp;
 -- counts even if the function is killed then. A reinstall deletes the pinned host key here, because from now on the
 -- machine may have another. The cause of an attempt says why the one before it does not count. A row for each machine that this session works on. May run twice: the second run writes
 -- nothing new.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
+WITH {locked_session},
 input_rows AS (
     SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted
     FROM unnest(
@@ -126,7 +121,7 @@ LEFT JOIN work_in_hand h ON true;
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE {session_alive}
 ),
 claimed_machines AS (
     SELECT
@@ -189,26 +184,7 @@ WITH input_rows AS (
     FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[])
         AS g (machine_id, reason, step, host_key)
 ),
-due_rows AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    JOIN input_rows g ON g.machine_id = d.machine_id
-    ORDER BY d.machine_id
-    FOR UPDATE OF d
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = 'ShepherdRecovery'
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM input_rows)
-    RETURNING machine_id
-),
+{ended_work},
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
     SELECT g.machine_id, g.host_key, clock_timestamp()
@@ -247,26 +223,7 @@ SELECT machine_id FROM work_deleted;
 WITH input_rows AS (
     SELECT g.machine_id, g.cause FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
 ),
-due_rows AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    JOIN input_rows g ON g.machine_id = d.machine_id
-    ORDER BY d.machine_id
-    FOR UPDATE OF d
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = 'ShepherdRecovery'
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM due_rows)
-    RETURNING machine_id
-),
+{ended_work_on_due_machines},
 quarantine_rows AS (
     INSERT INTO machine_quarantine (machine_id, quarantined_at, cause, evidence)
     SELECT

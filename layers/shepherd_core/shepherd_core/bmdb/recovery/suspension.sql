@@ -36,7 +36,7 @@
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND deadline > clock_timestamp()
+    WHERE {session_alive}
 ),
 gaps AS (
     SELECT began_at, ended_at
@@ -110,6 +110,9 @@ recently_rebooted AS (
         AND p.provider = :provider
         AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM in_recovery))
 ),
+skipped_locations AS (
+    SELECT g.location FROM unnest(:skipped_locations::text[]) AS g (location)
+),
 candidates AS (
     SELECT d.machine_id, d.revision
     FROM machine_due d
@@ -117,14 +120,7 @@ candidates AS (
         AND d.provider = :provider
         AND d.not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM session)
-        AND CASE
-            WHEN cardinality(:skipped_locations::text[]) > 0 THEN coalesce(
-                (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                    <> ALL (:skipped_locations::text[]),
-                true
-            )
-            ELSE true
-        END
+        AND {outside_skipped_locations}
     ORDER BY d.not_before, d.machine_id
     LIMIT 1000
 ),
@@ -158,14 +154,7 @@ overdue_candidates AS (
         AND d.process IS DISTINCT FROM 'ShepherdRecovery'
         AND d.recovery_not_before <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM session)
-        AND CASE
-            WHEN cardinality(:skipped_locations::text[]) > 0 THEN coalesce(
-                (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                    <> ALL (:skipped_locations::text[]),
-                true
-            )
-            ELSE true
-        END
+        AND {outside_skipped_locations}
     ORDER BY d.recovery_not_before, d.machine_id
     LIMIT 1000
 ),
@@ -296,12 +285,7 @@ GROUP BY location, reported, is_new;
 -- every other suspension of the provider. The reason is replaced: it may change while a suspension is in force. One row
 -- for each location where a suspension ended, and one row in any case. May run twice, also concurrently: rows are
 -- locked in the order of location.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
+WITH {locked_session},
 new_rows AS (
     SELECT :provider AS provider, g.location, clock_timestamp() AS suspended_at, NULL::timestamptz AS ended_at, g.reason
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)
@@ -330,12 +314,7 @@ LEFT JOIN suspension_rows c ON c.ended_at IS NOT NULL;
 -- name: set_ssh_outages
 -- Record an SSH outage in these locations ('' is the whole provider), from now on unless it is on record already, and
 -- end every other outage of the provider. May run twice, also concurrently: rows are locked in the order of location.
-WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
+WITH {locked_session},
 new_rows AS (
     SELECT :provider AS provider, g.location, clock_timestamp() AS began_at, NULL::timestamptz AS ended_at, g.reason
     FROM unnest(:locations::text[], :reasons::text[]) AS g (location, reason)

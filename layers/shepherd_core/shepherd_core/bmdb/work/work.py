@@ -198,7 +198,7 @@ def finish_recovery(
 
 def finish(session: Session, done: Sequence[Work]) -> set[UUID]:
     """End work that changed no fact, and return the machines whose work this ended. All of one process."""
-    return end(session, "finish", WorkEvent.FINISHED, done, process=done[0].process)
+    return end(session, "finish", WorkEvent.FINISHED, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,6 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         "fail",
         WorkEvent.FAILED,
         list(failed),
-        process=next(iter(failed)).process,
         causes=[sanitize_for_db(failure.cause) for failure in failed.values()],
         intervals=[failure.interval_seconds for failure in failed.values()],
         host_keys=[failure.host_key for failure in failed.values()],
@@ -237,7 +236,6 @@ def cancel(session: Session, undone: Sequence[Work]) -> set[UUID]:
         "cancel",
         WorkEvent.CANCELED,
         undone,
-        process=undone[0].process,
         not_befores=[work.due_at for work in undone],
     )
 
@@ -246,18 +244,17 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
     """
     End *works* by *statement*, which writes *event* to the history, and return the machines whose work this ended.
 
-    After a broken connection the statement runs once more, for the works that the first run did not end.
+    All are of one process. After a broken connection the statement runs once more, for the works that the first run did
+    not end.
     """
-    machine_ids = [work.machine_id for work in works]
+    machine_ids, process = [work.machine_id for work in works], works[0].process
 
     def carry_out() -> list[list[Any]]:
-        return session.run_once(statement, machine_ids=machine_ids, **parameters)
+        return session.run_once(statement, machine_ids=machine_ids, process=process, **parameters)
 
     def carry_out_again() -> list[list[Any]]:
         rows = carry_out()
-        return rows + session.run(
-            "find_unacknowledged_ends", machine_ids=machine_ids, process=works[0].process, event=event
-        )
+        return rows + session.run("find_unacknowledged_ends", machine_ids=machine_ids, process=process, event=event)
 
     return {row[0] for row in session.repeat_if_unanswered(carry_out, carry_out_again)}
 

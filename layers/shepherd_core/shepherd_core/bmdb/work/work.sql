@@ -31,9 +31,9 @@
 WITH session AS (
     SELECT session_id
     FROM sessions
-    WHERE session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
+    WHERE {live_session}
 ),
-suspended_locations AS (
+skipped_locations AS (
     SELECT location
     FROM recovery_suspensions
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
@@ -43,7 +43,7 @@ admitted AS (
     FROM recovery_exempt_machines
     WHERE provider = :provider
         AND (
-            EXISTS (SELECT 1 FROM suspended_locations)
+            EXISTS (SELECT 1 FROM skipped_locations)
             OR EXISTS (
                 SELECT 1
                 FROM ssh_outages
@@ -62,7 +62,7 @@ claim_allowed AS (
             AND (provider IS NULL OR provider = :provider)
             AND (expires_at IS NULL OR expires_at > clock_timestamp())
     )
-    AND ('' <> ALL (ARRAY(SELECT location FROM suspended_locations)) OR EXISTS (SELECT 1 FROM admitted))
+    AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM admitted))
 ),
 due_candidates AS (
     SELECT machine_id, not_before, revision
@@ -73,16 +73,7 @@ due_candidates AS (
             AND d.provider = :provider
             AND d.not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM claim_allowed)
-            AND CASE
-                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) THEN true
-                WHEN '' = ANY (ARRAY(SELECT location FROM suspended_locations)) THEN false
-                WHEN EXISTS (SELECT 1 FROM suspended_locations) THEN coalesce(
-                    (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                        <> ALL (ARRAY(SELECT location FROM suspended_locations)),
-                    true
-                )
-                ELSE true
-            END
+            AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) OR {outside_skipped_locations})
         ORDER BY d.not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d SKIP LOCKED
@@ -100,16 +91,7 @@ overdue_candidates AS (
             AND d.provider = :provider
             AND d.recovery_not_before <= statement_timestamp()
             AND EXISTS (SELECT 1 FROM claim_allowed)
-            AND CASE
-                WHEN d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) THEN true
-                WHEN '' = ANY (ARRAY(SELECT location FROM suspended_locations)) THEN false
-                WHEN EXISTS (SELECT 1 FROM suspended_locations) THEN coalesce(
-                    (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
-                        <> ALL (ARRAY(SELECT location FROM suspended_locations)),
-                    true
-                )
-                ELSE true
-            END
+            AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) OR {outside_skipped_locations})
         ORDER BY d.recovery_not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d SKIP LOCKED
@@ -165,9 +147,7 @@ selected AS (
 locked_session AS (
     SELECT session_id, deadline
     FROM sessions
-    WHERE session_id = :session_id
-        AND fence = :fence
-        AND deadline > clock_timestamp()
+    WHERE {live_session}
         AND EXISTS (SELECT 1 FROM selected)
     FOR UPDATE
 ),
@@ -262,9 +242,7 @@ session AS (
     SELECT session_id, deadline
     FROM sessions
     WHERE (SELECT count(*) FROM due_row) >= 0
-        AND session_id = :session_id
-        AND fence = :fence
-        AND deadline > clock_timestamp()
+        AND {live_session}
     FOR UPDATE
 ),
 allowed AS (
@@ -352,26 +330,7 @@ WITH input_rows AS (
     SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key
     FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[]) AS g (machine_id, public_key, host_key)
 ),
-due_rows AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    JOIN input_rows g ON g.machine_id = d.machine_id
-    ORDER BY d.machine_id
-    FOR UPDATE OF d
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = 'ShepherdAgentStart'
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM due_rows)
-    RETURNING machine_id
-),
+{ended_work_on_due_machines},
 agent_rows AS (
     INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
     SELECT g.machine_id, clock_timestamp(), g.public_key
@@ -415,22 +374,7 @@ SELECT machine_id FROM work_deleted;
 -- If :grace_seconds is given and the machine has no agent after that time, it needs recovery again. For
 -- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
 -- restarted.
-WITH due_rows AS (
-    SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = 'ShepherdRecovery'
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM due_rows)
-    RETURNING machine_id
-),
+WITH {ended_work_on_due_machines},
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
@@ -490,22 +434,7 @@ SELECT machine_id FROM work_deleted;
 
 -- name: finish
 -- The work succeeded and changed no fact.
-WITH due_rows AS (
-    SELECT d.machine_id FROM machine_due d WHERE d.machine_id = ANY(:machine_ids::uuid[]) ORDER BY d.machine_id FOR UPDATE
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = :process
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id = ANY(:machine_ids::uuid[])
-    RETURNING machine_id
-),
+WITH {ended_work},
 backoff_cleared AS (
     DELETE FROM work_backoff WHERE process = :process AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
@@ -538,26 +467,7 @@ WITH input_rows AS (
         :steps::text[]
     ) AS g (machine_id, cause, seconds, host_key, fault, step)
 ),
-due_rows AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    JOIN input_rows g ON g.machine_id = d.machine_id
-    ORDER BY d.machine_id
-    FOR UPDATE OF d
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = :process
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM input_rows)
-    RETURNING machine_id
-),
+{ended_work},
 backoff_rows AS (
     INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault)
     SELECT g.machine_id, :process, clock_timestamp() + g.seconds * interval '1 second', g.cause, g.seconds, g.fault
@@ -608,26 +518,7 @@ WITH input_rows AS (
     SELECT g.machine_id, g.not_before
     FROM unnest(:machine_ids::uuid[], :not_befores::timestamptz[]) AS g (machine_id, not_before)
 ),
-due_rows AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    JOIN input_rows g ON g.machine_id = d.machine_id
-    ORDER BY d.machine_id
-    FOR UPDATE OF d
-),
-session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE (SELECT count(*) FROM due_rows) >= 0 AND session_id = :session_id AND fence = :fence AND deadline > clock_timestamp()
-    FOR UPDATE
-),
-work_deleted AS (
-    DELETE FROM work
-    WHERE process = :process
-        AND session_id IN (SELECT session_id FROM session)
-        AND machine_id IN (SELECT machine_id FROM input_rows)
-    RETURNING machine_id
-),
+{ended_work},
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
     SELECT machine_id, :process, 'Canceled', :session_id::uuid FROM work_deleted

@@ -1,0 +1,74 @@
+-- Parts of statements that several of them share. A statement names one in braces, and the loader puts its text there
+-- (statements.py). A fragment may name those above it.
+
+-- fragment: session_alive
+-- The session of this statement has not expired. A statement that writes uses live_session instead.
+session_id = :session_id AND deadline > clock_timestamp()
+
+-- fragment: live_session
+-- The same, and nothing that was sent later has fenced this statement off (session.sql).
+{session_alive} AND fence = :fence
+
+-- fragment: locked_session
+-- Lock the row of the session, if it is alive.
+session AS (
+    SELECT session_id FROM sessions WHERE {live_session} FOR UPDATE
+)
+
+-- fragment: end_locks
+-- The locks of every statement that ends work, in their order: the due rows by machine id, then the session's row, whose
+-- deadline and fence are checked when it is locked.
+due_rows AS (
+    SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE
+),
+session AS (
+    SELECT session_id FROM sessions WHERE (SELECT count(*) FROM due_rows) >= 0 AND {live_session} FOR UPDATE
+)
+
+-- fragment: ended_work
+-- End the work of this session on the machines, also on those without a due row (start_work does not need one).
+{end_locks},
+work_deleted AS (
+    DELETE FROM work
+    WHERE process = :process
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id = ANY(:machine_ids::uuid[])
+    RETURNING machine_id
+)
+
+-- fragment: ended_work_on_due_machines
+-- End the work of this session on those of the machines that have a due row, because facts are recorded that decide what
+-- they need. A machine without one is not provided.
+{end_locks},
+work_deleted AS (
+    DELETE FROM work
+    WHERE process = :process
+        AND session_id IN (SELECT session_id FROM session)
+        AND machine_id IN (SELECT machine_id FROM due_rows)
+    RETURNING machine_id
+)
+
+-- fragment: locked_provider
+-- Lock the provider's row, if this session holds the provider's lock, and then the row of the session, if it is alive.
+provider_lock AS (
+    SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
+),
+locked_session AS (
+    SELECT :provider::text AS provider
+    FROM sessions
+    WHERE {live_session} AND EXISTS (SELECT 1 FROM provider_lock)
+    FOR UPDATE
+)
+
+-- fragment: outside_skipped_locations
+-- The machine of the due row d is at none of the skipped_locations, a CTE; '' stands for the whole provider. A machine
+-- without a location is at none. Where no location is skipped, nothing is looked up.
+CASE
+    WHEN NOT EXISTS (SELECT 1 FROM skipped_locations) THEN true
+    WHEN '' = ANY (ARRAY(SELECT location FROM skipped_locations)) THEN false
+    ELSE coalesce(
+        (SELECT p.provider_location FROM machine_provided p WHERE p.machine_id = d.machine_id)
+            <> ALL (ARRAY(SELECT location FROM skipped_locations)),
+        true
+    )
+END
