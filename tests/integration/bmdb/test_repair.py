@@ -16,6 +16,8 @@ import pytest
 from shepherd_core.bmdb.machines import due, queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.gaps import Gap
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
@@ -68,6 +70,18 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
         "recovery_not_before = NULL",
         "not back",
         "it is expected back, but has no date for recovery",
+        RECOVER,
+    ),
+    "recovery of a machine that is not back is due in three days": (
+        "recovery_not_before = clock_timestamp() + interval '3 days'",
+        "not back",
+        "it is expected back, but its date for recovery is too late",
+        RECOVER,
+    ),
+    "agent start of a machine that is not back is due in three days": (
+        "not_before = clock_timestamp() + interval '3 days'",
+        "not back",
+        "it is due for ShepherdAgentStart too late",
         RECOVER,
     ),
     "somebody looks next month": (
@@ -257,6 +271,20 @@ def _taken_back_end_of_a_hold(fleet: Fleet) -> None:
     fleet.sql("UPDATE recovery_suspensions SET ended_at = NULL")
 
 
+def _grace_that_starts_over(fleet: Fleet) -> None:
+    not_back(fleet)
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', '', now() - interval '2 hours', now(), '?')")
+    assert claimed(fleet.open_session(), RECOVER) == []
+    fleet.sql("UPDATE recovery_suspensions SET ended_at = NULL")
+
+
+def _in_doubt_after_a_gap(fleet: Fleet) -> None:
+    not_back(fleet)
+    fleet.sql("INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES ('static', now() - interval '2 days', now())")
+    doubt = HealthTimeouts(startup_timeout_seconds=DAY, heartbeat_timeout_seconds=DAY, gaps=(Gap(2 * DAY),))
+    assert claimed(fleet.open_session(), RECOVER, timeouts=doubt) == []
+
+
 def _installed(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     fleet.request_installation(machine_id, 1)
@@ -273,6 +301,8 @@ LEGITIMATE = {
     "a settle time": _settles,
     "a heartbeat": _reports,
     "a hold that begins anew": _taken_back_end_of_a_hold,
+    "a grace that starts over": _grace_that_starts_over,
+    "a gap between snapshots": _in_doubt_after_a_gap,
     "a machine that needs nothing": _installed,
 }
 

@@ -81,9 +81,15 @@ SET
 -- the id :start on. Ids are random, so these are random samples, at the same cost in a fleet of any size; a fleet of up
 -- to 500 is examined whole.
 --
--- Delays that are not an error: 10 minutes, by which a claim postpones a paused machine; the end of a backoff; the
--- deadline of the session that works on the machine; 1 day, the longest timeout of an agent that can be configured; 7
--- days, the longest grace that can be configured. The lookups are LATERAL, as in claim.
+-- Delays that are not an error, from now and from since on:
+-- - 10 minutes, by which a claim postpones a paused machine.
+-- - The end of a backoff, and the deadline of the session that works on the machine.
+-- - For a machine with an agent: 1 day, the longest timeout of an agent that can be configured.
+-- - For a machine that is expected back: its grace. The boot wait is shorter, and a suspension that begins again makes
+--   since earlier by up to a grace.
+-- - For its recovery also: 1 day after the last gap between snapshots, the longest time for which a gap can be in doubt.
+--
+-- The lookups are LATERAL, as in claim.
 WITH provided_sample AS (
     SELECT machine_id
     FROM (
@@ -122,7 +128,7 @@ evaluated AS (
             WHEN n.process IS NOT NULL AND d.not_before > interval '10 minutes'
                 + greatest(statement_timestamp(), n.since, n.backoff_until, n.locked_until)
                 + CASE
-                    WHEN o.machine_id IS NOT NULL THEN interval '7 days'
+                    WHEN o.machine_id IS NOT NULL THEN o.grace
                     WHEN n.process = 'ShepherdRecovery' THEN interval '1 day'
                     ELSE interval '0 days'
                 END
@@ -130,14 +136,26 @@ evaluated AS (
             WHEN o.machine_id IS NOT NULL AND d.recovery_not_before IS NULL
                 THEN 'it is expected back, but has no date for recovery'
             WHEN d.recovery_not_before > interval '10 minutes'
-                + greatest(statement_timestamp(), o.since, o.backoff_until, o.locked_until) + interval '7 days'
+                + greatest(
+                    statement_timestamp() + o.grace,
+                    o.since,
+                    o.backoff_until,
+                    o.locked_until,
+                    (SELECT max(ended_at) FROM recovery_gaps WHERE provider = :provider) + interval '1 day'
+                )
                 THEN 'it is expected back, but its date for recovery is too late'
         END AS wrong
     FROM candidates l
     LEFT JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = l.machine_id LIMIT 1) AS p ON true
     LEFT JOIN LATERAL (SELECT * FROM machine_due WHERE machine_id = l.machine_id LIMIT 1) AS d ON true
     LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n ON true
-    LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS o ON true
+    LEFT JOIN LATERAL (
+        SELECT e.*, w.grace_until - w.grace_began_at AS grace
+        FROM machine_eligibility e
+        JOIN machine_grace w ON w.machine_id = e.machine_id
+        WHERE e.machine_id = l.machine_id AND e.overdue
+        LIMIT 1
+    ) AS o ON true
 )
 SELECT machine_id, wrong FROM evaluated WHERE provider = :provider AND wrong IS NOT NULL ORDER BY machine_id;
 
