@@ -280,7 +280,9 @@ def _grace_that_starts_over(fleet: Fleet) -> None:
 
 def _in_doubt_after_a_gap(fleet: Fleet) -> None:
     not_back(fleet)
-    fleet.sql("INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES ('static', now() - interval '2 days', now())")
+    fleet.sql(
+        "INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES ('static', now() - interval '2 days', now())"
+    )
     doubt = HealthTimeouts(startup_timeout_seconds=DAY, heartbeat_timeout_seconds=DAY, gaps=(Gap(2 * DAY),))
     assert claimed(fleet.open_session(), RECOVER, timeouts=doubt) == []
 

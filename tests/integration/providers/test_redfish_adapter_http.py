@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
+    NoLongerDue,
     ProviderRefused,
     ProviderUnavailable,
     SecretUnavailable,
@@ -21,13 +25,16 @@ from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
 from shepherd_core.settings.providers import RedfishSettings
 
 from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
+from simulator.environment.tcp_proxy import TcpProxy
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from simulator.providers.redfish.middleware import SESSION_SLOTS
 from tests.support.agents.machine_client import eventually
+from tests.support.bmdb.fleet import WAIT_SECONDS
 from tests.support.providers.redfish_rack import Secrets, provider
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
     from simulator.providers.redfish.middleware import SimulatedBmc
@@ -181,6 +188,78 @@ def test_a_url_that_the_bmc_names_leads_to_this_bmc(
     with pytest.raises(ProviderRefused, match="404"):
         provider(rack, clock).reboot(NAME, deadline)
     assert bmc.calls[-1] == "POST /elsewhere?now=1"
+
+
+# A BMC that takes long to accept a connection
+
+
+class SlowToAccept(TcpProxy):
+    """A proxy in front of a BMC that holds up the second connection, which is that of the step."""
+
+    def __init__(self, rack: RedfishRack) -> None:
+        self.holds = threading.Event()
+        self.goes_on = threading.Event()
+        self._connections = 0
+        target = urlsplit(rack.entries[0]["Bmc"])
+        super().__init__((str(target.hostname), int(target.port or 443)))
+        rack.entries[0]["Bmc"] = f"https://127.0.0.1:{self.port}"
+
+    def _greeted(self, client: socket.socket) -> socket.socket:
+        self._connections += 1
+        if self._connections == 2:
+            self.holds.set()
+            assert self.goes_on.wait(WAIT_SECONDS)
+        return super()._greeted(client)
+
+
+def test_a_machine_that_reports_while_its_bmc_accepts_is_not_restarted(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock
+) -> None:
+    """With all tries of TCP and TLS, a BMC may take twice the time limit until it reads the first byte."""
+    reports: list[bool] = []
+
+    def ask(_: Deadline) -> None:
+        if reports:
+            raise NoLongerDue
+
+    deadline = Deadline(SystemClock(), 60, ask=ask)
+    with SlowToAccept(rack) as proxy, ThreadPoolExecutor(1) as pool:
+        step = pool.submit(provider(rack, clock).reboot, NAME, deadline)
+        assert proxy.holds.wait(WAIT_SECONDS)
+        reports.append(True)
+        proxy.goes_on.set()
+        with pytest.raises(NoLongerDue):
+            step.result(WAIT_SECONDS)
+    assert not deadline.interrupted
+    assert bmc.resets == []
+
+
+def test_a_bmc_that_uses_up_the_time_to_accept_is_sent_nothing(
+    rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock
+) -> None:
+    """The time limit is that of the whole request."""
+    asked: list[Deadline] = []
+    deadline = Deadline(clock, 3600, ask=asked.append)
+    with SlowToAccept(rack) as proxy, ThreadPoolExecutor(1) as pool:
+        step = pool.submit(provider(rack, clock, timeout_seconds=20).reboot, NAME, deadline)
+        assert proxy.holds.wait(WAIT_SECONDS)
+        clock.now += 21
+        proxy.goes_on.set()
+        with pytest.raises(ProviderUnavailable, match="not done within 20 s"):
+            step.result(WAIT_SECONDS)
+    assert (asked, deadline.interrupted, bmc.resets) == ([], False, [])
+
+
+def test_a_check_that_uses_up_the_time_sends_nothing(rack: RedfishRack, bmc: SimulatedBmc, clock: ManualClock) -> None:
+    """And the step was certainly not taken, so it is no attempt."""
+
+    def ask(_: Deadline) -> None:
+        clock.now += 21
+
+    deadline = Deadline(clock, 3600, ask=ask)
+    with pytest.raises(ProviderUnavailable, match="not done within 20 s"):
+        provider(rack, clock, timeout_seconds=20).reboot(NAME, deadline)
+    assert (deadline.interrupted, bmc.resets) == (False, [])
 
 
 # Its words

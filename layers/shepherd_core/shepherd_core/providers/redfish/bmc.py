@@ -118,7 +118,6 @@ class Bmc(Connector):  # type: ignore[misc]  # sushy publishes no types
                     telemetry.warning("a session was left open", bmc=self._bmc_access.url, status=answer.status_code)
             except ShepherdError as error:
                 telemetry.warning("a session was left open", bmc=self._bmc_access.url, error=error)
-        self._transport.close()
 
     def failure(self, error: exceptions.HTTPError) -> ProviderError:
         """Return Shepherd's error for a refusal of the BMC, with the BMC's message."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import ssl
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import urllib3
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
-from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable
-from shepherd_core.providers.kit.answer import declines, innermost, never_sent, read
+from shepherd_core.domain.errors import ProviderRefused, ProviderUnavailable, TimeLimitExceeded
+from shepherd_core.providers.kit.answer import declines, innermost, read
 from shepherd_core.providers.redfish.answer import TEXT_LENGTH, BmcAnswer
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class BmcRequest:
     effect: bool = False
     """Whether it changes something, so that it must not be sent after the end of the session."""
     interrupts: bool = False
-    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called before."""
+    """Whether it interrupts the machine, so that ``Deadline.confirm`` is called when the connection stands."""
 
     def carrying(self, header: str, value: str) -> BmcRequest:
         """Return a copy with one more header."""
@@ -67,13 +70,9 @@ class Transport:
         """*hidden* removes secrets from a text."""
         self._url = bmc_access.url
         self._hidden = hidden
-        self._pool = _pool(bmc_access.trust)
+        self._tls = _tls(bmc_access.trust)
         self.asked = f"the BMC {bmc_access.url}"
         """The last request, as errors name it."""
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._pool.clear()
 
     def send(self, request: BmcRequest, deadline: Deadline, limit: Deadline) -> BmcAnswer:
         """
@@ -94,30 +93,21 @@ class Transport:
         if request.data is not None:
             headers["Content-Type"] = "application/json"
             body = json.dumps(request.data).encode()
-        if request.interrupts:
-            deadline.confirm()
-        elif request.effect:
-            deadline.check()
+        timeout = urllib3.Timeout(total=limit.left())
         try:
-            response = self._pool.request(
-                request.method,
-                self._url + path,
-                body=body,
-                headers=headers,
-                timeout=urllib3.Timeout(total=limit.left()),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
-            if request.interrupts and declines(response.status):
-                deadline.declined()
-            try:
-                content = read(self.asked, response, limit, _LONGEST)
-            finally:
-                response.close()
+            with urllib3.connection_from_url(self._url, timeout=timeout, retries=False, **self._tls) as pool:
+                assert isinstance(pool, HTTPSConnectionPool)  # the machine list allows no other URL
+                pool.ConnectionCls = partial(_Connection, partial(_may_send, request, deadline, limit), limit)  # type: ignore[assignment]
+                response = pool.request(
+                    request.method, path, body=body, headers=headers, redirect=False, preload_content=False
+                )
+                if request.interrupts and declines(response.status):
+                    deadline.declined()
+                try:
+                    content = read(self.asked, response, limit, _LONGEST)
+                finally:
+                    response.close()
         except HTTPError as error:
-            if request.interrupts and never_sent(error):
-                deadline.declined()
             reason = innermost(error)
             untrusted = isinstance(reason, ssl.SSLCertVerificationError | SSLError)
             message = f"{self.asked}: no complete answer: {type(reason).__name__}: {reason}"
@@ -125,10 +115,45 @@ class Transport:
         return BmcAnswer(response.status, response.headers, content, self._hidden)
 
 
-def _pool(trust: ssl.SSLContext | str) -> urllib3.PoolManager:
+def _may_send(request: BmcRequest, deadline: Deadline, limit: Deadline) -> None:
+    """Return if *request* may be sent now. Raises as ``Transport.send``."""
+    limit.left()
+    if request.interrupts:
+        deadline.confirm()
+        if limit.remaining() <= 0:
+            deadline.declined()
+            raise TimeLimitExceeded
+    elif request.effect:
+        deadline.check()
+
+
+class _Connection(HTTPSConnection):
+    """
+    A connection that asks *may_send* when it stands, and then sends by *limit*.
+
+    Until a BMC has accepted a connection, tens of seconds may pass, in which the machine may come back.
+    """
+
+    def __init__(self, may_send: Callable[[], None], limit: Deadline, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._may_send = may_send
+        self._limit = limit
+
+    def request(self, *args: Any, **options: Any) -> None:
+        """Send a request; urllib3 connects before."""
+        self._may_send()
+        super().request(*args, **options)
+
+    def send(self, data: Any) -> None:
+        """Send a part of the request."""
+        self.sock.settimeout(self._limit.left())
+        super().send(data)
+
+
+def _tls(trust: ssl.SSLContext | str) -> dict[str, Any]:
     if isinstance(trust, ssl.SSLContext):
-        return urllib3.PoolManager(ssl_context=trust)
+        return {"ssl_context": trust}
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the fingerprint is checked instead, before anything is sent
-    return urllib3.PoolManager(ssl_context=context, cert_reqs="CERT_NONE", assert_fingerprint=trust)
+    return {"ssl_context": context, "cert_reqs": "CERT_NONE", "assert_fingerprint": trust}
