@@ -12,6 +12,7 @@ import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.listings import decommissioning, provisioning
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ListingInvalid, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, ProviderId
@@ -342,6 +343,20 @@ def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> 
     assert verdict.result is Result.REFUSED
     assert "its agent reported 35" in verdict.text
     fleet.pass_time(61)
+    assert results(operator.forget(machine_id)) == [Result.DONE]
+
+
+def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet, operator: Operator) -> None:
+    """The machine still runs, although its agent is refused from then on; it may hold the work of its users."""
+    machine_id = old(fleet, fleet.unhealthy_machine())
+    fleet.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '?', '')")
+    assert queries.record_heartbeat(fleet.connection, machine_id)
+    assert remediation.unquarantine(fleet.connection, machine_id, reason="?", grace_seconds=HOUR)
+    assert not queries.record_heartbeat(fleet.connection, machine_id)
+    (verdict,) = operator.forget(machine_id)
+    assert verdict.result is Result.REFUSED
+    assert "its agent reported 0 s ago" in verdict.text
+    fleet.pass_time(HOUR + 1)
     assert results(operator.forget(machine_id)) == [Result.DONE]
 
 

@@ -78,7 +78,12 @@ FROM machine_process_needs w JOIN machine_due d ON d.machine_id = w.machine_id
 WHERE w.overdue AND d.recovery_not_before IS NULL
 UNION ALL
 SELECT 'a heartbeat of no agent'
-FROM machine_agent_heartbeat WHERE machine_id NOT IN (SELECT machine_id FROM machine_agent_started)
+FROM machine_agent_heartbeat h
+WHERE h.machine_id NOT IN (SELECT machine_id FROM machine_agent_started)
+    AND NOT EXISTS (  -- the last one before the end of a quarantine stays
+        SELECT 1 FROM work_history u
+        WHERE u.machine_id = h.machine_id AND u.event = 'Unquarantined' AND u.timestamp > h.agent_heartbeat_at
+    )
 UNION ALL
 SELECT format('%s of a machine that departed', what)
 FROM machine_tombstone x

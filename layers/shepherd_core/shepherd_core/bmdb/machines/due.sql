@@ -13,7 +13,7 @@
 --   backoff, work                                             finish, fail, cancel, close_session,   first CTE (2)
 --                                                             end_unneeded_recovery
 --   quarantine                                                quarantine                             first CTE (2)
---   quarantine, agent, heartbeat, grace, backoff              unquarantine                           due.change
+--   quarantine, agent, grace, backoff                         unquarantine                           due.change
 --   backoff                                                   retry                                  due.change
 --   installation request                                      request_installation                   due.change
 --   installation report                                       write_installation_report              due.change

@@ -270,16 +270,14 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: unquarantine
--- End the quarantine of a machine: a new agent is started on it first, within its grace. Runs between lock_due_rows and
--- reschedule. No row: it is not in quarantine.
+-- End the quarantine of a machine: a new agent is started on it first, within its grace. The last heartbeat stays until
+-- then, because a machine that has just reported must not be forgotten. Runs between lock_due_rows and reschedule. No
+-- row: it is not in quarantine.
 WITH quarantine_deleted AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
 ),
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
-),
-heartbeat_deleted AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
 ),
 backoff_cleared AS (
     DELETE FROM work_backoff WHERE machine_id IN (SELECT machine_id FROM quarantine_deleted)
