@@ -22,7 +22,7 @@ import sysconfig
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shepherd_core.settings.functions import PREFIX
+from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.providers import SPECS
 
 ROOT = Path(__file__).parents[1]

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, get_origin
 
 from pydantic.fields import FieldInfo
+from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.check import DOCUMENTS
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.document import PLACEHOLDER, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions import FUNCTIONS, PREFIX, BmdbSettings, ProviderChoice, Settings
+from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice
 from shepherd_core.settings.keys import BMDB, TOP, bounds, path, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
 

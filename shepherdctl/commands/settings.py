@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.deployment import CapacitySettings
 from shepherd_core.settings.document import Document, bounded, parse
 from shepherd_core.settings.effective import Effective, Source, Value, effective
-from shepherd_core.settings.functions import FUNCTIONS, PREFIX, Settings
+from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import BMDB, TOP, place, readers, tables
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import variables

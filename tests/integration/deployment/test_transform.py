@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.domain.time_budget import CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS
+from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.functions import (
-    PREFIX,
     AgentApiSettings,
     BmdbSettings,
     InitializerSettings,
     MigratorSettings,
     ProvisionerSettings,
     RecovererSettings,
-    Settings,
     UpdaterSettings,
 )
 from shepherd_core.settings.providers import PROVIDERS

@@ -10,13 +10,13 @@ from pydantic_core import PydanticUndefined
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions, providers
+from shepherd_core.settings.base import Settings
 from shepherd_core.settings.functions import (
     BmdbSettings,
     HealthSettings,
     InitializerSettings,
     ProvisionerSettings,
     RecovererSettings,
-    Settings,
 )
 from shepherd_core.settings.providers import EquinixSettings, StaticSettings
 from shepherd_core.settings.sources import load

@@ -10,9 +10,10 @@ import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
 from shepherd_core.settings import functions
+from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import DeploymentSettings, function_seconds
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions import PREFIX, MigratorSettings, ProvisionerSettings
+from shepherd_core.settings.functions import MigratorSettings, ProvisionerSettings
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 

@@ -20,8 +20,9 @@ from shepherd_core.domain.time_budget import (
     RENEWALS,
 )
 from shepherd_core.rules.remediation import parse_policy
+from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import LOOPS, CapacitySettings
-from shepherd_core.settings.functions import FUNCTIONS, PREFIX
+from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import place
 from shepherd_core.settings.providers import PROVIDERS
 

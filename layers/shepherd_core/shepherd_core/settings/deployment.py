@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from shepherd_core.settings.functions import FUNCTIONS, Count, Settings
+from shepherd_core.settings.base import Count, Settings
+from shepherd_core.settings.functions import FUNCTIONS
 
 LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 """In the order of ``loop_minutes``."""

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
-from shepherd_core.settings.functions import FUNCTIONS, ProviderChoice, Settings
+from shepherd_core.settings.functions import FUNCTIONS, ProviderChoice
 from shepherd_core.settings.keys import TOP, kind, path, places, tables
 from shepherd_core.settings.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from shepherd_core.settings.base import Settings
 
 VERSION = 1
 LIMIT_BYTES = 65_536

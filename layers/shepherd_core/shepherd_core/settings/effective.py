@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from shepherd_core.settings import deployment
+from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.check import check
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
-from shepherd_core.settings.functions import FUNCTIONS, PREFIX, ProviderChoice, Settings
+from shepherd_core.settings.functions import FUNCTIONS, ProviderChoice
 from shepherd_core.settings.keys import BMDB, kind
 from shepherd_core.settings.providers import PROVIDERS, SPECS
 from shepherd_core.settings.sources import DEFAULT_PREFIX, faults, given, variables

@@ -8,41 +8,21 @@ meaning and range. ``sources`` says where values come from.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.rules.remediation import parse_policy
-
-PREFIX = "SHEPHERD_"
-
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Count = Annotated[int, Field(ge=1, le=1_000)]
+from shepherd_core.settings.base import Count, Seconds, Settings
 
 
 def _valid_policy(text: str) -> str:
     parse_policy(text, Timeouts(boot_wait=0, grace=0, cooldown=0))
     return text
-
-
-class Settings(BaseSettings):
-    """The base of all settings types."""
-
-    table: ClassVar[str] = ""
-    """The table of the settings document that these are read from first; an empty name: its top."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_ignore_empty=True,
-        frozen=True,
-        extra="ignore",
-        defer_build=True,  # a function uses two or three of the types
-    )
 
 
 class BmdbSettings(Settings):

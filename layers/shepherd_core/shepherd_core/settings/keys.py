@@ -13,13 +13,15 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from shepherd_core.settings.deployment import CapacitySettings
-from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice, Settings, SshKeySettings
+from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice, SshKeySettings
 from shepherd_core.settings.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic.fields import FieldInfo
+
+    from shepherd_core.settings.base import Settings
 
 TOP = ""
 BMDB = BmdbSettings.table

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.functions import Count, Seconds, Settings
+from shepherd_core.settings.base import Count, Seconds, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

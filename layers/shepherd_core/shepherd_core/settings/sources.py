@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
-from shepherd_core.settings.functions import PREFIX, Settings
+from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.keys import place
 
 if TYPE_CHECKING:

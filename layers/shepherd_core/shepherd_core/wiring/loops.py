@@ -17,6 +17,7 @@ from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import functions
+from shepherd_core.settings.base import PREFIX
 from shepherd_core.wiring import adapters, providers
 from shepherd_core.wiring.adapters import CLOCK
 from shepherd_core.wiring.settings import per_document
@@ -165,9 +166,7 @@ def _require(provider: Provider, capability: Capability) -> None:
     """Refuse a provider that lacks what a loop needs, before the loop touches anything."""
     if capability not in provider.capabilities:
         offered = ", ".join(sorted(provider.capabilities))
-        fault = (
-            f"{functions.PREFIX}PROVIDER is {provider.name!r}, which cannot {capability} machines. It can: {offered}."
-        )
+        fault = f"{PREFIX}PROVIDER is {provider.name!r}, which cannot {capability} machines. It can: {offered}."
         raise ConfigError([fault])
 
 

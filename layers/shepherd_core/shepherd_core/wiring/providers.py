@@ -15,6 +15,7 @@ from shepherd_core.wiring.settings import load as load_settings
 
 if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
+    from shepherd_core.settings.base import Settings
     from shepherd_core.settings.providers import ProviderSpec
 
 
@@ -42,7 +43,7 @@ def load(settings_type: type[Any]) -> tuple[Any, Provider]:
     return settings, build(spec, provider_settings, context)
 
 
-def build(spec: ProviderSpec, settings: functions.Settings, context: ProviderContext) -> Provider:
+def build(spec: ProviderSpec, settings: Settings, context: ProviderContext) -> Provider:
     """Return the adapter of a provider. Imports its module."""
     provider: Provider = import_module(f"shepherd_core.providers.{spec.module}").build(settings, context)
     return provider

@@ -17,7 +17,7 @@ from shepherd_core import telemetry
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, ShepherdError
 from shepherd_core.settings import sources
-from shepherd_core.settings.functions import PREFIX, Settings
+from shepherd_core.settings.base import PREFIX, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
