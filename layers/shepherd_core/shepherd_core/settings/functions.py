@@ -18,6 +18,7 @@ from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.rules.circuit_breaker import BreakerLimits, Limit
 from shepherd_core.rules.remediation import parse_policy
 from shepherd_core.settings.base import Count, Seconds, Settings
+from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
 
 
 def _valid_policy(text: str) -> str:
@@ -80,9 +81,7 @@ class AgentApiSettings(BmdbSettings):
 class ProviderChoice(Settings):
     """The choice of the provider."""
 
-    provider: Literal["static", "redfish", "equinix", "ec2", "hetzner"] = Field(
-        description="Provider whose machines the function works on."
-    )
+    provider: ProviderName = Field(description="Provider whose machines the function works on.")
 
 
 class SessionSettings(Settings):

@@ -238,3 +238,9 @@ SPECS = (
 
 PROVIDERS = {spec.name: spec.settings for spec in SPECS}
 """The settings of each provider."""
+
+if TYPE_CHECKING:
+    ProviderName = str
+else:
+    ProviderName = Literal[tuple(PROVIDERS)]
+"""The name of one of them."""
