@@ -54,7 +54,7 @@ TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
 _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
-    (STATIC, REDFISH, EQUINIX, EC2, EC2_BY_TEMPLATE, HETZNER),
+    (STATIC, *(each for name, each in SMALLEST.items() if name != "static"), EC2_BY_TEMPLATE),
     ({}, IAM),
     ({}, {**VPC, "KmsKeyArn": KEY}),
     ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"}),
