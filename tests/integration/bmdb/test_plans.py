@@ -224,6 +224,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "waiting": 1,
         "max_machines": 50,
         "rebooted": True,
+        "loses_agent": True,
+        "lose_host_key": [True] * BATCH,
         "steps": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,
         "concludes": [False] * BATCH,

@@ -19,6 +19,7 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.gaps import Gap
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import RESTART_AGENT
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
@@ -253,7 +254,7 @@ def _paused_no_more(fleet: Fleet) -> None:
 def _settles(fleet: Fleet) -> None:
     fleet.unhealthy_machine()
     session = fleet.open_session()
-    work.finish_recovery(session, claimed(session, RECOVER), 3 * DAY, grace_seconds=6 * DAY, rebooted=False)
+    work.finish_recovery(session, claimed(session, RECOVER), 3 * DAY, grace_seconds=6 * DAY, kind=RESTART_AGENT)
     assert claimed(session, RECOVER) == []  # without a failed agent start it is never overdue
 
 

@@ -29,8 +29,8 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, Capability
-from shepherd_core.domain.remediation import HistoryLine, NextStep, Step
+from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, STEPS, Capability, StepKind
+from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, Timeouts
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.runner import RunLimits
@@ -47,6 +47,9 @@ from tests.support.providers.fake_provider import FakeSteps, refuse
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
+
+    from shepherd_core.domain.machine import ProviderId
+    from shepherd_core.domain.provider import Provider
 
     from tests.conftest import ManualClock
 
@@ -512,6 +515,67 @@ def test_a_reinstall_forgets_the_host_key_before_it_is_asked_for(world: World) -
     world.run()
     assert seen == [{"agent_started", "agent_heartbeat"}]
     assert world.fleet.tags(world.machine) == {"rebooted"}
+
+
+@pytest.fixture
+def tickets(world: World) -> list[str]:
+    """Let the policy begin with a step that only tells somebody, and return the machines that it was taken on."""
+    told: list[str] = []
+
+    def tell(_: Provider, machine: ProviderId, deadline: Deadline) -> None:
+        deadline.confirm()
+        told.append(machine)
+
+    ticket = StepKind(name="ticket", take=tell, reboots=False, loses_agent=False)
+    timeouts = Timeouts(boot_wait=0, grace=GRACE, cooldown=0)
+    world.policy = Step(ticket, 1, timeouts), Step(REBOOT, 1, timeouts), Step(QUARANTINE, 1, timeouts)
+    return told
+
+
+def test_a_step_that_keeps_the_agent_changes_no_fact(world: World, tickets: list[str]) -> None:
+    """An agent that reports again is the same agent: with its key deleted, its heartbeats would be refused."""
+    world.pin()
+    before = world.fleet.tags(world.machine)
+    assert "agent_started" in before
+    world.run()
+    assert len(tickets) == 1
+    assert world.fleet.tags(world.machine) - {"grace"} == before
+    assert not world.start_agent()
+    world.report(120)
+    world.watch(12)
+    assert len(tickets) == 2, "it reported for long enough, so that the policy starts over"
+    assert not world.provider.asked
+
+
+def test_a_step_that_keeps_the_agent_is_followed_by_the_next_after_its_grace(world: World, tickets: list[str]) -> None:
+    """Without the grace, the next step would be taken a minute later, before anybody could have acted."""
+    world.run()
+    world.watch(29)
+    assert (len(tickets), world.provider.asked) == (1, [])
+    world.watch(LOOK)
+    assert (len(tickets), world.provider.asked) == (1, ["reboot"])
+    assert world.told == ["ticket", "reboot"]
+
+
+def test_a_step_that_keeps_the_agent_lets_agent_starts_be_tried(world: World, tickets: list[str]) -> None:
+    """Of a machine that has no agent: it stays due for one."""
+    world.policy, policy = "restart-agent:1,quarantine", world.policy
+    world.run()
+    world.policy = policy
+    assert world.start_agent(fails=True)
+    world.watch(31)
+    assert len(tickets) == 1
+    assert world.start_agent(fails=True)
+    world.watch(29)
+    assert world.provider.asked == []
+    world.watch(LOOK)
+    assert (len(tickets), world.provider.asked) == (1, ["reboot"])
+
+
+@pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
+def test_a_step_that_boots_the_machine_loses_its_agent(kind: StepKind) -> None:
+    """The agent is a process; nothing starts it at boot."""
+    assert kind.loses_agent or not (kind.reboots or kind.loses_host_key)
 
 
 @pytest.mark.parametrize(

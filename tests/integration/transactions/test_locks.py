@@ -24,6 +24,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.domain.provider import RESTART_AGENT
 
 from tests.chaos.sample import SEED, drawn
 from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed
@@ -185,7 +186,7 @@ class Case:
         """Let it be claimed for an agent start, after a recovery from which it did not come back."""
         self.machine_id = self.fleet.unhealthy_machine(silent_for=2 * HOUR)
         work.finish_recovery(
-            self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, rebooted=False
+            self._session, claimed(self._session, Process.RECOVERY), 0, grace_seconds=GRACE_SECONDS, kind=RESTART_AGENT
         )
         (self.held,) = claimed(self._session, Process.AGENT_START)
         self._hold_up()

@@ -17,6 +17,7 @@ from tests.support.providers.fake_provider import FakeSteps
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
+    from shepherd_core.domain.remediation import Step
     from shepherd_core.telemetry import Metric
 
     from tests.conftest import ManualClock
@@ -33,13 +34,14 @@ class RecoveryEnvironment:
         self.fleet = fleet
         self.clock = clock
         self.provider = FakeSteps()
-        self.policy = defaults.POLICY
+        self.policy: str | tuple[Step, ...] = defaults.POLICY
+        """As text, or steps that the product does not have."""
         self.limits = defaults.LIMITS
 
     @property
     def loop(self) -> Recoverer:
         """Return the loop as a cold function makes it."""
-        policy = defaults.policy(self.policy)
+        policy = defaults.policy(self.policy) if isinstance(self.policy, str) else self.policy
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, policy=policy, limits=self.limits)
         return Recoverer(self.provider, rules)
 

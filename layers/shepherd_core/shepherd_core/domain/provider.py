@@ -146,8 +146,7 @@ class StepKind:
     """
     One kind of remediation step, as the rules and the Recoverer know it.
 
-    Only two are known by name elsewhere: ``QUARANTINE``, which takes a machine from the loops, and ``reinstall``, for
-    which ``record_attempts`` in ``bmdb/recovery/remediation.sql`` deletes the pinned host key.
+    Only ``QUARANTINE``, which takes a machine from the loops, is known by name elsewhere.
     """
 
     name: str
@@ -157,6 +156,13 @@ class StepKind:
     """Asks the provider for it; None: the provider is not asked. Raises what the provider's method does."""
     reboots: bool = True
     """The machine boots: the next agent start waits for that, and the circuit breaker counts the reboot."""
+    loses_agent: bool = True
+    """
+    The machine needs an agent start afterwards, as always if it boots. Otherwise its agent may report again, and the
+    next step is taken if it does not.
+    """
+    loses_host_key: bool = False
+    """The machine may have another SSH host key afterwards: the next contact is a first contact."""
 
 
 RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
@@ -175,9 +181,10 @@ REINSTALL = StepKind(
     name="reinstall",
     needs=Capability.REINSTALL,
     take=lambda provider, machine, deadline: provider.reinstall(machine, deadline),
+    loses_host_key=True,
 )
 """Everything on the machine is lost."""
-QUARANTINE = StepKind(name="quarantine", reboots=False)
+QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
 """Leave it alone until an operator has looked at it. Ends every policy."""
 
 STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}

@@ -286,7 +286,7 @@ class Recoverer(Loop[NextStep]):
                 step.timeouts.boot_wait,
                 grace_seconds=step.timeouts.grace,
                 cooldown_seconds=step.timeouts.cooldown,
-                rebooted=step.kind.reboots,
+                kind=step.kind,
                 lost_answers={work: each.lost_answer for work, each in done.items() if each.lost_answer is not None},
             )
         return ended

@@ -70,8 +70,8 @@ def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datet
     Record that these steps are about to be taken; return the works that this session still has.
 
     *moves* has, for each work, the step and the time until which its machine was
-    healthy (if its policy starts over, else None). May run twice. A reinstall
-    deletes the pinned SSH host key.
+    healthy (if its policy starts over, else None). May run twice. Steps that lose
+    the SSH host key delete the pinned one, because from now on the machine may have another.
 
     Raises:
         SessionExpired: the deadline passed. Take none of the steps.
@@ -84,6 +84,7 @@ def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datet
         healthy_untils=[until for _, until in moves.values()],
         concludes=[move.concludes for move, _ in moves.values()],
         uncounted=[move.uncounted for move, _ in moves.values()],
+        lose_host_key=[move.step.kind.loses_host_key for move, _ in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],
         skipped_steps=[step for _, step, _ in skipped],
         skipped_causes=[cause for _, _, cause in skipped],

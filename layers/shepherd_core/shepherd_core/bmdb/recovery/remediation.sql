@@ -51,15 +51,20 @@ ORDER BY r.machine_id, x.timestamp;
 
 -- name: record_attempts
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
--- counts even if the function is killed then. A reinstall deletes the pinned host key here, because from now on the
--- machine may have another. The cause of an attempt says why the one before it does not count. A row for each machine that this session works on. May run twice: the second run writes
+-- counts even if the function is killed then. A step after which the machine may have another host key deletes the
+-- pinned one here. The cause of an attempt says why the one before it does not count. A row for each machine that this session works on. May run twice: the second run writes
 -- nothing new.
 WITH {locked_session},
 input_rows AS (
-    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted
+    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted, g.loses_host_key
     FROM unnest(
-        :machine_ids::uuid[], :steps::text[], :healthy_untils::timestamptz[], :concludes::boolean[], :uncounted::text[]
-    ) AS g (machine_id, step, healthy_until, concludes, uncounted)
+        :machine_ids::uuid[],
+        :steps::text[],
+        :healthy_untils::timestamptz[],
+        :concludes::boolean[],
+        :uncounted::text[],
+        :lose_host_key::boolean[]
+    ) AS g (machine_id, step, healthy_until, concludes, uncounted, loses_host_key)
 ),
 work_in_hand AS (
     SELECT
@@ -67,6 +72,7 @@ work_in_hand AS (
         g.step,
         g.healthy_until,
         g.uncounted,
+        g.loses_host_key,
         NOT g.concludes AND NOT EXISTS (
             SELECT 1
             FROM work_history x
@@ -102,7 +108,7 @@ history_rows AS (
     WHERE new
 ),
 host_key_deleted AS (
-    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new AND step = 'reinstall')
+    DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new AND loses_host_key)
 ),
 -- finish_recovery updates this row to set the cooldown.
 backoff_rows AS (

@@ -21,6 +21,7 @@ from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, ProviderId, WorkEvent
+from shepherd_core.domain.provider import REBOOT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.session import Session
+    from shepherd_core.domain.provider import StepKind
 
 CLAIM_LIMIT = 100
 """The most machines that one claim can take; it examines no more due rows than that."""
@@ -168,18 +170,20 @@ def finish_recovery(
     *,
     grace_seconds: float | None = None,
     cooldown_seconds: float = 0,
-    rebooted: bool = True,
+    kind: StepKind = REBOOT,
     lost_answers: Mapping[Work, str] | None = None,
 ) -> set[UUID]:
     """
-    Delete the agents and heartbeats, and delay the agent start by *boot_wait_seconds*.
+    Record that a step of this *kind* was taken, and return the machines whose work this ended.
 
-    Return the machines whose work this ended.
+    If it loses the agents, delete them and their heartbeats, and delay the agent
+    start by *boot_wait_seconds*. Otherwise the machines are due for recovery
+    again after *grace_seconds*, unless their agents report.
 
     A machine whose agent cannot be started within *grace_seconds* is due for
     recovery again; None: it never is. No recovery is claimed for
-    *cooldown_seconds*. *rebooted*: record a reboot; recent reboots count when the
-    circuit breaker decides whether too many machines are unhealthy at once.
+    *cooldown_seconds*. If the machines boot, that is recorded; recent reboots count when
+    the circuit breaker decides whether too many machines are unhealthy at once.
     *lost_answers*: why it is unknown whether the step was taken, where it is.
     """
     causes = lost_answers or {}
@@ -191,8 +195,9 @@ def finish_recovery(
         causes=[sanitize_for_db(causes[work]) if work in causes else None for work in done],
         boot_wait_seconds=boot_wait_seconds,
         grace_seconds=grace_seconds,
-        cooldown_seconds=cooldown_seconds,
-        rebooted=rebooted,
+        cooldown_seconds=cooldown_seconds if kind.loses_agent else max(cooldown_seconds, grace_seconds or 0),
+        rebooted=kind.reboots,
+        loses_agent=kind.loses_agent,
     )
 
 

@@ -368,18 +368,19 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: finish_recovery
--- A recovery step was taken, or may have been, where :causes says why that is unknown: delete the agent and its
--- heartbeat. The next agent start waits until the machine should have booted, and ignores earlier failures.
+-- A recovery step was taken, or may have been, where :causes says why that is unknown. If it :loses_agent, delete the
+-- agent and its heartbeat; the next agent start waits until the machine should have booted, and ignores earlier failures.
+-- Otherwise what the machine needs stays the same.
 --
 -- If :grace_seconds is given and the machine has no agent after that time, it needs recovery again. For
 -- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
 -- restarted.
 WITH {ended_work_on_due_machines},
 agent_deleted AS (
-    DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    DELETE FROM machine_agent_started WHERE :loses_agent::boolean AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
 heartbeat_deleted AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    DELETE FROM machine_agent_heartbeat WHERE :loses_agent::boolean AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
 reboot_rows AS (
     INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until, had_reported)
@@ -413,7 +414,7 @@ backoff_reset AS (
         END,
         cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
         last_interval_seconds = NULL
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND (:loses_agent::boolean OR process = 'ShepherdRecovery')
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
@@ -424,9 +425,12 @@ history_rows AS (
 rescheduled AS (
     UPDATE machine_due
     SET
-        process = 'ShepherdAgentStart',
+        process = CASE WHEN :loses_agent::boolean THEN 'ShepherdAgentStart' ELSE process END,
         not_before = clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
-        recovery_not_before = clock_timestamp() + :grace_seconds::float8 * interval '1 second',
+        recovery_not_before = CASE
+            WHEN :loses_agent::boolean OR recovery_not_before IS NOT NULL
+                THEN clock_timestamp() + :grace_seconds::float8 * interval '1 second'
+        END,
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
