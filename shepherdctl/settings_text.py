@@ -14,7 +14,7 @@ from typing import Any, Literal, get_origin
 
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PREFIX, Settings
-from shepherd_core.settings.check import DOCUMENTS
+from shepherd_core.settings.checks.permissions import DOCUMENTS
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.document import PLACEHOLDER, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN

@@ -1,0 +1,1 @@
+"""The rules between settings, by subject. ``settings.check`` applies them."""

@@ -1,0 +1,51 @@
+"""The rules between settings that follow from the permissions of a deployment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.settings.checks.rule import Rule
+
+if TYPE_CHECKING:
+    from shepherd_core.settings.checks.rule import Broken
+
+DOCUMENTS = {
+    "static_list": ("provider", "machines.json"),
+    "redfish_list": ("provider", "machines.json"),
+    "redfish_ca_source": ("provider", "bmc-ca.pem"),
+    "bmdb_ca_source": ("migrator", "bmdb-ca.pem"),
+    "agent_ca_source": ("initializer", "agent-ca.pem"),
+}
+"""
+Settings that name a document, with a function that has the setting, and the name that the permissions of a deployment
+have for it in S3 and SSM.
+"""
+
+
+def _named(document: str) -> Broken:
+    def broken(source: str | None) -> str | None:
+        if source is None or not source.startswith(("s3://", "ssm:")) or source.endswith(f"/documents/{document}"):
+            return None
+        kind = "s3://BUCKET" if source.startswith("s3://") else "ssm:/STACK"
+        return f"functions may read {kind}/documents/{document} and no other: rename it"
+
+    return broken
+
+
+def _launch_template(template: str | None) -> str | None:
+    if template is None or template.startswith("lt-"):
+        return None
+    return "permissions know launch templates by their id: name it as lt-…"
+
+
+def _groups(groups: str | None, template: str | None) -> str | None:
+    if groups or template:
+        return None
+    return "functions may not launch into the default group: set one of them"
+
+
+RULES = (
+    *(Rule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
+    Rule(("provider.ec2_launch_template",), _launch_template),
+    Rule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _groups),
+)

@@ -1,0 +1,19 @@
+"""What a rule between settings is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Broken: TypeAlias = Callable[..., str | None]
+"""Returns, for the values of settings, what goes wrong and what to do about it; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule between settings."""
+
+    keys: tuple[str, ...]
+    """The settings, each as ``function.name``."""
+    broken: Broken

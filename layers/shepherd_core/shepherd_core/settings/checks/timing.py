@@ -1,0 +1,169 @@
+"""The rules between settings that are about the time and the connections of functions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.time_budget import (
+    ANSWER_SECONDS,
+    CLOSING_SECONDS,
+    CREATE_SECONDS,
+    MARGIN_SECONDS,
+    RENEWALS,
+)
+from shepherd_core.settings.checks.rule import Rule
+from shepherd_core.settings.deployment import LOOPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shepherd_core.settings.checks.rule import Broken
+
+CLAIM_SECONDS = 30.0
+"""How long claims, and what comes before them, may take."""
+
+
+def _takeover(connect: float, answer: float, machine: float) -> str | None:
+    if connect + answer < machine:
+        return None
+    return (
+        "the work on a machine would end before its agent may have answered: set machine_seconds to more than "
+        f"{connect + answer:g}"
+    )
+
+
+def _no_machine(machine: float, timeout: float) -> str | None:
+    needed = machine + MARGIN_SECONDS + CLOSING_SECONDS + CLAIM_SECONDS
+    if needed <= timeout:
+        return None
+    return (
+        "no machine would be worked on, since one is begun only if there is time to end: set machine_seconds to "
+        f"{timeout - needed + machine:g} or less, or give the function {needed:g} seconds"
+    )
+
+
+def _chunk(chunk: int, creation: float, timeout: float) -> str | None:
+    needed = chunk * creation + CREATE_SECONDS + CLOSING_SECONDS
+    if needed <= timeout:
+        return None
+    return (
+        f"an invocation could not create its chunk, which may take {needed:g} seconds: create fewer at once, or wait "
+        "less between creations"
+    )
+
+
+def _renewal(session: float, statement: float) -> str | None:
+    needed = statement * RENEWALS / (RENEWALS - 1)
+    if session >= needed:
+        return None
+    return (
+        "a session could expire behind one slow statement, since it is renewed between statements, "
+        f"{RENEWALS} times in its length: set session_seconds to {math.ceil(needed)} or more"
+    )
+
+
+def _long_session(session: float, timeout: float) -> str | None:
+    if session <= timeout:
+        return None
+    return (
+        "the machines of a killed invocation would wait longer than an invocation can last: set session_seconds to "
+        f"{timeout:g} or less"
+    )
+
+
+def _statement(kept: float) -> Broken:
+    def broken(*values: float) -> str | None:
+        *parts, timeout = values
+        if sum(parts) + kept <= timeout:
+            return None
+        return (
+            "a slow database would let the function be killed instead of failing with the reason: a statement may "
+            f"take {timeout - kept - sum(parts[:-1]):g} seconds or less"
+        )
+
+    return broken
+
+
+def _connections(
+    minutes: Mapping[str, int], seconds: Mapping[str, int], limit: int | None, agent_api: int | None, offered: int
+) -> str | None:
+    most = [math.ceil(seconds[loop] / (60 * each)) for loop, each in minutes.items() if each]
+    concurrent = sum(min(each, limit or each) for each in most)
+    needed = concurrent + (agent_api or 0) + 1
+    if needed <= offered:
+        return None
+    return (
+        f"up to {needed} invocations run at once, each with a connection of its own (loops {concurrent}, Migrator 1, "
+        f"agent API {agent_api or 'not counted'}): let the database accept more, reserve less concurrency, or run "
+        "loops less often"
+    )
+
+
+def _backoff(initial: float, maximum: float) -> str | None:
+    if initial <= maximum:
+        return None
+    return f"the maximum would have no effect: set it to {initial:g} or more"
+
+
+def _bmc(request: float, machine: float) -> str | None:
+    if request < machine:
+        return None
+    return f"a slow BMC would use up all the time for its machine: set the timeout to less than {machine:g}"
+
+
+def _listing(request: float, timeout: float) -> str | None:
+    if request + CLOSING_SECONDS < timeout:
+        return None
+    return f"a listing would not end in time: set the timeout to less than {timeout - CLOSING_SECONDS:g}"
+
+
+RULES = (
+    Rule(
+        (
+            "initializer.ssh_connect_timeout_seconds",
+            "initializer.agent_timeout_seconds",
+            "initializer.machine_seconds",
+        ),
+        _takeover,
+    ),
+    *(
+        Rule((f"{loop}.machine_seconds", f"{loop}.function_seconds"), _no_machine)
+        for loop in ("initializer", "recoverer")
+    ),
+    Rule(("provisioner.chunk", "provisioner.creation_seconds", "provisioner.function_seconds"), _chunk),
+    *(Rule((f"{loop}.session_seconds", f"{loop}.bmdb_statement_timeout_seconds"), _renewal) for loop in LOOPS),
+    *(Rule((f"{loop}.session_seconds", f"{loop}.function_seconds"), _long_session) for loop in LOOPS),
+    *(
+        Rule((f"{loop}.bmdb_statement_timeout_seconds", f"{loop}.function_seconds"), _statement(CLOSING_SECONDS))
+        for loop in LOOPS
+    ),
+    Rule(
+        (
+            "agent_api.bmdb_connect_timeout_seconds",
+            "agent_api.bmdb_statement_timeout_seconds",
+            "agent_api.function_seconds",
+        ),
+        _statement(0),
+    ),
+    Rule(("migrator.bmdb_statement_timeout_seconds", "migrator.function_seconds"), _statement(ANSWER_SECONDS)),
+    Rule(
+        (
+            "deployment.loop_minutes",
+            "deployment.function_seconds",
+            "deployment.loop_concurrency",
+            "deployment.agent_api_concurrency",
+            "bmdb.bmdb_max_connections",
+        ),
+        _connections,
+    ),
+    *(
+        Rule((f"{loop}.backoff_initial_seconds", f"{loop}.backoff_maximum_seconds"), _backoff)
+        for loop in ("initializer", "recoverer")
+    ),
+    Rule(("provider.redfish_timeout_seconds", "recoverer.machine_seconds"), _bmc),
+    *(
+        Rule(("provider.redfish_timeout_seconds", f"{loop}.function_seconds"), _listing)
+        for loop in ("provisioner", "updater")
+    ),
+)
