@@ -58,10 +58,14 @@ class Machine:
             "rawPath": "/heartbeat",
             "headers": {
                 "content-type": "application/x-protobuf",
+                "shepherd-machine": self.machine_id,
                 "shepherd-time": str(signed_at),
                 "shepherd-signature": b64encode(self._key.sign(signed)).decode(),
             },
-            "requestContext": {"http": {"method": "POST", "path": "/heartbeat"}, "timeEpoch": signed_at},
+            "requestContext": {
+                "http": {"method": "POST", "path": "/heartbeat", "sourceIp": "192.0.2.13"},
+                "timeEpoch": signed_at,
+            },
             "body": b64encode(self._body).decode(),
             "isBase64Encoded": True,
         }

@@ -43,7 +43,7 @@ def beat_once(machine_id: str, address: str, ca_file: str | None) -> Sequence[st
     """
     endpoint = Endpoint(address, _certificate(ca_file) if ca_file else b"")
     key = PrivateKey(os.urandom(SEED_LENGTH))
-    answer = Reporter(endpoint, key).send("heartbeat", heartbeat_request(machine_id))
+    answer = Reporter(endpoint, key, machine_id).send("heartbeat", heartbeat_request(machine_id))
     try:
         request = installation_request(answer)
     except ValueError as error:

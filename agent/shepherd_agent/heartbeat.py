@@ -55,9 +55,8 @@ def pause_after(lost: int, interval: float, chance: random.Random) -> float:
 class Heartbeats:
     """The heartbeats of one machine, and the answers to them."""
 
-    def __init__(self, reporter: Reporter, machine_id: str, inventory: Inventory, installer: Installer) -> None:
+    def __init__(self, reporter: Reporter, inventory: Inventory, installer: Installer) -> None:
         self._reporter = reporter
-        self._machine_id = machine_id
         self._inventory = inventory
         self._installer = installer
 
@@ -71,7 +70,7 @@ class Heartbeats:
         """
         installation = self._installer.report()
         hardware = b"" if installation else self._inventory.report()
-        message = heartbeat_request(self._machine_id, hardware=hardware, installation=installation)
+        message = heartbeat_request(self._reporter.machine_id, hardware=hardware, installation=installation)
         try:
             answer = self._reporter.send("heartbeat", message)
             try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .ed25519 import PrivateKey
     from .endpoint import Endpoint
 
-TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Time", "Shepherd-Signature"
+MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Machine", "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"
 _ACCEPTED, _MALFORMED, _UNAUTHORIZED, _TOO_LARGE = 200, 400, 401, 413
 _TOLERANCE = 300_000  # milliseconds by which the endpoint accepts a different time
@@ -55,10 +55,13 @@ class Clock:
 
 
 class Reporter:
-    """Sends messages to one endpoint, signed with one key."""
+    """Sends the messages of one machine to one endpoint, signed with one key."""
 
-    def __init__(self, endpoint: Endpoint, key: PrivateKey, now: Callable[[], int] = milliseconds) -> None:
+    def __init__(
+        self, endpoint: Endpoint, key: PrivateKey, machine_id: str, now: Callable[[], int] = milliseconds
+    ) -> None:
         """Send to *endpoint*, signed with *key*; *now* returns the time in milliseconds."""
+        self.machine_id = machine_id
         self._endpoint = endpoint
         self._key = key
         self._clock = Clock(now)
@@ -75,7 +78,8 @@ class Reporter:
         text = str(self._clock.next())
         signed = b"\n".join((_DOMAIN, b"POST", self._endpoint.path(method).encode(), text.encode(), message))
         signature = b64encode(self._key.sign(signed)).decode()
-        answer = self._endpoint.post(method, message, {TIME_HEADER: text, SIGNATURE_HEADER: signature})
+        headers = {MACHINE_HEADER: self.machine_id, TIME_HEADER: text, SIGNATURE_HEADER: signature}
+        answer = self._endpoint.post(method, message, headers)
         if answer.status == _ACCEPTED:
             return answer.body
         if answer.status == _UNAUTHORIZED:

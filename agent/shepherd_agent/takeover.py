@@ -56,7 +56,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     answer.write(takeover_success(init, key.public, warnings))
     answer.flush()
     detach(pid_file)
-    send_heartbeats(Heartbeats(Reporter(endpoint, key), init.machine_id, Inventory(), installer), seconds)
+    send_heartbeats(Heartbeats(Reporter(endpoint, key, init.machine_id), Inventory(), installer), seconds)
 
 
 def _read(source: BinaryIO) -> bytes:

@@ -109,7 +109,7 @@ def function_invoker(service: Callable[[], Service], function: str) -> Callable[
             "rawQueryString": "",
             "headers": {name.lower(): value for name, value in request.headers.items()},
             "requestContext": {
-                "http": {"method": request.method, "path": request.target},
+                "http": {"method": request.method, "path": request.target, "sourceIp": request.client},
                 "stage": "$default",
                 "timeEpoch": int(time.time() * 1000),
             },

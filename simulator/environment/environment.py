@@ -234,7 +234,9 @@ class Environment(Assembled):
         return {
             "migrator": FunctionConfig(common, timeout_seconds=60),
             # High enough never to throttle: agents that are throttled wait longer, and become unhealthy in the end.
-            "agent_api": FunctionConfig(common, timeout_seconds=10, concurrency=8),
+            "agent_api": FunctionConfig(
+                {**common, "SHEPHERD_REPORT_SECONDS": str(self.scaled(5))}, timeout_seconds=10, concurrency=8
+            ),
             "provisioner": FunctionConfig(
                 {
                     **common,

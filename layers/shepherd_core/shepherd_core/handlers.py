@@ -161,6 +161,7 @@ def _request(event: Mapping[str, Any]) -> AgentRequest:
             headers=texts(event, "headers"),
             body=b64decode(body) if encoded else body.encode(),
             received_at=field(event, "requestContext.timeEpoch", int),
+            address=field(event, "requestContext.http.sourceIp", str),
         )
     except (EventInvalid, ValueError) as error:
         text = str(error) if isinstance(error, EventInvalid) else f"body is {shown(body)}; it must be base64"

@@ -174,7 +174,10 @@ def event_of(request: AgentRequest) -> dict[str, Any]:
     return {
         "rawPath": request.path,
         "headers": dict(request.headers),
-        "requestContext": {"http": {"method": request.method}, "timeEpoch": request.received_at},
+        "requestContext": {
+            "http": {"method": request.method, "sourceIp": request.address},
+            "timeEpoch": request.received_at,
+        },
         "body": b64encode(request.body).decode(),
         "isBase64Encoded": True,
     }

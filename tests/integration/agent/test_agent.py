@@ -378,7 +378,7 @@ def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
 def test_every_failure_of_the_endpoint_is_not_delivered() -> None:
     """Every failure arrives as the one that the agent lives with."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        reporter = Reporter(Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b""), PrivateKey(b"k" * 32))
+        reporter = Reporter(Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b""), PrivateKey(b"k" * 32), "id")
         for answer in (
             b"",
             b"SSH-2.0-sshd\r\n",

@@ -16,9 +16,15 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, HeartbeatResponse
+from shepherd_core.domain.pb.agent_pb2 import CPU, BlockDevice, Node
+from shepherd_core.domain.pb.callback_pb2 import (
+    AgentHardwareReport,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OSInstallationReport,
+)
 
-from tests.support.agents.signed_agent import MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
+from tests.support.agents.signed_agent import ADDRESS, MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import claimed, ids
 
@@ -100,17 +106,23 @@ TAMPERED: dict[str, Callable[[AgentRequest], AgentRequest]] = {
     "text of the time": lambda request: with_headers(request, time="0" + request.headers["shepherd-time"]),
     "body": lambda request: replace(request, body=request.body + b"\x12\x00"),
     "signature": lambda request: with_headers(request, signature=another(request.headers["shepherd-signature"])),
-    "no signature": lambda request: replace(request, headers={"shepherd-time": request.headers["shepherd-time"]}),
+    "no signature": lambda request: without(request, "shepherd-signature"),
     "short signature": lambda request: with_headers(request, signature=request.headers["shepherd-signature"][4:]),
     "two signatures": lambda request: with_headers(request, signature=request.headers["shepherd-signature"] * 2),
     "no base64": lambda request: with_headers(request, signature="\u00e4\ud800"),
-    "no time": lambda request: replace(request, headers={"shepherd-signature": request.headers["shepherd-signature"]}),
+    "no time": lambda request: without(request, "shepherd-time"),
+    "machine": lambda request: with_headers(request, machine=str(uuid4())),
 }
 
 
 def another(signature: str) -> str:
     """Return *signature* with another first letter."""
     return ("A" if signature.startswith("B") else "B") + signature[1:]
+
+
+def without(request: AgentRequest, header: str) -> AgentRequest:
+    """Return *request* without that header."""
+    return replace(request, headers={name: value for name, value in request.headers.items() if name != header})
 
 
 def with_headers(request: AgentRequest, **changed: str) -> AgentRequest:
@@ -155,7 +167,7 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, AgentRequest]:
     fleet.change(broken.machine_id, f"{no_key} WHERE machine_id = '{broken.machine_id}'")
 
     def of(machine_id: UUID) -> AgentRequest:
-        return agent.request(HeartbeatRequest(machine_id=str(machine_id)).SerializeToString())
+        return agent.request(machine_id=machine_id)
 
     replayed = agent.request()
     return {
@@ -199,7 +211,7 @@ def test_the_log_names_the_reason_of_a_failed_authentication(
         api.handle(request)
         (line,) = lines(capsys)
         assert str(UUID(line["machine_id"])) == line["machine_id"]
-        assert (line["level"], line["status"]) == ("WARNING", 401)
+        assert (line["level"], line["status"], line["address"]) == ("WARNING", 401, ADDRESS)
         assert len(json.dumps(line)) < 500
         told[name] = line["why"]
     assert told.pop("stale") in {f"it was signed {seconds} s ago" for seconds in range(305, 320)}
@@ -403,6 +415,112 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
     assert [after - known for after, known in zip(written(), before, strict=True)] == [0, 200, 200, 0]
 
 
+# --- what an agent may ask for ---
+
+
+def test_an_agent_that_reports_too_often_is_refused_until_the_time_is_over(
+    fleet: Fleet, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One key could write as fast as the database takes it, and take the connections of all."""
+    api = endpoint(fleet.connect(), report_seconds=5)
+    other = SignedAgent(fleet)
+    told = [api.handle(agent.request(received_at=at)).status for at in (100_000, 104_999, 105_000, 105_001)]
+    assert told == [OK, HTTPStatus.TOO_MANY_REQUESTS, OK, HTTPStatus.TOO_MANY_REQUESTS]
+    assert [line["why"] for line in lines(capsys)] == ["reports come more often than every 5 s"] * 2
+    assert api.handle(other.request(received_at=105_001)).status == OK
+    # A clock of the API that went back does not lock agents out.
+    assert api.handle(agent.request(received_at=50_000)).status == OK
+
+
+def test_an_agent_sends_its_hardware_once_a_minute_at_most(fleet: Fleet, agent: SignedAgent) -> None:
+    """It is long, and written to the database as a whole. Plain heartbeats go on."""
+    api = endpoint(fleet.connect(), report_seconds=5, hardware_seconds=60)
+    told = []
+    for at, message in ((0, HARDWARE), (10, HARDWARE), (11, None), (59, HARDWARE), (60, HARDWARE), (70, HARDWARE)):
+        told.append(api.handle(agent.request(message, received_at=100_000 + at * 1000)).status)
+    refused = HTTPStatus.TOO_MANY_REQUESTS
+    assert told == [OK, refused, OK, refused, OK, refused]
+
+
+def test_an_agent_that_reports_too_often_costs_no_round_trip(
+    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection
+) -> None:
+    """Or the limit would protect nothing."""
+    api = endpoint(fleet.connect(counting.settings), report_seconds=5)
+    api.handle(agent.request())
+    assert trips(counting, api, agent.request()) == (HTTPStatus.TOO_MANY_REQUESTS, 0)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_body_of_a_stranger_is_not_decoded(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, known: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A megabyte of empty disks cost 160 ms before its signature was looked at."""
+    if known:
+        api.handle(agent.request())
+    stranger = SignedAgent(fleet)
+    answer = api.handle(stranger.request(b"\xff", machine_id=agent.machine_id))
+    assert answer.status == UNAUTHORIZED  # its own agent would be told that this is no HeartbeatRequest
+    assert why(capsys) == "the signature is not by its agent"
+    assert api.handle(agent.request(b"\xff")).status == BAD_REQUEST
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "the machine_id is not that of the header Shepherd-Machine"),
+        (b"\xff", "the body is not a HeartbeatRequest"),
+        (b"<html>", "the body is not a HeartbeatRequest"),
+        (b"\x0a\x02\xff\xfe", "the body is not a HeartbeatRequest"),
+        (
+            HeartbeatRequest(machine_id=str(UUID(int=7))).SerializeToString(),
+            "the machine_id is not that of the header Shepherd-Machine",
+        ),
+    ],
+    ids=["empty", "no message", "a page", "no text", "another machine"],
+)
+def test_an_invalid_heartbeat_of_an_agent_is_refused_as_such(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, body: bytes, reason: str, known: bool
+) -> None:
+    """An agent with another version of the protocol must be noticed, and does not report that itself."""
+    if known:
+        api.handle(agent.request())
+    before = recorded(fleet)
+    refused = api.handle(agent.request(body))
+    assert (refused.status, refused.body.decode()) == (BAD_REQUEST, f"{reason}\n")
+    assert recorded(fleet) == before
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HeartbeatRequest(installation_report=OSInstallationReport(generation=1)),
+        HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(memory_installed_bytes=-1))),
+        HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(cpu=[CPU(hardware_threads=-1)]))),
+        HeartbeatRequest(
+            hardware_report=AgentHardwareReport(report=Node(block_device=[BlockDevice(capacity_bytes=2**63 - 1)] * 2))
+        ),
+        HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(block_device=[BlockDevice()] * 513))),
+        HeartbeatRequest(hardware_report=AgentHardwareReport(warning=[""] * 513)),
+    ],
+    ids=["no result", "negative memory", "negative threads", "more than there is", "disks", "warnings"],
+)
+def test_a_report_that_cannot_be_is_refused(
+    fleet: Fleet, api: AgentApi, agent: SignedAgent, message: HeartbeatRequest
+) -> None:
+    """The agent then leaves the report out; after an outage it would repeat it without end."""
+    assert api.handle(agent.request(message)).status == BAD_REQUEST
+    assert recorded(fleet) == [[], [], []]
+
+
+def test_a_hardware_report_may_have_as_many_parts_as_the_limit(api: AgentApi, agent: SignedAgent) -> None:
+    """The largest servers have hundreds of disks."""
+    node = Node(block_device=[BlockDevice()] * 500, cpu=[CPU()] * 8)
+    message = HeartbeatRequest(hardware_report=AgentHardwareReport(report=node, warning=["x"] * 4))
+    assert api.handle(agent.request(message)).status == OK
+
+
 # --- what comes with it ---
 
 
@@ -567,7 +685,7 @@ def test_a_body_may_be_as_long_as_the_limit(api: AgentApi, agent: SignedAgent) -
 def test_during_a_bmdb_outage_agents_are_asked_to_retry(
     fleet: Fleet, agent: SignedAgent, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They wait longer each time; who is refused instead would drop the report."""
+    """An agent that is refused instead would drop its report."""
     request = agent.request()
     nowhere = fleet.connect(fleet.settings.model_copy(update={"bmdb_host": str(tmp_path)}))
     answer = endpoint(nowhere).handle(request)
@@ -659,8 +777,8 @@ def test_a_schema_without_what_is_needed_is_an_old_one(
     connection = Connection(settings, None, clock)
     if begun:
         migrate(connection, known=())
-    body = HeartbeatRequest(machine_id=str(uuid4())).SerializeToString()
-    answer = endpoint(connection).handle(AgentRequest("POST", "/heartbeat", {}, body, RECEIVED_AT))
+    headers = {"shepherd-machine": str(uuid4())}
+    answer = endpoint(connection).handle(AgentRequest("POST", "/heartbeat", headers, b"", RECEIVED_AT))
     assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
     (line,) = lines(capsys)
     assert line["cause"].startswith("SchemaMismatch: the BMDB's schema is version 0")

@@ -55,6 +55,8 @@ def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
+    monkeypatch.setenv("SHEPHERD_REPORT_SECONDS", "0")
+    monkeypatch.setenv("SHEPHERD_HARDWARE_REPORT_SECONDS", "0")
     yield
     function_process.end()
 
@@ -107,10 +109,10 @@ def test_a_signed_request_is_taken(fleet: Fleet) -> None:
 
 @configured
 def test_a_body_that_is_text_or_missing_is_one_too() -> None:
-    """An HTTP API passes on text as it is, and of an empty body nothing; both can be no heartbeat."""
+    """An HTTP API passes on text as it is, and of an empty body nothing; both are bytes that nobody signed."""
     without = {name: value for name, value in SAMPLE.items() if name != "body"}
     for event in (without, {**SAMPLE, "body": "a text", "isBase64Encoded": False}):
-        assert invoke(event)["statusCode"] == 400
+        assert invoke(event)["statusCode"] == 401
 
 
 @configured
@@ -194,8 +196,8 @@ class RealAgent:
         self.machine_id: UUID = fleet.started_machine()
         fleet.change(self.machine_id, f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}'")
         self.installer = Installer(str(command), 20)
-        reporter = Reporter(Endpoint(url, ca), key, now)
-        self.heartbeats = Heartbeats(reporter, str(self.machine_id), Inventory(lambda: HARDWARE), self.installer)
+        reporter = Reporter(Endpoint(url, ca), key, str(self.machine_id), now)
+        self.heartbeats = Heartbeats(reporter, Inventory(lambda: HARDWARE), self.installer)
 
 
 @pytest.fixture

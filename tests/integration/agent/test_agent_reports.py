@@ -50,7 +50,7 @@ class Agent:
         self.command = command
         self.installer = Installer(str(command), limit)
         self.heartbeats = Heartbeats(
-            Reporter(Endpoint(url, b""), KEY), "id", Inventory(lambda: HARDWARE), self.installer
+            Reporter(Endpoint(url, b""), KEY, "id"), Inventory(lambda: HARDWARE), self.installer
         )
 
     def configure(self, script: str) -> None:
@@ -89,7 +89,7 @@ def _asking(generation: int, parameters: bytes = b"") -> Answer:
 
 def test_every_request_is_signed(server: AgentServer) -> None:
     """Over the path as it was requested, the time, and every byte."""
-    reporter = Reporter(Endpoint(f"{server.url}/prod/", b""), KEY)
+    reporter = Reporter(Endpoint(f"{server.url}/prod/", b""), KEY, "id")
     for body in (b"", b"one\n", bytes(range(256)) * 100):
         reporter.send("heartbeat", body)
         request = server.requests[-1]
@@ -115,7 +115,7 @@ def test_an_agent_whose_clock_is_wrong_learns_the_time(server: AgentServer, wron
         return Answer(200 if abs(int(request.time) - true) <= 300_000 else 401, time=str(true))
 
     server.answer = answer
-    reporter = Reporter(Endpoint(server.url, b""), KEY, lambda: true + wrong)
+    reporter = Reporter(Endpoint(server.url, b""), KEY, "id", lambda: true + wrong)
     with pytest.raises(Unauthorized):
         reporter.send("heartbeat", b"")
     assert reporter.send("heartbeat", b"") == b""
@@ -125,7 +125,7 @@ def test_an_agent_whose_clock_is_wrong_learns_the_time(server: AgentServer, wron
 def test_a_server_that_does_not_tell_the_time_changes_nothing(server: AgentServer, time: str) -> None:
     """It may be something else that answers 401."""
     server.answer = lambda _: Answer(401, time=time)
-    reporter = Reporter(Endpoint(server.url, b""), KEY, lambda: YEAR)
+    reporter = Reporter(Endpoint(server.url, b""), KEY, "id", lambda: YEAR)
     for _ in range(2):
         with pytest.raises(Unauthorized, match="401"):
             reporter.send("heartbeat", b"")
@@ -137,7 +137,7 @@ def test_a_refused_message_and_an_outage_differ(server: AgentServer, status: int
     """After an outage the same message is tried again."""
     server.answer = lambda _: Answer(status)
     with pytest.raises(NotDelivered, match=str(status)) as failure:
-        Reporter(Endpoint(server.url, b""), KEY).send("heartbeat", b"")
+        Reporter(Endpoint(server.url, b""), KEY, "id").send("heartbeat", b"")
     assert isinstance(failure.value, Refused) == refused
 
 

@@ -278,7 +278,7 @@ def test_the_agent_api_reads_the_document_too(file: Path) -> None:
     first = services.agent_api()
     append(file, "max_body_bytes = 2048\n")
     second = services.agent_api()
-    assert (first._stale_seconds, second._stale_seconds, second._max_body_bytes) == (60, 60, 2048)
+    assert (first._limits.stale_seconds, second._limits.stale_seconds, second._limits.body_bytes) == (60, 60, 2048)
     second.close()
 
 

@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest, Limits
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationReport
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 RECEIVED_AT = 12_345
 """What the requests say about their arrival; no database's time is like it."""
 MAX_BODY_BYTES = 4096
+ADDRESS = "192.0.2.13"
 
 
-def endpoint(connection: Connection) -> AgentApi:
-    """Return an endpoint as a process of its own would have it."""
-    return AgentApi(connection, max_body_bytes=MAX_BODY_BYTES, stale_seconds=300)
+def endpoint(connection: Connection, *, report_seconds: float = 0, hardware_seconds: float = 0) -> AgentApi:
+    """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
+    return AgentApi(connection, Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds))
 
 
 def database_time(fleet: Fleet) -> int:
@@ -61,24 +62,31 @@ class SignedAgent:
         at: int | str | None = None,
         path: str = "/heartbeat",
         domain: bytes = b"shepherd-agent-v1",
+        machine_id: UUID | None = None,
+        received_at: int = RECEIVED_AT,
     ) -> AgentRequest:
         """
         Return a signed request; without *message* a plain heartbeat.
 
-        *at* is what it says about its time: without it, later than the one before.
+        *at* is what it says about its time: without it, later than the one before. *machine_id* is the one that it
+        says it is from, by default its own.
         """
         if at is None:
             self._signed_at = at = max(self._signed_at + 1, database_time(self._fleet))
         message = HeartbeatRequest() if message is None else message
         if isinstance(message, HeartbeatRequest):
             message = HeartbeatRequest(
-                machine_id=str(self.machine_id),
+                machine_id=str(machine_id or self.machine_id),
                 hardware_report=message.hardware_report if message.HasField("hardware_report") else None,
                 installation_report=message.installation_report if message.HasField("installation_report") else None,
             ).SerializeToString()
         signed = b"\n".join((domain, b"POST", path.encode(), str(at).encode(), message))
-        headers = {"shepherd-time": str(at), "shepherd-signature": b64encode(self._key.sign(signed)).decode()}
-        return AgentRequest("POST", path, headers, message, RECEIVED_AT)
+        headers = {
+            "shepherd-machine": str(machine_id or self.machine_id),
+            "shepherd-time": str(at),
+            "shepherd-signature": b64encode(self._key.sign(signed)).decode(),
+        }
+        return AgentRequest("POST", path, headers, message, received_at, ADDRESS)
 
     def outcome(self, generation: int, error: str | None = None) -> AgentRequest:
         """Return a request that reports how an installation went."""

@@ -260,7 +260,7 @@ def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> Non
     (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 900, "AGENT_HEARTBEAT_SECONDS": 200})
     assert fault == (
         "initializer.agent_heartbeat_seconds is 200 and recoverer.heartbeat_timeout_seconds is 900: healthy machines "
-        "would be recovered, since after failures an agent waits up to 5 intervals: set the timeout to more than 1000, "
+        "would be recovered that lose 5 heartbeats to a network or an outage: set the timeout to more than 1000, "
         "or the interval to less than 180"
     )
 

@@ -69,7 +69,17 @@ class AgentApiSettings(BmdbSettings):
         5, description="Maximum seconds for one statement of an agent's report."
     )
     max_body_bytes: int = Field(
-        1_048_576, ge=1_024, le=6_000_000, description="Maximum size of an agent's report in bytes."
+        65_536, ge=1_024, le=6_000_000, description="Maximum size of an agent's report in bytes."
+    )
+    report_seconds: float = Field(
+        5,
+        ge=0,
+        le=3_600,
+        description="Minimum seconds between two reports of an agent to one process of the function; those that come "
+        "sooner are refused.",
+    )
+    hardware_report_seconds: float = Field(
+        60, ge=0, le=86_400, description="Minimum seconds between two hardware reports of an agent, in the same way."
     )
     stale_seconds: Seconds = Field(
         300,

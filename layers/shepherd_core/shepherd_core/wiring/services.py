@@ -21,11 +21,12 @@ def agent_api() -> AgentApi:
     Raises:
         ConfigError: the settings are wrong.
     """
-    from shepherd_core.agent.endpoint import AgentApi  # noqa: PLC0415 - only this function needs it
+    from shepherd_core.agent.endpoint import AgentApi, Limits  # noqa: PLC0415 - only this function needs it
 
     (ours,) = settings.load(functions.AgentApiSettings)
-    connection = adapters.bmdb(ours, attempts=2)  # agents retry, and wait longer each time
-    return AgentApi(connection, max_body_bytes=ours.max_body_bytes, stale_seconds=ours.stale_seconds)
+    connection = adapters.bmdb(ours, attempts=2)  # agents retry
+    limits = Limits(ours.max_body_bytes, ours.stale_seconds, ours.report_seconds, ours.hardware_report_seconds)
+    return AgentApi(connection, limits)
 
 
 def drift_repair(interval_seconds: float) -> TwoPhase:

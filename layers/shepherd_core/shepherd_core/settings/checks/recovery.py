@@ -41,7 +41,7 @@ def _lost_heartbeats(interval: float | None, timeout: float) -> str | None:
     if timeout > HEARTBEATS * seconds:
         return None
     return (
-        f"healthy machines would be recovered, since after failures an agent waits up to {HEARTBEATS} intervals: set "
+        f"healthy machines would be recovered that lose {HEARTBEATS} heartbeats to a network or an outage: set "
         f"the timeout to more than {HEARTBEATS * seconds:g}, or the interval to less than {timeout / HEARTBEATS:g}"
     )
 
