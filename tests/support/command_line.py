@@ -23,7 +23,8 @@ from multiprocessing.reduction import DupFd
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from typer.testing import CliRunner
+import typer.main
+import typer.testing
 
 from shepherdctl.main import app, main
 
@@ -41,6 +42,12 @@ _FORKING.set_forkserver_preload([__name__, "shepherd_core.handlers", "boto3"])
 _PLAIN = {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": None, "NO_COLOR": None, "TTY_COMPATIBLE": None}
 
 
+COMMAND = typer.main.get_command(app)
+"""All commands. Typer would make them again for each call, which takes longer than most calls."""
+for module in (typer.main, typer.testing):
+    vars(module).update(dict.fromkeys(("get_command", "_get_command"), lambda _: COMMAND))
+
+
 class CommandLine:
     """``shepherdctl`` with the settings of one database."""
 
@@ -56,7 +63,7 @@ class CommandLine:
 
     def __call__(self, *arguments: str) -> Result:
         """Run it in this process, piped."""
-        return CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
+        return typer.testing.CliRunner().invoke(app, arguments, env={**_PLAIN, **self.environment})
 
     def read(self, *arguments: str) -> str:
         """Return what it prints when all is well."""

@@ -8,10 +8,8 @@ import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import MachineUnknown
 from typer.core import TyperGroup, TyperOption
-from typer.main import get_command
 
-from shepherdctl.main import app
-from tests.support.command_line import CommandLine, without_styles
+from tests.support.command_line import COMMAND, CommandLine, without_styles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +31,7 @@ def commands(command: object, *words: str) -> Iterator[tuple[str, ...]]:
         yield words
 
 
-COMMANDS = sorted(commands(get_command(app)))
+COMMANDS = sorted(commands(COMMAND))
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def test_every_command_on_the_fleet_shows_how_it_is_used(words: tuple[str, ...])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_comes_line_by_line_as_it_was_written(words: tuple[str, ...]) -> None:
     """In a terminal of 80 columns an example that is broken up cannot be copied, and one not set off not be found."""
-    command = get_command(app)
+    command = COMMAND
     for word in words:
         assert isinstance(command, TyperGroup)
         command = command.commands[word]
@@ -96,7 +94,7 @@ def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
 
 def single_options(words: tuple[str, ...]) -> Iterator[str]:
     """Yield the options of a command that take one value."""
-    command = get_command(app)
+    command = COMMAND
     for word in words:
         assert isinstance(command, TyperGroup)
         command = command.commands[word]
