@@ -10,7 +10,7 @@ import pg8000.native
 import pytest
 from shepherd_core.domain.clock import SystemClock
 
-from tests.support.bmdb.fleet import Fleet, administrator
+from tests.support.bmdb.fleet import Backends, Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,18 +54,17 @@ def shared_database(postgres: Postgres) -> BmdbSettings:
 
 
 @pytest.fixture(scope="session")
-def shared_administrator(shared_database: BmdbSettings) -> Iterator[pg8000.native.Connection]:
-    """Return the connection by which tests look into that database."""
-    with administrator(shared_database) as connection:
-        yield connection
+def shared_backends(shared_database: BmdbSettings) -> Iterator[Backends]:
+    """Return the server processes of that database."""
+    backends = Backends(shared_database)
+    yield backends
+    backends.close()
 
 
 @pytest.fixture
-def fleet(
-    shared_database: BmdbSettings, shared_administrator: pg8000.native.Connection, clock: ManualClock
-) -> Iterator[Fleet]:
+def fleet(shared_database: BmdbSettings, shared_backends: Backends, clock: ManualClock) -> Iterator[Fleet]:
     """Return an empty BMDB to plant machines in; afterwards nothing may be left that does not belong together."""
-    yield from _planted(shared_database, clock, shared_administrator)
+    yield from _planted(shared_database, clock, shared_backends)
 
 
 @pytest.fixture
@@ -75,17 +74,15 @@ def own_fleet(database: BmdbSettings, clock: ManualClock) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def real_time(shared_database: BmdbSettings) -> Iterator[Fleet]:
+def real_time(shared_database: BmdbSettings, shared_backends: Backends) -> Iterator[Fleet]:
     """Return a BMDB in the time of the day, for functions that read the clock themselves."""
-    fleet = Fleet(shared_database, SystemClock())
+    fleet = Fleet(shared_database, SystemClock(), shared_backends)
     yield fleet
     fleet.close()
 
 
-def _planted(
-    settings: BmdbSettings, clock: ManualClock, admin: pg8000.native.Connection | None = None
-) -> Iterator[Fleet]:
-    planted = Fleet(settings, clock, admin)
+def _planted(settings: BmdbSettings, clock: ManualClock, backends: Backends | None = None) -> Iterator[Fleet]:
+    planted = Fleet(settings, clock, backends)
     yield planted
     leaks = planted.leaks()
     planted.close()

@@ -236,10 +236,11 @@ def test_a_wrong_name_is_refused_at_once(
 
 def test_a_statement_is_planned_once_for_a_connection(fleet: Fleet) -> None:
     """Planning a claim takes five times as long as running one that finds nothing."""
-    session = fleet.open_session()
+    connection = fleet.connect(fleet.settings)  # not one of earlier tests
+    session = fleet.open_session(connection=connection)
     for _ in range(10):
         session.renew()
-    driver = fleet.connection._connected()
+    driver = connection._connected()
     plans = driver.run(
         "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%UPDATE sessions%'"
     )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import pg8000.native
+from pg8000.core import IDLE
+from pg8000.exceptions import DatabaseError, InterfaceError
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
@@ -41,6 +45,68 @@ def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
     return pg8000.native.Connection("postgres", database=settings.bmdb_name, unix_sock=socket, ssl_context=False)
 
 
+class Backends:
+    """
+    Server processes of one database that tests use one after another.
+
+    A new one reads the catalog and plans every statement again, which takes
+    longer than most tests.
+    """
+
+    def __init__(self, settings: BmdbSettings) -> None:
+        self.admin = administrator(settings)
+        self.idle: list[pg8000.native.Connection] = []
+        """The product's, with their prepared statements."""
+
+    @cached_property
+    def times(self) -> dict[str, list[str]]:
+        """Return the columns that hold a time, by table."""
+        columns: dict[str, list[str]] = {}
+        for table, column in self.admin.run(_TIMES):
+            columns.setdefault(table, []).append(column)
+        return columns
+
+    def close(self) -> None:
+        """End them."""
+        for driver in (self.admin, *self.idle):
+            _end(driver)
+
+
+def _end(driver: pg8000.native.Connection) -> None:
+    with suppress(InterfaceError, DatabaseError, OSError):
+        driver.close()
+
+
+class _WarmConnection(Connection):
+    """A connection of the product that prefers an idle server process to a new one."""
+
+    def __init__(self, settings: BmdbSettings, clock: Clock, backends: Backends) -> None:
+        super().__init__(settings, None, clock)
+        self._backends = backends
+
+    def _open(self) -> pg8000.native.Connection:
+        while self._backends.idle:
+            driver = self._backends.idle.pop()
+            try:
+                driver.run("RESET ALL")
+            except (InterfaceError, DatabaseError, OSError):  # a test ended it
+                _end(driver)
+            else:
+                return driver
+        driver = super()._open()
+        driver.prepare = cache(driver.prepare)
+        return driver
+
+    def retire(self) -> None:
+        """Keep the server process for another connection, unless it is in a transaction."""
+        if self._driver is not None and self._driver._transaction_status == IDLE:
+            with suppress(InterfaceError, DatabaseError, OSError):
+                self._driver.run("SET application_name = 'idle'")
+                self._backends.idle.append(self._driver)
+                self._driver = None
+        self.close()
+
+
 class Fleet:
     """
     One database, and helpers to fill it.
@@ -48,40 +114,48 @@ class Fleet:
     Rows are backdated with SQL; the database's own clock is never faked.
     """
 
-    def __init__(self, settings: BmdbSettings, clock: Clock, admin: pg8000.native.Connection | None = None) -> None:
-        """*admin* is returned as it was: a server process that knows the database saves twenty milliseconds."""
+    def __init__(self, settings: BmdbSettings, clock: Clock, backends: Backends | None = None) -> None:
+        """*backends* stay when it is closed; without them it has its own."""
         self.settings = settings
         self._clock = clock
         self._connections: list[Connection] = []
         self._machines = 0
-        self._keeps_admin = admin is not None
-        self._admin = admin or administrator(settings)
+        self._ends_backends = backends is None
+        self._backends = backends or Backends(settings)
+        self._admin = self._backends.admin
         self.connection = self.connect()
 
     def disconnect(self) -> None:
         """Close the product's connections."""
         for connection in self._connections:
-            connection.close()
+            if isinstance(connection, _WarmConnection):
+                connection.retire()
+            else:
+                connection.close()
 
     def close(self) -> None:
         """Close every connection, and empty the database."""
         self.disconnect()
         self.empty()
-        if self._keeps_admin:
-            self._admin.run("DISCARD ALL")  # which fails if a test left a transaction open
+        if self._ends_backends:
+            self._backends.close()
         else:
-            self._admin.close()
+            self._admin.run("DISCARD ALL")  # which fails if a test left a transaction open
 
     def empty(self) -> None:
         """Delete everything but the schema."""
-        tables = [row[0] for row in self.sql(_TABLES)]
-        # Referenced tables go last.
-        tables.sort(key=lambda table: table in {"machines", "sessions"})
-        self.sql("; ".join(f"DELETE FROM {table}" for table in tables if not table.startswith("schema_")))
+        tables = [row[0] for row in self.sql(_TABLES) if not row[0].startswith("schema_")]
+        # In any order and quickly, because the role has no foreign key checked.
+        deletions = "; ".join(f"DELETE FROM {table}" for table in tables)
+        self.sql(f"SET LOCAL session_replication_role = replica; {deletions}")
 
     def connect(self, settings: BmdbSettings | None = None) -> Connection:
         """Return another connection, for a concurrent run; *settings* may lead it elsewhere."""
-        connection = Connection(settings or self.settings, None, self._clock)
+        connection = (
+            Connection(settings, None, self._clock)
+            if settings
+            else _WarmConnection(self.settings, self._clock, self._backends)
+        )
         self._connections.append(connection)
         return connection
 
@@ -181,10 +255,9 @@ class Fleet:
 
     def pass_time(self, seconds: float, script: Callable[[str], None] | None = None) -> None:
         """Let time pass: move everything on record this many seconds into the past. *script* runs the SQL."""
-        columns: dict[str, list[str]] = {}
-        for table, column in self.sql(_TIMES):
-            columns.setdefault(table, []).append(f"{column} = {column} - interval '{seconds} seconds'")
-        (script or self.sql)("; ".join(f"UPDATE {table} SET {', '.join(moved)}" for table, moved in columns.items()))
+        past = f"- interval '{seconds} seconds'"
+        moved = {t: ", ".join(f"{each} = {each} {past}" for each in found) for t, found in self._backends.times.items()}
+        (script or self.sql)("; ".join(f"UPDATE {table} SET {columns}" for table, columns in moved.items()))
 
     # What tests can read.
 
@@ -257,7 +330,8 @@ class Fleet:
             "kept AS (TABLE due UNION TABLE provided UNION SELECT machine_id FROM machine_agent_started "
             "UNION SELECT machine_id FROM machine_agent_heartbeat) "
         )
-        found = [f"{what}: {row[0]}" for what, query in checks.items() for row in self.sql(names + query)]
+        union = " UNION ALL ".join(f"SELECT '{what}: ' || x FROM ({query}) AS y (x)" for what, query in checks.items())
+        found = [row[0] for row in self.sql(names + union)]
         for (provider,) in self.sql("SELECT DISTINCT provider FROM machine_provided"):
             wrong = due.inconsistencies(self.connect(), provider)
             # Tests change the deadlines of sessions with SQL, and with them which due rows are too late.
