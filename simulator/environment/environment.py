@@ -162,10 +162,13 @@ class Environment(Assembled):
                 on_power_change=self._on_power_change,
             )
         )
+        folder = self.folder / "provider"
+        folder.mkdir()
         self.machine_source = enter(
             lambda: machine_source(self.settings.provider)(
                 SourceSpec(
                     pool=self.pool,
+                    folder=folder,
                     machines=self.settings.machines,
                     minute=self.scaled(60),
                     address=self._address,

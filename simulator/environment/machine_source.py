@@ -13,6 +13,7 @@ from simulator.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from simulator.environment.faults import Rule
     from simulator.machines.pool import MachinePool
@@ -24,6 +25,8 @@ class SourceSpec:
 
     pool: MachinePool
     """The pool of its machines."""
+    folder: Path
+    """An empty folder for its files."""
     machines: int
     minute: float
     """The real seconds of a minute of fleet time."""

@@ -17,10 +17,10 @@ from simulator.providers.kit.http_server import Server
 from simulator.providers.redfish.emulator import RedfishEmulator
 from simulator.providers.redfish.https import BmcServers
 from simulator.providers.redfish.middleware import SimulatedBmc
-from simulator.scratch import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from simulator.providers.equinix.hardware import Hardware
 
@@ -39,6 +39,7 @@ class RedfishRack(Assembled):
     def __init__(
         self,
         pool: Hardware,
+        folder: Path,
         *,
         machines: int,
         authorized_key: str = "",
@@ -47,13 +48,14 @@ class RedfishRack(Assembled):
         fault_rules: Sequence[faults.Rule] = (),
     ) -> None:
         """
-        Add that many *machines* to *pool* on entry.
+        Add that many *machines* to *pool* on entry, and write the machine list and certificates to *folder*.
 
         They admit root with *authorized_key*. The BMCs are at ports of *address*, an IP address of this computer.
         A change of power takes *action_seconds*. *fault_rules* hold for all BMCs.
         """
         super().__init__()
         self._pool = pool
+        self._folder = folder
         self._authorized_key = authorized_key
         self._address = address
         self._action_seconds = action_seconds
@@ -130,23 +132,23 @@ class RedfishRack(Assembled):
 
     def impersonate(self, name: str) -> None:
         """Give the BMC a certificate of an unknown CA, from now on."""
-        folder = self._stack.enter_context(scratch("bmc-"))
+        folder = self._folder / name
+        folder.mkdir()
         self.listeners[name].tls, _ = certificate.make(self._address, folder)
 
     def _make(self) -> None:
         enter = self._stack.enter_context
-        folder = enter(scratch("rack-"))
-        tls, self.ca_file = certificate.make(self._address, folder)
-        self._tls_file = folder / "server.pem"
+        tls, self.ca_file = certificate.make(self._address, self._folder)
+        self._tls_file = self._folder / "server.pem"
         systems = [{"uuid": str(uuid.uuid4()), "name": name, "power_state": "On", "nics": []} for name in self.names]
         self._power = dict.fromkeys(self.names, "On")
-        self._emulator = enter(RedfishEmulator(systems, folder, self._changed, self._action_seconds))
+        self._emulator = enter(RedfishEmulator(systems, self._changed, self._action_seconds))
         for system in systems:
             self._rack(str(system["name"]), str(system["uuid"]), tls)
         self._stack.callback(BmcServers(self.listeners.values()).close)
         self._stack.callback(self._closing.set)
         self.secrets = {entry["Credential"]: f"{_USER}:{_PASSWORD}" for entry in self.entries}
-        self.list_file = folder / "machines.json"
+        self.list_file = self._folder / "machines.json"
         self.list_file.write_bytes(self.document)
 
     def _rack(self, name: str, system: str, tls: ssl.SSLContext) -> None:

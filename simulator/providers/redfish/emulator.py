@@ -2,20 +2,23 @@
 The Redfish emulator of sushy-tools with its fake driver: systems that are only on or off.
 
 It runs in this process, for one rack at a time, because its state is global.
-Two things are changed from outside. Its driver chooses at random how long a
+Three things are changed from outside. Its driver chooses at random how long a
 change of power takes, 1 to 11 s, without a setting for it: we replace its
-random module. And a change that is due is made only when the system is read:
-so we read it.
+random module. A change that is due is made only when the system is read: so we
+read it. And each access to its state opens an SQLite file, which takes longer
+than the rest of a request: we keep the state in memory.
 """
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import logging
 import threading
 import time
 import warnings
+from collections import UserDict
 from typing import TYPE_CHECKING, Any, Self
 
 from simulator.lifecycle import Closeable
@@ -23,7 +26,6 @@ from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 IMAGE = b"an image to install from\n"
 
@@ -42,13 +44,11 @@ class RedfishEmulator(Closeable):
     def __init__(
         self,
         systems: Sequence[Mapping[str, object]],
-        folder: Path,
         changed: Callable[[Mapping[str, Any]], None],
         action_seconds: float,
     ) -> None:
-        """*systems* as in ``SUSHY_EMULATOR_FAKE_SYSTEMS``; its databases are in *folder*."""
+        """*systems* as in ``SUSHY_EMULATOR_FAKE_SYSTEMS``."""
         self._systems = systems
-        self._folder = folder
         self._changed = changed
         self._seconds = action_seconds
         self._due: dict[str, float] = {}
@@ -105,7 +105,8 @@ class RedfishEmulator(Closeable):
     def _make_server(self) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of cgi, which one of its libraries imports
-            from sushy_tools.emulator.main import app  # noqa: PLC0415 - takes half a second
+            from sushy_tools.emulator import memoize  # noqa: PLC0415 - takes half a second
+            from sushy_tools.emulator.main import app  # noqa: PLC0415
             from sushy_tools.emulator.resources.systems import fakedriver  # noqa: PLC0415
         from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415
 
@@ -118,9 +119,9 @@ class RedfishEmulator(Closeable):
         app.config.update(
             SUSHY_EMULATOR_FAKE_DRIVER=True,
             SUSHY_EMULATOR_FAKE_SYSTEMS=[{**system, "external_notifier": True} for system in self._systems],
-            SUSHY_EMULATOR_STATE_DIR=str(self._folder),
             EXTERNAL_NOTIFICATION_URL=f"{self._webhook.url}/",
         )
+        memoize.PersistentDict = _InMemory
         self._driver = fakedriver
         self._random = fakedriver.random
         fakedriver.random = _FixedDelay(self._seconds)
@@ -156,6 +157,16 @@ class RedfishEmulator(Closeable):
                     self._something_due.wait(None if uuid is None else wait)
                     continue
             self.ask("GET", f"/redfish/v1/Systems/{uuid}")
+
+
+class _InMemory(UserDict[Any, Any]):
+    """Replaces the dictionaries in files; what is read is a copy there, too."""
+
+    def make_permanent(self, *_: object) -> None:
+        """Stay in memory."""
+
+    def __getitem__(self, key: object) -> Any:
+        return copy.deepcopy(super().__getitem__(key))
 
 
 class _FixedDelay:

@@ -26,6 +26,7 @@ class Source(MachineSource):
         self._key, public = ssh_key()
         self._server: RedfishRack = RedfishRack(
             spec.pool,
+            spec.folder,
             machines=spec.machines,
             authorized_key=public,
             address=spec.address,

@@ -20,13 +20,12 @@ from tests.support.providers.redfish_rack import provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shepherd_core.providers.redfish.adapter import RedfishProvider
 
     from simulator.providers.redfish.middleware import SimulatedBmc
     from tests.conftest import ManualClock
-
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
 
 NAME = ProviderId("rack-001")
 RESET = "/**/Actions/ComputerSystem.Reset"
@@ -78,10 +77,10 @@ class Site:
 
 
 @pytest.fixture
-def site(clock: ManualClock) -> Iterator[Site]:
+def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
     """Return a rack of two machines that only remember what was done to them."""
     pool = NoHardware()
-    with RedfishRack(pool, machines=2) as rack:
+    with RedfishRack(pool, tmp_path, machines=2) as rack:
         yield Site(pool, rack, clock, Deadline(clock, 120))
         assert rack.errors == []
 

@@ -36,11 +36,10 @@ from tests.support.providers.redfish_rack import Secrets, provider
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
+    from pathlib import Path
 
     from simulator.providers.redfish.middleware import SimulatedBmc
     from tests.conftest import ManualClock
-
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
 
 NAME = ProviderId("rack-001")
 SECRET = "/shepherd/bmc/rack-001"
@@ -48,9 +47,9 @@ RESET = "/**/Actions/ComputerSystem.Reset"
 
 
 @pytest.fixture
-def rack() -> Iterator[RedfishRack]:
+def rack(tmp_path: Path) -> Iterator[RedfishRack]:
     """Return a rack of one machine, whose entry names its system."""
-    with RedfishRack(NoHardware(), machines=1) as rack:
+    with RedfishRack(NoHardware(), tmp_path, machines=1) as rack:
         rack.entries[0]["System"] = rack.bmcs[NAME].system
         yield rack
         assert rack.errors == []

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tests.conftest import ManualClock
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
-
 
 def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
     tmp_path: Path, clock: ManualClock, deadline: Deadline
@@ -29,7 +27,7 @@ def test_a_wedged_machine_is_power_cycled_back_to_life_and_reinstalled(
     """A reset at the BMC really stops and starts the machine that answers SSH, and a boot from PXE wipes it."""
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool:
         client = Client(pool)
-        with RedfishRack(pool, machines=1, authorized_key=client.authorized_key, action_seconds=0.05) as rack:
+        with RedfishRack(pool, tmp_path, machines=1, authorized_key=client.authorized_key, action_seconds=0.05) as rack:
             adapter = provider(rack, clock, boot_source="pxe")
             name = rack.names[0]
             client.wait_until_up(name)
@@ -52,7 +50,7 @@ def test_a_restart_ends_by_itself(tmp_path: Path, clock: ManualClock, deadline: 
     """The emulator switches a machine on again only when it is queried, which the demo does not do."""
     with (
         MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool,
-        RedfishRack(pool, machines=1, authorized_key=Client(pool).authorized_key, action_seconds=0.1) as rack,
+        RedfishRack(pool, tmp_path, machines=1, authorized_key=Client(pool).authorized_key, action_seconds=0.1) as rack,
     ):
         name = rack.names[0]
         eventually(lambda: pool.state(name) is MachineState.UP)
@@ -60,10 +58,10 @@ def test_a_restart_ends_by_itself(tmp_path: Path, clock: ManualClock, deadline: 
         eventually(lambda: rack.starts(name) == 1 and pool.state(name) is MachineState.UP)
 
 
-def test_a_process_has_one_rack_at_a_time() -> None:
+def test_a_process_has_one_rack_at_a_time(tmp_path: Path) -> None:
     """The emulator keeps everything in its module: two would be one, and switch each other's machines."""
-    first, second = RedfishRack(NoHardware(), machines=1), RedfishRack(NoHardware(), machines=1)
+    first, second = (RedfishRack(NoHardware(), tmp_path, machines=1) for _ in range(2))
     with first, pytest.raises(RuntimeError, match="another rack"), second:
         pass
-    with RedfishRack(NoHardware(), machines=2) as rack:
+    with RedfishRack(NoHardware(), tmp_path, machines=2) as rack:
         assert rack.power(rack.names[1]) == "On"

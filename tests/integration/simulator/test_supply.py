@@ -57,7 +57,9 @@ def test_a_wedged_machine_that_was_there_before_is_brought_back(
             tmp_path, 0, boot_seconds=0, on_power_change=lambda machine, what: told.append((machine, what))
         ) as pool,
         source_of(name)(
-            SourceSpec(pool=pool, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0)
+            SourceSpec(
+                pool=pool, folder=tmp_path, machines=MACHINES, minute=0.1, address="127.0.0.1", faults=(), seed=0
+            )
         ) as machine_source,
     ):
         for variable, value in machine_source.environment.items():

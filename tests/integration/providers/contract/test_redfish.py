@@ -16,12 +16,11 @@ from tests.support.providers.redfish_rack import provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shepherd_core.domain.errors import SourceError
 
     from tests.conftest import ManualClock
-
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed database")  # of the emulator, from Python 3.13 on
 
 PASSWORD = "made-up:password of a BMC"
 
@@ -51,11 +50,11 @@ class TestRedfish(ProviderContract):
     """
 
     @pytest.fixture
-    def world(self, clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[World]:
+    def world(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
         """Return a world of three machines with BMCs, that reinstall over PXE."""
         callspec = getattr(request.node, "callspec", None)
         at_source = callspec is not None and callspec.params.get("action") in {"list", "create"}
-        with RedfishRack(NoHardware(), machines=3) as rack:
+        with RedfishRack(NoHardware(), tmp_path, machines=3) as rack:
             source = ListSource(rack.document)
 
             def fail(failure: SourceError, fault: FakeAnswer | Delay) -> None:
