@@ -52,6 +52,7 @@ from tests.chaos.scenarios import (
     Recoveries,
 )
 from tests.chaos.schedules import Concurrent, Play, Played, play_all, play_seed, play_seeds
+from tests.chaos.ssh_outage import SshOutage
 from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import Functions, event_of, explore_processes, load
@@ -129,6 +130,7 @@ class Chaos:
                 ProviderOutage,
                 Quarantining,
                 Overridden,
+                SshOutage,
                 Updates,
                 Reports,
                 Installing,

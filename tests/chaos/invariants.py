@@ -210,6 +210,20 @@ INVARIANTS = (
             AND h.timestamp > x.suspended_at + :margin::float8 * interval '1 second'
             AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
         UNION ALL
+        SELECT format('SSH has an outage, and the work on %s was %s', h.machine_id, h.event)
+        FROM work_history h
+        JOIN work_backoff b ON b.machine_id = h.machine_id AND b.process = 'ShepherdAgentStart'
+        JOIN machine_grace g ON g.machine_id = h.machine_id AND g.grace_until < h.timestamp
+        JOIN machine_provided p ON p.machine_id = h.machine_id
+        JOIN ssh_outages x ON x.provider = p.provider AND x.location IN ('', p.provider_location)
+        WHERE h.process = 'ShepherdRecovery'
+            AND h.event = 'Started'
+            AND b.fault = 'unreached'
+            AND b.until - b.last_interval_seconds * interval '1 second' < h.timestamp
+            AND x.ended_at IS NULL
+            AND h.timestamp > x.began_at + :margin::float8 * interval '1 second'
+            AND NOT EXISTS (SELECT 1 FROM recovery_override_machines m WHERE m.machine_id = h.machine_id)
+        UNION ALL
         SELECT format('%s machines were admitted, %s are counted, %s are allowed', count(*), o.used, o.machines)
         FROM recovery_overrides o
         JOIN recovery_override_machines m ON m.override_id = o.override_id

@@ -34,6 +34,7 @@ FENCE = "tests/integration/transactions/test_fence.py"
 CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_machine_once"
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
+SSH_OUTAGE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH outage]"
 DAMAGE = f"{CRASHES}::test_each_invariant_fails_on_damaged_rows"
 COMMANDS = (
     "tests/integration/chaos/test_concurrent_invocations.py::test_concurrent_commands_on_one_machine_keep_every_promise"
@@ -357,6 +358,37 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (Edit("bmdb/recovery/overrides.sql", "    ORDER BY location\n    FOR UPDATE\n", "", "apply_overrides"),),
         OVERRIDES,
         "test_a_concurrent_run_counts_what_the_first_one_admitted",
+    ),
+    PlantedBug(
+        "the evidence of an SSH outage does not age",
+        (
+            Edit(
+                "bmdb/recovery/suspension.sql",
+                " AND grace_until > statement_timestamp() - interval '6 hours'\n",
+                "\n",
+                "take_health_snapshot",
+            ),
+        ),
+        SSH_OUTAGE,
+        "no_machine_waits_without_end",
+    ),
+    PlantedBug(
+        "an SSH outage suspends no recovery",
+        (
+            Edit(
+                "bmdb/schema/migrations/0001_bmdb.sql",
+                "o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true",
+                "false",
+            ),
+        ),
+        SSH_OUTAGE,
+        "recovery_is_suspended_as_recorded",
+    ),
+    PlantedBug(
+        "an override does not apply to an SSH outage",
+        (Edit("bmdb/recovery/overrides.sql", "u.grace_until IS NOT NULL\n", "false\n", "apply_overrides"),),
+        SSH_OUTAGE,
+        "recovery_is_suspended_as_recorded",
     ),
     PlantedBug(
         "a failure is recorded without its cause",

@@ -22,6 +22,7 @@ from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore,
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.sample import SEED, first
 from tests.chaos.scenarios import AgentStarts, Overridden, ProviderOutage, Provisioning, Quarantining, Recoveries
+from tests.chaos.ssh_outage import SshOutage
 from tests.chaos.stage.decommissioning import Decommissioning
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.records import Installing, Reports, Updates
@@ -50,6 +51,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
         pytest.param(ProviderOutage, 31, OUTAGE_SECONDS, id="recoverer, provider outage"),
         pytest.param(Quarantining, 23, OUTAGE_SECONDS, id="recoverer, quarantine"),
         pytest.param(Overridden, 19, SOON_SECONDS, id="recoverer, override"),
+        pytest.param(SshOutage, 47, SOON_SECONDS, id="recoverer, SSH outage"),
         pytest.param(Updates, 13, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 19, SOON_SECONDS, id="agent_api"),
         pytest.param(Installing, 17, SOON_SECONDS, id="install"),

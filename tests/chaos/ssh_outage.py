@@ -1,0 +1,95 @@
+"""Machines that are dead at the same time, so that it looks as if SSH had an outage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shepherd_core.bmdb.recovery import overrides
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import SshTimedOut
+from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
+
+from tests.chaos.fleet_operation import FleetOperation, Machines
+from tests.chaos.stage.environment import Environment
+from tests.support.bmdb.fleet import HOUR
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.chaos.crash_points import Points
+    from tests.support.bmdb.fleet import Fleet
+
+_MINUTE = 60
+_WAITED_SECONDS = 6 * HOUR - 15 * _MINUTE
+"""For how long the machines should have been back. The outage ends after six hours."""
+_HELD, _ADMITTED = 3, 1
+_USED = "SELECT used FROM recovery_overrides WHERE EXISTS (SELECT 1 FROM ssh_outages WHERE ended_at IS NULL)"
+
+
+class DeadMachines(Machines):
+    """Machines that do not answer; a ``takeover.Dialer``."""
+
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
+        """See ``takeover.Dialer``."""
+        message = f"{address} does not answer"
+        raise SshTimedOut(message)
+
+
+class SshOutage(FleetOperation):
+    """
+    Four machines that did not come back after a reboot, and cannot be reached; an override admits one of them.
+
+    The others wait until the evidence of an SSH outage is six hours old, and are then recovered, too.
+    """
+
+    name = "recoverer, SSH outage"
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Play in *fleet*."""
+        super().__init__(fleet)
+        self._dead: list[UUID] = []
+
+    def arrange(self) -> Environment:
+        """See ``Scenario``."""
+        fleet = self._fleet
+        self._machines = DeadMachines()
+        environment = Environment(fleet, SystemClock())
+        environment.healthy = [fleet.unhealthy_machine(silent_for=_MINUTE) for _ in range(_HELD)]
+        for machine_id in environment.healthy:
+            environment.machine_at_provider(machine_id)
+        self._dead = [fleet.provided_machine() for _ in range(_HELD + _ADMITTED)]
+        environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._dead}
+        for machine_id in self._dead:
+            fleet.change(
+                machine_id,
+                f"INSERT INTO machine_grace SELECT '{machine_id}', ended - interval '30 minutes', ended "
+                f"FROM (SELECT now() - interval '{_WAITED_SECONDS} seconds' AS ended) AS at",
+                "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) VALUES "
+                f"('{machine_id}', 'ShepherdAgentStart', now(), 'SshTimedOut: no answer', 300, 'unreached')",
+            )
+        made = overrides.override(
+            fleet.connection,
+            provider="equinix",
+            location=WHOLE_PROVIDER,
+            machines=_ADMITTED,
+            owner="somebody",
+            reason="no power",
+            seconds=7 * 24 * HOUR,
+        )
+        assert made is not None
+        return environment
+
+    def tick(self, environment: Environment, points: Points) -> object:
+        """Invoke the Recoverer, then the Initializer."""
+        self._recover(environment, points)
+        used = points.aside(lambda: self._fleet.sql(_USED))
+        assert used in ([], [[_ADMITTED]]), "recovery_is_suspended_as_recorded: the override admits no machine"
+        return self._initialize(environment, points)
+
+    def missing(self, environment: Environment) -> list[str]:
+        """See ``Scenario``."""
+        return [
+            f"no_machine_waits_without_end: {machine_id} was not recovered"
+            for machine_id in self._dead
+            if "Attempted" not in self._fleet.events(machine_id)
+        ]
