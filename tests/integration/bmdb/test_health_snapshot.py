@@ -125,6 +125,15 @@ def test_an_agent_start_shows_for_an_hour_that_ssh_works(fleet: Fleet, minutes: 
     assert snapshot(fleet).ssh == {HERE: Access(unreached=1, reached=reached)}
 
 
+def test_gaps_of_another_provider_do_not_count(fleet: Fleet) -> None:
+    """Its Recoverer runs on its own schedule, or not at all."""
+    fleet.sql("INSERT INTO recovery_snapshots VALUES ('equinix', now() - interval '1 hour')")
+    fleet.sql(
+        "INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES ('equinix', now() - interval '2 hours', now())"
+    )
+    assert snapshot(fleet).timeouts.gaps == ()
+
+
 @each_due
 def test_a_paused_machine_is_not_due(fleet: Fleet, due_machine: Callable[..., UUID]) -> None:
     """No claim takes it; counted, it could suspend the recovery of the others."""

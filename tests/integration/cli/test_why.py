@@ -75,6 +75,13 @@ def recovery_suspended(fleet: Fleet) -> UUID:
     return machine_id
 
 
+def suspended_twice(fleet: Fleet) -> UUID:
+    """Create a machine where recovery is suspended for the location and for the whole provider."""
+    machine_id = recovery_suspended(fleet)
+    fleet.sql("INSERT INTO recovery_suspensions VALUES ('static', '', now(), NULL, 'no machine reports')")
+    return machine_id
+
+
 def awaited(fleet: Fleet) -> UUID:
     """Plant a machine that was rebooted."""
     machine_id = fleet.unhealthy_machine()
@@ -139,6 +146,11 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], tuple[str | None, str], tuple[st
         ("not_needed", "its agent was started"),
         ("recovery_suspended", "recovery is suspended: 8 of 10 machines stopped reporting"),
     ),
+    "held back twice": (
+        suspended_twice,
+        ("not_needed", "its agent was started"),
+        ("recovery_suspended", "recovery is suspended: no machine reports"),
+    ),
     "rebooted": (
         awaited,
         ("not_due", "it may still be booting: its boot wait is not over"),
@@ -200,6 +212,18 @@ def test_the_end_of_the_block_and_the_next_try_are_shown(
     (found,) = (each for each in told["processes"] if each["process"] == process)
     now = queries.now(fleet.connection)
     assert (ends(found, "until", now), ends(found, "next_at", now)) == (until, next_at)
+
+
+def test_the_failures_of_other_machines_are_not_shown(fleet: Fleet) -> None:
+    """One line for each process, whatever happened elsewhere."""
+    failed(fleet)
+    machine_id = in_vain(fleet)
+    told = CommandLine(fleet.settings).load("machine", "why", str(machine_id))
+    reasons = [(process["process"], process["reason"]) for process in told["processes"]]
+    assert reasons == [
+        (START, "backing off: SshTimedOut: no answer"),
+        (RECOVER, "it is expected back, and its grace is not over"),
+    ]
 
 
 def test_a_healthy_machine_is_checked_again_and_nothing_about_it_ends(fleet: Fleet) -> None:

@@ -164,6 +164,18 @@ def test_machines_outside_a_suspension_do_not_use_an_override(world: Dark) -> No
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
 
 
+def test_a_machine_outside_the_suspended_location_does_not_use_an_override(world: Dark) -> None:
+    """Not even the longest unhealthy one: it is recovered without."""
+    world.fleet.empty()
+    suspended = {world.fleet.locate(world.fleet.unhealthy_machine(), "fra") for _ in range(2)}
+    world.fleet.unhealthy_machine(24 * HOUR, 25 * HOUR)
+    session = world.fleet.open_session()
+    suspension.set_suspensions(session, PROVIDER, {"fra": "no power"})
+    world.override(3)
+    overrides.apply(session, PROVIDER, TIMEOUTS)
+    assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM recovery_override_machines")} == suspended
+
+
 @pytest.mark.parametrize("how", ["expired", "withdrawn"])
 def test_when_an_override_ends_recovery_is_suspended_again(world: Dark, how: str) -> None:
     """Also for machines that it had let through and that were not taken yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from shepherd_core.bmdb.machines import explain, queries
@@ -840,6 +840,21 @@ def unreachable(world: World, minutes: int) -> None:
         if found := claimed(session, START):
             work.fail(session, {held: Failure("SshTimedOut: no", 4 * HOUR, fault=SshTimedOut.fault) for held in found})
         session.close()
+
+
+def test_an_ssh_outage_has_its_own_beginning_each_time(world: World) -> None:
+    """It lasts while others begin and end, and one that begins again is a new one."""
+    session = world.fleet.open_session()
+
+    def began(*locations: str) -> dict[str, Any]:
+        suspension.set_ssh_outages(session, PROVIDER, dict.fromkeys(locations, "SSH does not reach 3 machines"))
+        found = suspension.suspensions(world.fleet.connection)
+        return {outage["location"]: outage["suspended_at"] for outage in found if outage["ended_at"] is None}
+
+    first = began("ams")
+    assert began("ams", "fra")["ams"] == first["ams"]
+    assert began("fra").keys() == {"fra"}
+    assert began("ams")["ams"] > first["ams"]
 
 
 def test_an_override_lets_machines_through_an_ssh_outage(world: World) -> None:

@@ -319,6 +319,16 @@ def test_a_machine_that_cannot_be_reinstalled_is_not_switched_off(site: Site) ->
     assert site.bmc.resets == []
 
 
+def test_a_bmc_that_names_no_virtual_drives_has_none(site: Site) -> None:
+    """Neither at its system nor at a manager: the property is optional, and sushy raises an error for it."""
+    system = json.loads(site.bmc._forwarded("GET", site.bmc.system, None).body)
+    del system["VirtualMedia"], system["Links"]["ManagedBy"]
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=system))
+    with pytest.raises(NotSupported, match="no virtual CD"):
+        site.provider(boot_source=site.rack.image_url).reinstall(NAME, site.deadline)
+    assert site.bmc.resets == []
+
+
 @pytest.mark.parametrize(
     ("method", "path", "nth"), [("POST", INSERT, 1), ("POST", RESET, 1), ("PATCH", "**", 1), ("POST", RESET, 2)]
 )
