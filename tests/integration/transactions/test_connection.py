@@ -69,6 +69,18 @@ def test_a_transaction_that_stays_in_conflict_fails(own_fleet: Fleet, clock: Man
         assert 0.1 * 2**number / 4 <= pause <= 0.1 * 2**number
 
 
+@pytest.mark.parametrize("end", [min, max])
+def test_the_pauses_between_attempts_double(
+    own_fleet: Fleet, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, end: Callable[[tuple[float, float]], float]
+) -> None:
+    """Each may be as short as a quarter; chance is replaced by the shortest and the longest."""
+    monkeypatch.setattr("random.uniform", lambda *ends: end(ends))
+    _, unit = in_conflict(own_fleet, times=100)
+    with pytest.raises(SerializationConflict):
+        own_fleet.connection.transact(unit)
+    assert clock.slept == pytest.approx([end((pause / 4, pause)) for pause in (0.1, 0.2, 0.4, 0.8)])
+
+
 def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
     """The database aborts one of the two; that one runs again."""
     own_fleet.sql(f"ALTER DATABASE {own_fleet.settings.bmdb_name} SET deadlock_timeout = '20ms'")

@@ -255,6 +255,23 @@ def test_a_setting_with_a_fault_of_its_own_breaks_no_rule(monkeypatch: pytest.Mo
     ]
 
 
+@pytest.mark.parametrize(
+    ("minutes", "timeout", "remedy"),
+    [
+        (10, 180, "run the Recoverer every 9 minutes or more often, or set the timeout to 200 or more"),
+        (31, 3600, "run the Recoverer every 30 minutes or more often"),
+        (10, 19, "set the timeout to 200 or more"),
+    ],
+)
+def test_a_recoverer_that_runs_too_rarely_is_told_what_would_help(
+    monkeypatch: pytest.MonkeyPatch, minutes: int, timeout: int, remedy: str
+) -> None:
+    """No schedule is shorter than a minute, and none may be longer than thirty."""
+    found = faults(monkeypatch, {**rate(minutes), "HEARTBEAT_TIMEOUT_SECONDS": timeout})
+    (fault,) = (each for each in found if names(each, RATE, TIMEOUT))
+    assert fault.endswith(f"counts for no machine: {remedy}")
+
+
 def test_a_fault_tells_values_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the source code at hand."""
     (fault,) = faults(monkeypatch, {"HEARTBEAT_TIMEOUT_SECONDS": 900, "AGENT_HEARTBEAT_SECONDS": 200})
