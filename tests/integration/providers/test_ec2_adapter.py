@@ -21,6 +21,7 @@ from shepherd_core.domain.errors import (
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
+    ProviderUnusable,
     SecretMissing,
     SecretUnavailable,
     SshHostKeyChanged,
@@ -320,6 +321,16 @@ def test_a_denial_names_principal_and_permission(api: Ec2Api, provider: Ec2Provi
     api.refuse("RunInstances", refusal(403, "UnauthorizedOperation", sentence + blob))
     with pytest.raises(ProviderRefused, match=r"on resource: instance/\*$"):
         provider.create_machine(PLACE, TOKEN, deadline)
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "UnauthorizedOperation"), (401, "AuthFailure")])
+def test_a_refusal_of_our_account_is_no_machines_fault(
+    api: Ec2Api, provider: Ec2Provider, machine: Machine, deadline: Deadline, *, status: int, code: str
+) -> None:
+    """It counts for no machine: a permission or a key that is missing brings none of them into quarantine."""
+    api.refuse("RebootInstances", refusal(status, code, "no"))
+    with pytest.raises(ProviderUnusable):
+        provider.reboot(machine.provider_id, deadline)
 
 
 def test_a_provider_shows_no_key(provider: Ec2Provider, machine: Machine) -> None:

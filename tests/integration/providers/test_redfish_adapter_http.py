@@ -123,6 +123,7 @@ def test_an_answer_that_is_no_redfish_is_none(
         {"Id": "1", "Actions": "none"},
         {"Id": "1", "Actions": {"#ComputerSystem.Reset": {"target": 5}}},
         {"Id": "1", "Actions": {"#ComputerSystem.Reset": []}},
+        {"Id": "1", "PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "https://["}}},
         {"Id": "1", "PowerState": {}, "Actions": {"#ComputerSystem.Reset": {"target": None}}},
         {"Boot": None},
         {},

@@ -81,6 +81,17 @@ def test_the_pauses_between_attempts_double(
     assert clock.slept == pytest.approx([end((pause / 4, pause)) for pause in (0.1, 0.2, 0.4, 0.8)])
 
 
+def test_a_server_that_became_a_replica_is_left(own_fleet: Fleet) -> None:
+    """The name of the database may lead to the new primary by now; only a new connection finds out."""
+    database = own_fleet.settings.bmdb_name
+    own_fleet.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    connection = own_fleet.connect()
+    with pytest.raises(BmdbUnavailable, match="25006"):
+        connection.script(MOVE)
+    own_fleet.sql(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    connection.script(MOVE)
+
+
 def test_a_deadlock_ends_with_both_transactions_done(own_fleet: Fleet) -> None:
     """The database aborts one of the two; that one runs again."""
     own_fleet.sql(f"ALTER DATABASE {own_fleet.settings.bmdb_name} SET deadlock_timeout = '20ms'")
