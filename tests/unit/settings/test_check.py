@@ -181,7 +181,56 @@ for loop, most in (("provisioner", 298), ("updater", 178)):
     )
 
 
+# What the provider cannot do, no rule is about.
 STATIC: dict[str, object] = {"PROVIDER": "static"}
+LISTED = {**STATIC, "STATIC_LIST": "list.json"}
+RESTART_AGENT = {"REMEDIATION_POLICY": "restart-agent:1,quarantine"}
+for settings, *named in (
+    (rate(31), RATE, TIMEOUT),
+    ({"HEARTBEAT_TIMEOUT_SECONDS": 300}, INTERVAL, TIMEOUT),
+    ({"STARTUP_TIMEOUT_SECONDS": 300}, INTERVAL, "recoverer.startup_timeout_seconds"),
+    ({"GRACE_SECONDS": 300}, "recoverer.grace_seconds", "initializer.backoff_initial_seconds"),
+    ({"RESET_AFTER_SECONDS": 599}, "recoverer.reset_after_seconds", TIMEOUT),
+    (
+        {"FUNCTION_SECONDS": "300,300,30,180,10,300"},
+        "recoverer.machine_seconds",
+        "timeout of the recoverer (SHEPHERD_FUNCTION_SECONDS)",
+    ),
+):
+    case({**LISTED, **RESTART_AGENT, **settings}, {**LISTED, **settings}, *named)
+case(
+    {**LISTED, "BMDB_MAX_CONNECTIONS": 13},
+    {**LISTED, "BMDB_MAX_CONNECTIONS": 14},
+    "SHEPHERD_LOOP_MINUTES",
+    CONNECTIONS,
+)
+EQUINIX = {
+    "PROVIDER": "equinix",
+    "EQUINIX_PROJECT_ID": "p",
+    "EQUINIX_DEVICE_PREFIX": "a-",
+    "EQUINIX_KEY_LABEL": "a",
+}
+POWER_CYCLE = {"REMEDIATION_POLICY": "reboot:1,power-cycle:1:boot-wait=1500,quarantine"}
+REINSTALL = {"REMEDIATION_POLICY": "reboot:1,reinstall:1:boot-wait=1500,quarantine"}
+case(
+    {**REDFISH, **POWER_CYCLE},
+    {**EQUINIX, **POWER_CYCLE},  # which cannot
+    "recoverer.remediation_policy",
+    "initializer.backoff_initial_seconds",
+)
+case(
+    {**REDFISH, **REINSTALL},  # which can if there is something to boot from
+    {**LISTED, **REINSTALL},
+    "recoverer.remediation_policy",
+    "initializer.backoff_initial_seconds",
+)
+for loop in ("initializer", "recoverer"):
+    case(
+        {**REDFISH, "HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},
+        {**EQUINIX, "HISTORY_DAYS": 2, "REMEDIATION_POLICY": LONG_POLICY},
+        f"{loop}.history_days",
+        "recoverer.remediation_policy",
+    )
 EC2 = {"PROVIDER": "ec2", "EC2_LIMIT": 1, "EC2_SUBNETS": "subnet-1", "EC2_IMAGE": "ami-1", "EC2_INSTANCE_TYPE": "m7i"}
 SOURCES: list[tuple[dict[str, object], str, str, str]] = [
     (STATIC, "STATIC_LIST", "provider.static.static_list", "machines.json"),

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     The settings of each function by its name, with those of ``bmdb`` and of the ``provider``.
 
     Those of a function also have ``loop_minutes`` (for a loop; 0: off) and ``function_seconds``, and those of the
-    ``deployment`` its own.
+    ``deployment`` its own. Facts are ``abilities`` of the ``provider``, what it can do at least with some machines, and
+    ``enabled`` of the ``deployment``, the loops that can work with that. A loop that cannot has no settings here.
     """
 
 RULES = (*recovery.RULES, *timing.RULES, *permissions.RULES)
@@ -38,12 +39,13 @@ def check(settings: All) -> list[str]:
 
 
 def _faults(rule: Rule, settings: All) -> Iterator[str]:
-    parts = [key.partition(".")[::2] for key in rule.keys]
+    parts = [key.partition(".")[::2] for key in (*rule.keys, *rule.facts)]
     if not all(name in settings.get(function, {}) for function, name in parts):
         return
     values = [settings[function][name] for function, name in parts]
     if text := rule.broken(*values):
-        named = [f"{_name(*part)} is {_plain(value)}" for part, value in zip(parts, values, strict=True)]
+        settable = list(zip(parts, values, strict=True))[: len(rule.keys)]
+        named = [f"{_name(*part)} is {_plain(value)}" for part, value in settable]
         yield f"{' and '.join(part for part in (', '.join(named[:-1]), named[-1]) if part)}: {text}"
 
 

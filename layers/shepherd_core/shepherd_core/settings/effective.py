@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
+from shepherd_core.domain.provider import Capability
 from shepherd_core.settings import deployment
 from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.check import check
+from shepherd_core.settings.checks.recovery import can_recover
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
 from shepherd_core.settings.functions import FUNCTIONS, ProviderChoice
 from shepherd_core.settings.keys import BMDB, kind
@@ -35,7 +37,7 @@ GIVEN = {
 FIXED = {*GIVEN, "bmdb_auth", "bmdb_password_parameter", "ssh_key_parameter"} - {"agent_endpoint"}
 """Settings that a deployment gives in the environment, so that its document cannot."""
 
-_PROVIDER, _DEPLOYMENT = "provider", "deployment"
+_PROVIDER, _DEPLOYMENT, _RECOVERER = "provider", "deployment", "recoverer"
 _STAND_INS: dict[type, Any] = {str: "https://stand-in.invalid", int: 1}
 
 
@@ -88,7 +90,12 @@ def effective(document: Document | None) -> Effective:
     for settings_type in PROVIDERS.values():
         if settings_type.table in others:
             found += [fault for fault in _read(settings_type, document, complete=False)[1] if fault not in found]
-    return Effective(provider, values, found + check(_for_rules(values)))
+    return Effective(provider, values, found + check(_for_rules(values, provider)))
+
+
+def _abilities(provider: str | None) -> frozenset[Capability]:
+    """Return what the provider can do at least with some machines; of an unknown one, that is everything."""
+    return next((spec.always.union(spec.sometimes) for spec in SPECS if spec.name == provider), frozenset(Capability))
 
 
 def _provider(document: Document | None) -> str | None:
@@ -149,7 +156,7 @@ def _stand_in(settings_type: type[Settings], name: str) -> Any:
     return _STAND_INS[kind(setting.annotation)]
 
 
-def _for_rules(values: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[str, Any]]:
+def _for_rules(values: Mapping[str, Mapping[str, Value]], provider: str | None) -> dict[str, dict[str, Any]]:
     plain: dict[str, dict[str, Any]] = {
         name: {key: value.value for key, value in each.items()} for name, each in values.items()
     }
@@ -162,4 +169,11 @@ def _for_rules(values: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[str,
         own["function_seconds"] = deployment.function_seconds(own["function_seconds"])
         for function, seconds in own["function_seconds"].items():
             plain[function]["function_seconds"] = seconds
+    abilities = _abilities(provider)
+    plain.setdefault(_PROVIDER, {})["abilities"] = abilities
+    own["enabled"] = set(deployment.LOOPS)
+    policy = plain[_RECOVERER].get("remediation_policy")
+    if policy is not None and not can_recover(policy, abilities):
+        own["enabled"].remove(_RECOVERER)  # it refuses to work, and a deployment does not schedule it
+        plain[_RECOVERER] = {}
     return plain

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.remediation import Timeouts
-from shepherd_core.rules.remediation import parse_policy
+from shepherd_core.rules.remediation import parse_policy, possible
 from shepherd_core.settings.checks.rule import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from shepherd_core.domain.provider import Capability
+    from shepherd_core.domain.remediation import Step
 
 AGENT_HEARTBEAT_SECONDS = 60
 """How often an agent reports unless it is told otherwise."""
@@ -16,12 +23,26 @@ _LONGEST_MINUTES = 30
 _TIMEOUTS = 3
 """How many heartbeat timeouts may pass between two runs of the Recoverer."""
 _DAY = 86_400
+_ABILITIES = ("provider.abilities",)
 _POLICY = (
     "recoverer.remediation_policy",
     "recoverer.boot_wait_seconds",
     "recoverer.grace_seconds",
     "recoverer.cooldown_seconds",
 )
+
+
+def can_recover(policy: str, abilities: Collection[Capability]) -> bool:
+    """Return whether a provider with these *abilities* can take any step of the policy, so that the Recoverer works."""
+    return bool(possible(parse_policy(policy, Timeouts(boot_wait=0, grace=0, cooldown=0)), abilities))
+
+
+def _taken(policy: Sequence[Any], abilities: Collection[Capability]) -> list[Step]:
+    """Return the steps before quarantine that are ever taken; *policy* has the values of ``_POLICY``."""
+    text, boot_wait, grace, cooldown = policy
+    steps = parse_policy(text, Timeouts(boot_wait=boot_wait, grace=grace, cooldown=cooldown))
+    kinds = possible(steps, abilities)
+    return [step for step in steps if step.kind in kinds]
 
 
 def _rarely(minutes: int, timeout: float) -> str | None:
@@ -46,11 +67,12 @@ def _lost_heartbeats(interval: float | None, timeout: float) -> str | None:
     )
 
 
-def _steps(policy: str, boot_wait: float, grace: float, cooldown: float, backoff: float, minutes: int) -> str | None:
+def _steps(*values: Any) -> str | None:
+    *policy, backoff, minutes, abilities = values
     again = max(backoff, 60 * minutes)
     short = [
         f"{step.name} has boot-wait {step.timeouts.boot_wait:g} and grace {step.timeouts.grace:g}"
-        for step in parse_policy(policy, Timeouts(boot_wait=boot_wait, grace=grace, cooldown=cooldown))[:-1]
+        for step in _taken(policy, abilities)
         if step.timeouts.boot_wait + again >= step.timeouts.grace
     ]
     if not short:
@@ -70,12 +92,11 @@ def _reset(reset: float, timeout: float) -> str | None:
     )
 
 
-def _history(
-    days: int, policy: str, boot_wait: float, grace: float, cooldown: float, reset: float, timeout: float
-) -> str | None:
+def _history(days: int, *values: Any) -> str | None:
+    *policy, reset, timeout, abilities = values
     way = sum(
         step.attempts * (max(step.timeouts.grace, step.timeouts.cooldown) + reset + timeout)
-        for step in parse_policy(policy, Timeouts(boot_wait=boot_wait, grace=grace, cooldown=cooldown))[:-1]
+        for step in _taken(policy, abilities)
     )
     if not days or days * _DAY >= way:
         return None
@@ -89,7 +110,7 @@ RULES = (
     Rule(("recoverer.loop_minutes", "recoverer.heartbeat_timeout_seconds"), _rarely),
     Rule(("initializer.agent_heartbeat_seconds", "recoverer.heartbeat_timeout_seconds"), _lost_heartbeats),
     Rule(("initializer.agent_heartbeat_seconds", "recoverer.startup_timeout_seconds"), _lost_heartbeats),
-    Rule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps),
+    Rule((*_POLICY, "initializer.backoff_initial_seconds", "initializer.loop_minutes"), _steps, _ABILITIES),
     Rule(("recoverer.reset_after_seconds", "recoverer.heartbeat_timeout_seconds"), _reset),
     *(
         Rule(
@@ -100,6 +121,7 @@ RULES = (
                 "recoverer.heartbeat_timeout_seconds",
             ),
             _history,
+            _ABILITIES,
         )
         for loop in ("initializer", "recoverer")
     ),

@@ -17,3 +17,5 @@ class Rule:
     keys: tuple[str, ...]
     """The settings, each as ``function.name``."""
     broken: Broken
+    facts: tuple[str, ...] = ()
+    """What nobody sets and ``broken`` gets after the settings: ``provider.abilities``, ``deployment.enabled``."""

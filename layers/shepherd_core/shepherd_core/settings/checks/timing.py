@@ -16,7 +16,7 @@ from shepherd_core.settings.checks.rule import Rule
 from shepherd_core.settings.deployment import LOOPS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from shepherd_core.settings.checks.rule import Broken
 
@@ -86,9 +86,14 @@ def _statement(kept: float) -> Broken:
 
 
 def _connections(
-    minutes: Mapping[str, int], seconds: Mapping[str, int], limit: int | None, agent_api: int | None, offered: int
+    minutes: Mapping[str, int],
+    seconds: Mapping[str, int],
+    limit: int | None,
+    agent_api: int | None,
+    offered: int,
+    enabled: Collection[str],
 ) -> str | None:
-    most = [math.ceil(seconds[loop] / (60 * each)) for loop, each in minutes.items() if each]
+    most = [math.ceil(seconds[loop] / (60 * each)) for loop, each in minutes.items() if each and loop in enabled]
     concurrent = sum(min(each, limit or each) for each in most)
     needed = concurrent + (agent_api or 0) + 1
     if needed <= offered:
@@ -156,6 +161,7 @@ RULES = (
             "bmdb.bmdb_max_connections",
         ),
         _connections,
+        ("deployment.enabled",),
     ),
     *(
         Rule((f"{loop}.backoff_initial_seconds", f"{loop}.backoff_maximum_seconds"), _backoff)
