@@ -136,6 +136,25 @@ hetzner_key_name = "FIXME"
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("heartbeat_timeout_secnds = 900", "did you mean recoverer.heartbeat_timeout_seconds?"),
+        ("[recoverer]\nheartbeat_timeout_secnds = 900", "did you mean heartbeat_timeout_seconds?"),
+        ("[initializer]\nchunks = 900", "did you mean provisioner.chunk?"),
+        ("[bmdb]\nbmdb_password = 1", "did you mean bmdb_password_parameter?"),
+        ("qwertz = 1", "shepherdctl settings init prints all keys"),
+        ("recoverer = 5", "it must be a table, [recoverer]"),
+        ("[[migrator]]", "it must be a table, [migrator]"),
+        ("[recoverer]\ngrace_seconds = 2026-01-02", "recoverer.grace_seconds is 2026-01-02: it must be a number"),
+    ],
+)
+def test_a_fault_says_what_was_probably_meant(text: str, fault: str) -> None:
+    """The reader has the document before them, and not the list of keys."""
+    (found,) = faults(text)
+    assert fault in found
+
+
 def test_the_value_of_an_unknown_key_is_not_shown() -> None:
     """Somebody may take the document for a place for passwords."""
     assert "hunter2" not in str(faults('bmdb_password = "hunter2"\n[bmdb]\npassword = "hunter2"'))
@@ -148,12 +167,13 @@ def test_the_value_of_an_unknown_key_is_not_shown() -> None:
         (b"[recoverer]\n", "version is missing"),
         (b"version = 2\nnew = 1", "version is 2: this code reads version 1"),
         (b'version = "1"', "version is '1'"),
-        (b"version = true", "version is True"),
+        (b"version = true", "version is true"),
         (b"version = 1.0", "version is 1.0"),
         (b"version = 1\nversion = 1", "is not TOML"),
         (b'{"version": 1}', "is not TOML"),
-        (b"version = 1\na = \xff", "is not TOML"),
-        (b"version = 1\na = " + b"9" * 5000, "is not TOML"),
+        (b"version = 1\na = \xff", "is not UTF-8: line 2 has the byte 0xff"),
+        ("version = 1".encode("utf-16"), "is not UTF-8: line 1"),
+        (b"version = 1\na = " + b"9" * 5000, "has a number with thousands of digits"),
         (b"version = 1\na = " + b"[" * 50_000, "nested too deep"),
         (b"version = 1\na = " + b"{a=" * 15_000, "nested too deep"),
         (b"version = 1 #" + b"x" * LIMIT_BYTES, "it may have at most 65536"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.errors import ConfigError
@@ -87,7 +88,7 @@ def parse(content: bytes) -> tuple[Document, list[str]]:
         raise ConfigError([f"version is missing: write version = {VERSION} at the top of the document"])
     version = parsed.pop("version")
     if version != VERSION or isinstance(version, bool | float):
-        raise ConfigError([f"version is {shown(version)}: this code reads version {VERSION} of the document"])
+        raise ConfigError([f"version is {_shown(version)}: this code reads version {VERSION} of the document"])
     found: dict[str, dict[str, Any]] = {}
     faulty: set[tuple[str, str]] = set()
     faults: list[str] = []
@@ -124,8 +125,15 @@ def _toml(content: bytes) -> dict[str, Any]:
         return tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))
     except RecursionError as error:
         raise ConfigError(["the document is nested too deep: it has tables of keys and nothing below them"]) from error
-    except ValueError as error:  # of TOML, of UTF-8, or a number with thousands of digits
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            [f"the document is not UTF-8: line {line} has the byte 0x{content[error.start]:02x}"]
+        ) from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"the document is not TOML: {shown_text(str(error))}"]) from error
+    except ValueError as error:
+        raise ConfigError(["the document has a number with thousands of digits"]) from error
 
 
 def shown_text(text: str) -> str:
@@ -143,7 +151,7 @@ def _by_table(parsed: Mapping[str, Any], faults: list[str]) -> Iterator[tuple[st
         if name not in PROVIDERS:
             faults.append(f"[provider.{shown(name)[1:-1]}] is unknown: the providers are {', '.join(PROVIDERS)}")
         elif not isinstance(value, dict):
-            faults.append(f"provider.{name} is {shown(value)}: it must be a table, [provider.{name}]")
+            faults.append(f"provider.{name} is {_shown(value)}: it must be a table, [provider.{name}]")
         else:
             yield PROVIDERS[name].table, value
     for name, value in named.items():
@@ -168,18 +176,29 @@ def _fault(table: str, name: str, value: Any) -> str | None:
     accepted = (int, float) if wanted is float else (wanted,)
     if type(value) in accepted:
         return None
-    given = str(value).lower() if isinstance(value, bool) else shown(value)
-    return f"{path(table, name)} is {given}: it must be {_KINDS[wanted]}. {setting.description}"
+    return f"{path(table, name)} is {_shown(value)}: it must be {_KINDS[wanted]}. {setting.description}"
+
+
+def _shown(value: object) -> str:
+    """Return a value as the document has it, shortened if it is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, date | time) else shown(value)
 
 
 def _hint(table: str, name: str) -> str:
     """Return where the key belongs, or the one that was probably meant."""
     if table == TOP and name == _PROVIDER:
         return ": name the provider by its table, such as [provider.static], or in SHEPHERD_PROVIDER"
+    if table == TOP and name in tables():
+        return f": it must be a table, [{name}]"
     elsewhere = [other for other, keys in tables().items() if name in keys]
     if elsewhere:
         return ": it belongs " + " or ".join(f"into [{other}]" if other else "to the top" for other in elsewhere)
     from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
 
-    similar = get_close_matches(name[:60], tables()[table], n=1)
-    return f": did you mean {similar[0]}?" if similar else ""
+    names = {name: path(other, name) for other, keys in tables().items() for name in keys}
+    names |= {name: name for name in tables()[table]}
+    longer = [each for each in names if each.startswith(f"{name}_")]
+    similar = longer or get_close_matches(name[:60], tables()[table], n=1) or get_close_matches(name[:60], names, n=1)
+    return f": did you mean {names[similar[0]]}?" if similar else ": shepherdctl settings init prints all keys"
