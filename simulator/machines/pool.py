@@ -179,7 +179,7 @@ class MachinePool(Closeable):
         self._do(hang())
 
     def fill_disk(self, name: str) -> None:
-        """Make every write over SFTP fail with "no space left"."""
+        """Make every upload, over SFTP or by a command, fail with "no space left"."""
         self._machines[name].disk_full = True
 
     def free_disk(self, name: str) -> None:

@@ -33,7 +33,9 @@ _LOG = logging.getLogger(__name__)
 _USER_IDS = range(61_184, 65_520)
 """What systemd assigns to users that exist while a service runs; also mapped in most containers."""
 
-_TOOLS = frozenset(("cat", "chmod", "false", "ls", "mkdir", "mv", "rm", "sha256sum", "stat", "test", "true", "uname"))
+_TOOLS = frozenset(
+    ("cat", "chmod", "false", "ls", "mkdir", "mv", "rm", "sh", "sha256sum", "stat", "test", "true", "uname")
+)
 _USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
 _CHUNK = 1 << 16
 
@@ -70,7 +72,7 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
 
     A command is one program with quoted arguments and no other shell syntax:
     the absolute path of a file on the machine's disk, or one of a few tools.
-    Tools see the machine's paths and have no standard input.
+    Tools see the machine's paths and, except ``sh``, have no standard input.
     """
     command = client.command or ""
     try:
@@ -84,7 +86,10 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
         machine.runs += isinstance(started, asyncio.subprocess.Process)
     elif words[0] in _TOOLS:
         arguments = [str(locate(machine.disk, word)) if "/" in word or word == ".." else word for word in words[1:]]
-        started = await _start(machine, [words[0], *arguments], stdin=DEVNULL)
+        if machine.disk_full and "cat >" in command:
+            started = _Failure(1, os.strerror(errno.ENOSPC))
+        else:
+            started = await _start(machine, [words[0], *arguments], stdin=PIPE if words[0] == "sh" else DEVNULL)
     else:
         started = _Failure(_NOT_FOUND, "command not found")
     if isinstance(started, _Failure):

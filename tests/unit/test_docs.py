@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from shepherd_core.adapters import ssh
+from shepherd_core.adapters.ssh import client
 from shepherd_core.domain import errors
 from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import base, functions, providers
@@ -120,8 +120,8 @@ def test_every_make_target_named_exists() -> None:
 
 def test_offered_ssh_algorithms_are_documented_in_order() -> None:
     """An operator who hardens sshd must know what Shepherd needs."""
-    offered = re.findall(r"`((?:aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
-    assert offered == [*ssh.CIPHERS, *ssh.MACS]
+    offered = re.findall(r"`((?:curve|aes|hmac)[a-z0-9@.-]+)`", OPERATIONS)
+    assert offered == [*client.KEY_EXCHANGES, *client.CIPHERS, *client.MACS]
 
 
 def test_the_states_drawn_are_those_of_the_code() -> None:

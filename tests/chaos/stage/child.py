@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import aws_lambda_powertools.utilities.parameters
 import boto3
 from shepherd_core import handlers
-from shepherd_core.adapters import aws, documents, secrets, ssh, ssh_keys
+from shepherd_core.adapters import aws, documents, secrets, ssh_keys
+from shepherd_core.adapters.ssh import dialer
 from shepherd_core.agent import endpoint
 from shepherd_core.loops import initializer, provisioner, recoverer, updater
 from shepherd_core.providers.equinix import adapter
@@ -42,7 +43,7 @@ SECONDS = 300.0
 
 IMPORTED = (
     endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, loops, services, adapter, initializer, documents,
-    provisioner, recoverer, handlers, secrets, ssh, ssh_keys, updater,
+    provisioner, recoverer, handlers, secrets, dialer, ssh_keys, updater,
 )  # fmt: skip
 """Modules that are imported before the fork, once for all processes."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     ConfigError,
@@ -160,6 +160,7 @@ def test_cheapest_cipher_that_both_have_is_used(
         {"encryption_algs": ["aes256-cbc", "aes128-cbc", "3des-cbc"]},
         {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-md5", "hmac-sha1-96", "hmac-md5-96"]},
         {"encryption_algs": ["aes128-gcm@openssh.com"], "mac_algs": ["hmac-sha1"]},
+        {"kex_algs": ["diffie-hellman-group16-sha512", "diffie-hellman-group-exchange-sha256", "ecdh-sha2-nistp256"]},
     ],
 )
 def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Deadline) -> None:
@@ -169,6 +170,15 @@ def test_weak_algorithms_are_not_used(weak: dict[str, list[str]], deadline: Dead
     with server, pytest.raises(SshError, match="no acceptable"):
         dialer(server.port).dial("127.0.0.1", None, deadline)
     assert server.logins == []
+
+
+@pytest.mark.parametrize("name", ["curve25519-sha256", "curve25519-sha256@libssh.org"])
+def test_one_key_exchange_is_offered_by_both_of_its_names(name: str, deadline: Deadline) -> None:
+    """A hardened sshd may have one of them alone."""
+    server = SshServer(ssh_keys.public_line(KEY))
+    server.options = {"kex_algs": [name]}
+    with server:
+        dialer(server.port).dial("127.0.0.1", None, deadline).close()
 
 
 def test_closed_port_is_refused(deadline: Deadline) -> None:
@@ -190,6 +200,14 @@ def test_key_that_the_machine_does_not_know_fails_authentication(server: SshServ
     """Somebody must install our key; waiting does not help."""
     with pytest.raises(SshAuthenticationFailed, match="refuses our key for root"):
         dialer(server.port, ssh_keys.generate()).dial("127.0.0.1", None, deadline)
+
+
+def test_banner_of_a_machine_that_refuses_our_key_is_quoted(server: SshServer, deadline: Deadline) -> None:
+    """It may say why, and is made harmless."""
+    server.on_login = lambda connection: connection.send_auth_banner("Ask \x1b[31mthe owner" + "!" * 10_000)
+    with pytest.raises(SshAuthenticationFailed, match=r"refuses our key for root: .* Ask \[31mthe owner!") as caught:
+        dialer(server.port, ssh_keys.generate()).dial("127.0.0.1", None, deadline)
+    assert len(str(caught.value)) < 500
 
 
 def test_listener_that_never_accepts_times_out() -> None:
@@ -225,9 +243,10 @@ def test_invalid_ssh_data_is_raised_as_our_error(
     causes = set()
     for position in range(len(greeting), len(proposal), 41):
         broken = proposal[:position] + bytes([proposal[position] ^ 0xFF]) + proposal[position + 1 :]
+        port = stranger(broken, hang_up=True)
         with pytest.raises(SshError) as caught:
-            dialer(stranger(broken, hang_up=True)).dial("127.0.0.1", None, deadline)
-        causes.add(type(caught.value.__cause__))
+            dialer(port).dial("127.0.0.1", None, deadline)
+        causes.add(str(caught.value).rpartition(f"port {port}")[2])
     assert len(causes) > 1, "the packets were not broken in different ways"
 
 

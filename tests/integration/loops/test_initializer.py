@@ -15,7 +15,7 @@ import paramiko
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.documents import AgentCache
-from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock

@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncssh
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     CapacityTaken,

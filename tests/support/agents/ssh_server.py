@@ -8,7 +8,7 @@ import signal
 import threading
 from contextlib import suppress
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
@@ -16,30 +16,40 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import Self
 
-    from asyncssh.channel import SSHChannel
-
     Process = asyncssh.SSHServerProcess[bytes]
 
 
 class SshServer:
     """
-    A server on 127.0.0.1 with the real file system, a real shell and a thread of its own.
+    A server on loopback with a real shell and a thread of its own.
 
     Use it as a context manager. Set the attributes before connecting.
     """
 
-    def __init__(self, public_line: str, *host_keys: asyncssh.SSHKey) -> None:
+    def __init__(
+        self, public_line: str, *host_keys: asyncssh.SSHKey, address: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self.host_keys = host_keys or (asyncssh.generate_private_key("ssh-ed25519"),)
-        self.port = 0
+        self.port = port
+        self._address = address
         self.logins: list[str] = []
         """The users that began to authenticate."""
         self.connections: list[asyncssh.SSHServerConnection] = []
         self.freezes_at = ""
-        """login, channel, program, sftp or write: from there on it answers nothing at all."""
+        """login, channel, program or input: from there on it answers nothing at all."""
         self.program: Callable[[Process], Awaitable[None]] = self.shell
         """What a command runs."""
-        self.on_write: Callable[[asyncssh.SSHServerConnection, int], None] = lambda _connection, _offset: None
-        """Called before each SFTP write with its offset; may raise."""
+        self.on_input: Callable[[asyncssh.SSHServerConnection, int], None] = lambda _connection, _offset: None
+        """Called with each piece of a command's input and its offset."""
+        self.sessions = 0
+        self.max_sessions = 10
+        """How many channels a client may have open at once."""
+        self.tools = ""
+        """A folder with programs that the shell finds before others."""
+        self.on_login: Callable[[asyncssh.SSHServerConnection], None] = lambda _connection: None
+        """Called when a client begins to authenticate."""
+        self.sftp: Callable[[Any, Any], Coroutine[Any, Any, None]] | None = None
+        """What answers over SFTP."""
         self.has_commands = True
         self.options: dict[str, Any] = {}
         """Of asyncssh, for the connection: algorithms and the like. Set before entering."""
@@ -69,10 +79,15 @@ class SshServer:
     async def shell(self, process: Process) -> None:
         """Run the command as sshd would."""
         child = await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", process.command or "", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+            *("/bin/sh", "-c", process.command or ""),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+            env={**os.environ, "PATH": f"{self.tools}:{os.environ['PATH']}"},
         )
         assert child.stdin is not None
-        inward = asyncio.create_task(_feed(process.stdin, child.stdin))
+        inward = asyncio.create_task(self._feed(process, child.stdin))
         try:
             await asyncio.gather(_pump(child.stdout, process.stdout), _pump(child.stderr, process.stderr))
             process.channel.write_eof()
@@ -94,16 +109,28 @@ class SshServer:
 
     async def _listen(self) -> asyncssh.SSHAcceptor:
         return await asyncssh.create_server(
-            lambda: _Guard(self), "127.0.0.1", 0, server_host_keys=list(self.host_keys), encoding=None, **self.options
+            lambda: _Guard(self),
+            self._address,
+            self.port,
+            server_host_keys=list(self.host_keys),
+            encoding=None,
+            **self.options,
         )
 
     def _program_requested(self, process: Process) -> Coroutine[Any, Any, None]:
         self.reach("program")
         return self._run(process)
 
-    def _sftp_requested(self, channel: SSHChannel[bytes]) -> asyncssh.SFTPServer:
-        self.reach("sftp")
-        return _Sftp(self, channel)
+    async def _feed(self, process: Process, target: asyncio.StreamWriter) -> None:
+        offset = 0
+        with suppress(BrokenPipeError, ConnectionResetError):  # the program closed its input
+            while data := await process.stdin.read(65_536):
+                self.reach("input")
+                self.on_input(self.connections[-1], offset)
+                offset += len(data)
+                target.write(data)
+                await target.drain()
+        target.close()
 
     async def _run(self, process: Process) -> None:
         with suppress(BrokenPipeError, ConnectionError, asyncssh.Error):  # the client left
@@ -123,12 +150,6 @@ class SshServer:
             await asyncio.gather(*stuck, return_exceptions=True)
 
 
-async def _feed(source: Any, target: asyncio.StreamWriter) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # the program closed its input
-        await _pump(source, target)
-    target.close()
-
-
 async def _pump(source: Any, target: Any) -> None:
     while data := await source.read(65_536):
         target.write(data)
@@ -146,6 +167,7 @@ class _Guard(asyncssh.SSHServer):
 
     def begin_auth(self, username: str) -> bool:
         self._server.logins.append(username)
+        self._server.on_login(self._server.connections[-1])
         self._server.reach("login")
         return True
 
@@ -157,6 +179,9 @@ class _Guard(asyncssh.SSHServer):
 
     def session_requested(self) -> asyncssh.SSHServerProcess[bytes]:
         self._server.reach("channel")
+        if self._server.sessions >= self._server.max_sessions:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "too many sessions")
+        self._server.sessions += 1
         return _Session(self._server)
 
 
@@ -164,21 +189,22 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
     """One channel."""
 
     def __init__(self, server: SshServer) -> None:
-        super().__init__(server._program_requested, server._sftp_requested, 3, False)
+        super().__init__(server._program_requested, None, 3, False)
         self._server = server
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.sessions -= 1
+        super().connection_lost(exc)
+
+    def subsystem_requested(self, subsystem: str) -> bool:
+        return subsystem == "sftp" and self._server.sftp is not None
+
+    def session_started(self) -> None:
+        if self._server.sftp is None or self.channel.get_subsystem() != "sftp":
+            super().session_started()
+        else:
+            streams = (asyncssh.SSHReader(self, self.channel), asyncssh.SSHWriter(self, self.channel))
+            asyncio.get_running_loop().create_task(self._server.sftp(*streams))
 
     def exec_requested(self, command: str) -> bool:
         return self._server.has_commands and super().exec_requested(command)
-
-
-class _Sftp(asyncssh.SFTPServer):
-    """The whole file system."""
-
-    def __init__(self, server: SshServer, channel: SSHChannel[bytes]) -> None:
-        super().__init__(cast("asyncssh.SSHServerChannel[bytes]", channel))
-        self._server = server
-
-    def write(self, file_obj: object, offset: int, data: bytes) -> Any:
-        self._server.reach("write")
-        self._server.on_write(self.connection, offset)
-        return super().write(file_obj, offset, data)

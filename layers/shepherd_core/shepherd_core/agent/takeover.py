@@ -2,7 +2,7 @@
 The takeover: upload the agent to a machine, run it, and check its answer.
 
 This module holds the rules of the handshake. The transport is behind the
-Protocols at its top, which ``adapters/ssh.py`` implements.
+Protocols at its top, which ``adapters/ssh`` implements.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AgentBinary(Protocol):
         """Return its size in bytes."""
 
     def open(self) -> BinaryIO:
-        """Return it as a stream from its beginning. The caller closes it."""
+        """Return it as a file, with a descriptor, at its beginning. The caller closes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RunResult:
     """The result of a program that ran on a machine."""
 
     stdout: bytes
-    """Complete, unless a child that outlives the program holds it open; at most 1 MiB."""
+    """Complete, unless a child that outlives the program holds it open; at most 64 KiB."""
     stderr: bytes
     """The end of it, at most ``STDERR_BYTES``."""
     exit_status: int
@@ -73,7 +73,14 @@ class MachineConnection(Protocol):
         """Return the host key that the machine proved to hold, ``ssh-ed25519 AAAA...``."""
 
     def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
-        """Return whether the file at *path* has that SHA-256; False also if that cannot be determined."""
+        """
+        Return whether the file at *path* has that SHA-256, and make it executable if so.
+
+        False also if that cannot be determined.
+
+        Raises:
+            SshAuthenticationFailed: the machine lets our user in, but answers the command with words of its own.
+        """
 
     def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
         """
@@ -93,7 +100,7 @@ class MachineConnection(Protocol):
         When this raises, the program may be running.
 
         Raises:
-            MalformedAnswer: it wrote more than 1 MiB to its standard output.
+            MalformedAnswer: it wrote more than 64 KiB to its standard output.
         """
 
     def close(self) -> None:

@@ -35,7 +35,9 @@ The errors that Shepherd raises.
     │   │   ├── SshAuthenticationFailed
     │   │   ├── SshHostKeyChanged    not the key that was pinned
     │   │   ├── SshConnectionLost    broke in the middle
-    │   │   └── SshUploadFailed      disk full, not permitted, ...
+    │   │   ├── SshMisbehaved        sent what no SSH server sends
+    │   │   ├── SshUploadFailed      disk full, not permitted, ...
+    │   │   └── SshHelperLost        our own process for SSH ended
     │   └── TakeoverFailed
     │       ├── AgentExited          exit status other than 0
     │       ├── MalformedAnswer      not a TakeoverResponse
@@ -272,8 +274,18 @@ class SshConnectionLost(SshError):
     fault = Fault.UNREACHED
 
 
+class SshMisbehaved(SshError):
+    """The machine sent what no SSH server sends, or used up the memory or processor time that its process may use."""
+
+
 class SshUploadFailed(SshError):
     """The agent could not be written to the machine."""
+
+
+class SshHelperLost(SshError):
+    """The process of Shepherd that talks to machines ended."""
+
+    fault = Fault.OURS
 
 
 class TakeoverFailed(MachineError):

@@ -64,6 +64,13 @@ def variables(prefix: str) -> dict[str, str]:
     }
 
 
+def library_path() -> dict[str, str]:
+    """Return the environment variable by which a new process finds the libraries of this Python, as in Lambda."""
+    name = "LD_LIBRARY_PATH"
+    path = os.environ.get(name)  # noqa: TID251 - the one place that reads the environment
+    return {name: path} if path else {}
+
+
 def faults(settings_type: type[Settings], error: ValidationError, document: Document | None) -> list[tuple[str, str]]:
     """Return for each fault the setting, and a line: where it stands, its value, its description. None is a secret."""
     from_document = given(settings_type, document).keys() & (document.values(settings_type).keys() if document else ())

@@ -20,7 +20,7 @@ from shepherd_core.wiring.settings import load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shepherd_core.adapters.ssh import SshConnection, SshDialer
+    from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
     from shepherd_core.domain.clock import Deadline
 
 CLOCK = SystemClock()
@@ -100,7 +100,7 @@ class LazyDialer:
         """
         if self._dialer is None:
             from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
-            from shepherd_core.adapters.ssh import SshDialer  # noqa: PLC0415
+            from shepherd_core.adapters.ssh.dialer import SshDialer  # noqa: PLC0415
 
             settings = self._settings
             seconds = settings.agent_heartbeat_seconds

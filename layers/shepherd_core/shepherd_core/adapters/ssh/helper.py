@@ -1,0 +1,105 @@
+"""
+The helper of a function: a process that makes one process for each machine, and ends it.
+
+Run as ``python -m`` with the control socket as standard input. A message there
+brings a connection to a machine and the socket for its requests. The helper
+forks, which takes milliseconds because it has imported everything; unlike the
+function it has one thread, so that forking is safe, and it knows no secret. A
+machine's process is killed when the function closes the socket of its requests,
+or ends. When a process ends by itself, its last message says how.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+
+from shepherd_core.adapters.ssh import child, messages
+from shepherd_core.adapters.ssh.messages import Failure
+
+_CONTROL = 0
+"""The file descriptor of the control socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    pid: int
+    pidfd: int
+    requests: socket.socket
+    """The child's end, to notice that the function has closed the other, and for the last message."""
+
+
+class _Helper:
+    def __init__(self) -> None:
+        self._control = socket.socket(fileno=_CONTROL)
+        self._poll = select.poll()
+        self._poll.register(self._control, select.POLLIN)
+        self._children: dict[int, _Child] = {}  # by the process, and by the socket of its requests
+
+    def serve(self) -> None:
+        """Serve until the function ends."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == _CONTROL:
+                    if not self._begin():
+                        return
+                elif found := self._children.get(descriptor):  # else it ended in this round
+                    if descriptor == found.pidfd:
+                        self._end(found)
+                    else:
+                        self._poll.unregister(descriptor)
+                        signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
+
+    def _begin(self) -> bool:
+        """Make the process for one machine; return False if the function has ended."""
+        message, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        if not message:
+            return False
+        machine, requests = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+        pid = os.fork()
+        if pid == 0:
+            self._control.close()
+            for other in set(self._children.values()):
+                other.requests.close()
+                os.close(other.pidfd)
+            child.serve(machine, requests)
+        machine.close()
+        begun = _Child(pid, os.pidfd_open(pid), requests)
+        self._children[begun.pidfd] = self._children[requests.fileno()] = begun
+        self._poll.register(begun.pidfd, select.POLLIN)
+        self._poll.register(requests, 0)  # reports only that the other end is closed
+        return True
+
+    def _end(self, ended: _Child) -> None:
+        """Report how a process ended, if the function still waits for an answer of it."""
+        _, status = os.waitpid(ended.pid, 0)
+        for descriptor in (ended.pidfd, ended.requests.fileno()):
+            del self._children[descriptor]
+            with suppress(KeyError):
+                self._poll.unregister(descriptor)
+        text = child.how_it_ended(os.waitstatus_to_exitcode(status))
+        ended.requests.settimeout(0)
+        with suppress(OSError):  # the function has closed it, or does not read
+            ended.requests.send(messages.encode({"failure": Failure.MISBEHAVED, "text": text}))
+        ended.requests.close()
+        os.close(ended.pidfd)
+
+
+def main() -> None:
+    """Serve until the function ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the function too, whose end ends this
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.collect()
+    gc.freeze()  # a collection in a child then copies no memory
+    _Helper().serve()
+
+
+if __name__ == "__main__":
+    main()

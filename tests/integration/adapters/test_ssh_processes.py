@@ -1,0 +1,196 @@
+"""The processes that talk to machines: their limits, what they know, and how they end."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.ssh import messages
+from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
+from shepherd_core.adapters.ssh.messages import RequestFailed
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import ShepherdError, SshHelperLost, SshMisbehaved, SshTimedOut
+
+from tests.support import processes
+from tests.support.agents.hostile_server import AFTER_LOGIN
+from tests.support.agents.machine_client import eventually
+from tests.support.agents.ssh_server import SshServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HELPER = "shepherd_core.adapters.ssh.helper"
+KEY = ssh_keys.generate()
+
+DIALS = """
+import sys
+from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.domain.clock import Deadline, SystemClock
+
+deadline = Deadline(SystemClock(), 600)
+SshDialer(sys.argv[1], "root", int(sys.argv[2]), 2).dial("127.0.0.1", None, deadline).run("hangs", b"", deadline)
+"""
+"""A function that works on a machine."""
+
+
+@pytest.fixture(autouse=True)
+def _no_hanging() -> Iterator[None]:
+    """End the tests when something waits without a limit."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def server() -> Iterator[SshServer]:
+    """Return a machine that knows our key."""
+    with SshServer(ssh_keys.public_line(KEY)) as server:
+        yield server
+
+
+@pytest.fixture
+def connection(server: SshServer, deadline: Deadline) -> Iterator[SshConnection]:
+    """Return a connection to it."""
+    with closing(
+        SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)
+    ) as connection:
+        yield connection
+
+
+def helper() -> int:
+    """Return the helper of this process."""
+    (found,) = [pid for pid in processes.running(HELPER) if processes.parent(pid) == os.getpid()]
+    return found
+
+
+def child() -> int:
+    """Return the only process of a machine."""
+    (found,) = processes.below(helper())
+    return found
+
+
+def test_a_process_has_hard_limits(connection: SshConnection) -> None:
+    """They hold whatever a parser does."""
+    soft = {what: resource.prlimit(child(), getattr(resource, f"RLIMIT_{what}"))[0] for what in ("CPU", "FSIZE", "AS")}
+    assert 0 < soft["CPU"] <= 6
+    assert soft["FSIZE"] == 0
+    assert soft["AS"] < processes.size(child()) + messages.MEMORY_BYTES + (1 << 20)
+
+
+def test_a_process_that_runs_out_of_memory_is_the_fault_of_its_machine(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """The cause tells what to do: nothing about the function, everything about the machine."""
+    AFTER_LOGIN["complaints without end"](server)
+    resource.prlimit(child(), resource.RLIMIT_AS, (processes.size(child()) + 100_000,) * 2)
+    with pytest.raises(SshMisbehaved, match="more than 32 MiB of memory"):
+        connection.run("agent", b"", deadline)
+
+
+def test_a_process_that_spins_is_the_fault_of_its_machine(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """It has taken the time from its neighbours."""
+    AFTER_LOGIN["complaints without end"](server)
+    limited = threading.Timer(0.5, resource.prlimit, (child(), resource.RLIMIT_CPU, (1, -1)))
+    limited.start()
+    with pytest.raises(SshMisbehaved, match="processor time"):
+        connection.run("agent", b"", deadline)
+    limited.join()
+
+
+def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, connection: SshConnection) -> None:
+    """A warm function lives for hours and meets thousands of machines."""
+    first = child()
+    server.freezes_at = "program"
+    with pytest.raises(SshTimedOut):
+        connection.run("agent", b"", Deadline(SystemClock(), 0.3))
+    eventually(lambda: processes.below(helper()) == [])
+    assert not Path(f"/proc/{first}").exists()
+
+
+def test_a_killed_function_leaves_no_process(server: SshServer) -> None:
+    """Lambda kills functions; what they left would go on working on machines."""
+    server.freezes_at = "program"
+    with subprocess.Popen([sys.executable, "-c", DIALS, KEY, str(server.port)]) as function:
+        eventually(lambda: server.sessions == 1)
+        left = processes.below(function.pid)
+        function.send_signal(signal.SIGKILL)
+    assert len(left) == 2
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+
+
+def test_the_helper_knows_no_secret(connection: SshConnection) -> None:
+    """The function's environment holds credentials of AWS; a machine's process must not."""
+    variables = Path(f"/proc/{child()}/environ").read_bytes().split(b"\0")
+    names = {variable.partition(b"=")[0] for variable in variables if variable}
+    assert names <= {b"PYTHONPATH", b"MALLOC_ARENA_MAX", b"LD_LIBRARY_PATH"}
+
+
+def test_a_helper_that_is_gone_is_started_again(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """Connections that it had are lost by our fault; the next one works, and nothing of the old ones is left."""
+    gone = [helper(), child()]
+    os.kill(gone[0], signal.SIGKILL)
+    with pytest.raises(SshHelperLost):
+        connection.run("agent", b"", deadline)
+    eventually(lambda: not any(processes.size(pid) for pid in gone))
+    with closing(SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)) as second:
+        assert second.run("true", b"", deadline).exit_status == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b"1",
+        b'{"failure": "none", "text": ""}',
+        b'{"failure": "lost"}',
+        b"{}",
+        b'{"host_key": 1}',
+        b'{"host_key": "ssh-ed25519"}',
+        b'{"host_key": "ssh-ed25519 A A"}',
+        b'{"host_key": "ssh-ed25519 A\\u00e9"}',
+        messages.encode({"host_key": "ssh-ed25519 " + "A" * messages.HOST_KEY}),
+        b'{"stdout": "", "stderr": ""}',
+        b'{"stdout": "", "stderr": "", "exit_status": 256}',
+        b'{"stdout": "", "stderr": "", "exit_status": "0"}',
+        b'{"stdout": [], "stderr": "", "exit_status": 0}',
+        b'{"stdout": "$", "stderr": "", "exit_status": 0}',
+        messages.encode({"stdout": "AAAA" * messages.STDOUT_BYTES, "stderr": "", "exit_status": 0}),
+    ],
+)
+def test_what_a_process_answers_is_checked(answer: bytes) -> None:
+    """A machine may have found a way to write it."""
+    for read in (messages.host_key, messages.result):
+        with pytest.raises(RequestFailed):
+            read(messages.decode(answer))
+
+
+def test_an_answer_has_no_more_than_a_bounded_text() -> None:
+    """It goes into the history."""
+    with pytest.raises(RequestFailed) as caught:
+        messages.decode(messages.encode({"failure": "lost", "text": "x" * 100_000}))
+    assert len(caught.value.text) == messages.TEXT
+
+
+def test_every_failure_is_one_of_ours(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
+    """Also where a process answers late, after the function has given it up."""
+    connection.close()
+    for ask in (connection.has, connection.run):
+        with pytest.raises(ShepherdError, match="closed before"):
+            ask("agent", b"", deadline)  # type: ignore[arg-type]  # never read

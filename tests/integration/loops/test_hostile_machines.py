@@ -1,0 +1,141 @@
+"""Machines that attack: the real Initializer as a process, with hostile and healthy machines in one invocation."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.ssh.messages import MEMORY_BYTES
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.clock import SystemClock
+
+from agent.build import build
+from simulator.machines.pool import MachinePool
+from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.processes import Functions
+from tests.support import processes
+from tests.support.agents.hostile_server import ADDRESSES, attackers
+from tests.support.agents.machine_client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from uuid import UUID
+
+    from tests.support.bmdb.fleet import Fleet
+
+FUNCTION, HELPER = "tests.chaos.stage.child", "shepherd_core.adapters.ssh.helper"
+MIB = 1 << 20
+HEALTHY = 3
+MACHINE_SECONDS = 20
+FUNCTION_BYTES = 200 * MIB
+"""What the function and the helper process use without any machine, rounded up."""
+
+CAUSES = {
+    "a giant packet": r"SshMisbehaved: .* it announced a packet of \d+ bytes; at most 262144 are read",
+    "an endless line": r"SshMisbehaved: .* it wrote more than 64 KiB before its first packet",
+    "endless lines": r"SshConnectionLost: .* exchanging keys",
+    "a slow drip": r"SshTimedOut: exchanging keys",
+    "packets without end that do nothing": r"SshMisbehaved: .* processor time|SshTimedOut: exchanging keys",
+    "extensions without end": r"SshMisbehaved: .* it announced 4294967295 extensions in a packet of 4 bytes",
+    "a folder of four billion files": r"AgentExited",  # SFTP is not used
+    "output without end": r"MalformedAnswer: the program wrote more than 64 KiB",
+    "complaints without end": r"SshMisbehaved: .* processor time|SshTimedOut: hashing",
+    "more output than there is room for": r"SshMisbehaved|MalformedAnswer",
+    "no answer": r"SshTimedOut: hashing",
+}
+"""The end of the work on each machine: the cause, or what became of it."""
+
+
+class Memory:
+    """The most memory that the processes of the function have used together, shared pages counted once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.1):
+            pids = [pid for module in (FUNCTION, HELPER) for pid in processes.running(module)]
+            self.most = max(self.most, sum(map(processes.memory, pids)))
+
+
+@pytest.fixture
+def environment(real_time: Fleet, tmp_path: Path) -> Iterator[Environment]:
+    """Return an environment with healthy machines."""
+    with MachinePool(tmp_path / "pool", 0, boot_seconds=0) as pool:
+        environment = Environment(real_time, SystemClock(), pool=pool, folder=tmp_path)
+        yield environment
+        environment.close()
+
+
+def provided(environment: Environment, addresses: dict[str, str]) -> dict[str, UUID]:
+    """Add machines of these names and addresses to the BMDB and to the provider's list; return their ids."""
+    assert environment.folder is not None
+    ids = {}
+    for name in addresses:
+        ids[name] = environment.fleet.provided_machine()
+        environment.fleet.change(
+            ids[name], f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{ids[name]}'"
+        )
+    listing = json.dumps([{"ID": name, "Addr": address} for name, address in addresses.items()])
+    (environment.folder / "machines.json").write_text(listing)
+    return ids
+
+
+def settings(environment: Environment) -> dict[str, str]:
+    """Return the environment variables of the function."""
+    assert environment.folder is not None
+    assert environment.pool is not None
+    build(environment.folder / "agent")
+    return {
+        "SHEPHERD_PROVIDER": "static",
+        "SHEPHERD_STATIC_LIST": str(environment.folder / "machines.json"),
+        "SHEPHERD_AGENT_SOURCE": str(environment.folder / "agent"),
+        "SHEPHERD_AGENT_ENDPOINT": "https://127.0.0.1:9",
+        "SHEPHERD_SSH_PORT": str(environment.pool.port),
+        "SHEPHERD_SSH_CONNECT_TIMEOUT_SECONDS": "5",
+        "SHEPHERD_MACHINE_SECONDS": str(MACHINE_SECONDS),
+        "SHEPHERD_AGENT_TIMEOUT_SECONDS": str(MACHINE_SECONDS),
+        "SHEPHERD_CONCURRENCY": "20",
+    }
+
+
+def cause(environment: Environment, machine_id: UUID) -> str:
+    """Return why the last work on the machine failed, or what became of it instead."""
+    last = queries.history(environment.fleet.connection, machine_id)[0]
+    return str(last["failed_cause"] or last["event"])
+
+
+def test_no_attack_hurts_the_function_or_its_neighbours(environment: Environment) -> None:
+    """Each attack fails alone, by name, within its limits; the healthy machines of the same invocation get agents."""
+    pool, key = environment.pool, ssh_keys.generate()
+    assert pool is not None
+    client = Client(pool)
+    client.authorized_key = ssh_keys.public_line(key)
+    healthy = [client.rack(f"healthy-{number}") for number in range(HEALTHY)]
+    ids = provided(environment, ADDRESSES | {name: pool.address(name) for name in healthy})
+    with attackers(pool.port, client.authorized_key), Functions(1, key) as functions, Memory() as memory:
+        began = time.monotonic()
+        outcome = functions.invoke(environment, "initializer", settings=settings(environment))
+        seconds = time.monotonic() - began
+    ends = {name: cause(environment, machine_id) for name, machine_id in ids.items()}
+    assert outcome.status == 0, outcome
+    assert {name: ends[name] for name in healthy} == dict.fromkeys(healthy, "Finished")
+    assert {name: ends[name] for name in ADDRESSES if not re.match(CAUSES[name], ends[name])} == {}
+    assert memory.most < FUNCTION_BYTES + len(ADDRESSES) * MEMORY_BYTES
+    assert seconds < 3 * MACHINE_SECONDS, "the invocation did not end in time"

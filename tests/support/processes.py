@@ -1,0 +1,60 @@
+"""The processes below this one, as Linux tells them."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def below(pid: int | None = None) -> list[int]:
+    """Return the ids of all processes below *pid*, by default this process."""
+    parents: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        with suppress(ValueError, OSError):
+            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            if after_name[0] != "Z":
+                parents.setdefault(int(after_name[1]), []).append(int(entry.name))
+    found = parents.get(pid or os.getpid(), [])
+    for each in found:
+        found.extend(parents.get(each, []))
+    return found
+
+
+def running(module: str, pid: int | None = None) -> list[int]:
+    """Return the processes below *pid* that run the Python *module*."""
+    found = []
+    for each in below(pid):
+        with suppress(OSError):
+            if module.encode() in (_PROC / str(each) / "cmdline").read_bytes().split(b"\0"):
+                found.append(each)
+    return found
+
+
+def memory(pid: int) -> int:
+    """Return the bytes of memory of a process; of pages that several have, its share; 0 if there is no process."""
+    with suppress(OSError, StopIteration):
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return 0
+
+
+def peak(pid: int) -> int:
+    """Return the most bytes of memory that a process has ever used."""
+    lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+
+
+def size(pid: int) -> int:
+    """Return the bytes of a process's address space; 0 if there is no process."""
+    with suppress(OSError):
+        return resource.getpagesize() * int((_PROC / str(pid) / "statm").read_text().split()[0])
+    return 0
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process."""
+    return int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
