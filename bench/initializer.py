@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from shepherd_core.adapters.documents import AgentCache
-from shepherd_core.adapters.ssh import SshDialer
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -19,6 +19,7 @@ from shepherd_core.telemetry import Metric
 
 from bench.fleet import PROVIDER, driver
 from bench.pool import BenchPool, machines, provider
+from bench.processes import processor_seconds
 from bench.results import Result, Table
 from simulator.environment.postgres import Postgres
 
@@ -89,9 +90,9 @@ def _ours(
     )
     limits = runner.RunLimits(concurrency, machine_seconds=120, session_seconds=60)
     connection = Connection(settings, None, clock)
-    began, spent = time.perf_counter(), time.process_time()
+    began, spent = time.perf_counter(), processor_seconds()
     counts = runner.run(loop, PROVIDER, connection, clock, limits, deadline=Deadline(clock, 1800), runtime_info="bench")
-    seconds, spent = time.perf_counter() - began, time.process_time() - spent
+    seconds, spent = time.perf_counter() - began, processor_seconds() - spent
     connection.close()
     if counts[Metric.FINISHED] != len(addresses):
         raise RuntimeError(counts)

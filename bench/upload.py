@@ -7,17 +7,17 @@ ChaCha20 if the server has it, as here; and with the cipher of ours.
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from typing import TYPE_CHECKING
 
-import psutil
 from shepherd_core.adapters.documents import AgentCache
-from shepherd_core.adapters.ssh import CIPHERS, SshDialer
+from shepherd_core.adapters.ssh.client import CIPHERS
+from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 from bench.pool import BenchPool, machines
+from bench.processes import memory, processor_seconds
 from bench.results import Curve, Result, Table, in_turn, median
 
 if TYPE_CHECKING:
@@ -111,19 +111,14 @@ def _theirs(machine_pool: BenchPool, size: int, *options: str) -> Callable[[], f
 
 
 def _processor(way: Callable[[], float]) -> Callable[[], float]:
-    """Return *way*, measured in processor seconds of this process and its children: other load matters little."""
+    """Return *way*, measured in processor seconds of our processes: other load matters little."""
 
     def measured() -> float:
-        before = _used()
+        before = processor_seconds()
         way()
-        return _used() - before
+        return processor_seconds() - before
 
     return measured
-
-
-def _used() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _ratio(ones: list[float], others: list[float]) -> float:
@@ -132,14 +127,14 @@ def _ratio(ones: list[float], others: list[float]) -> float:
 
 
 def _growth(machine_pool: BenchPool, size: int) -> float:
-    """Return by how many megabytes this process grows, at most, while it uploads."""
-    process, over = psutil.Process(), threading.Event()
-    before = process.memory_info().rss
+    """Return by how many megabytes our processes grow, at most, while this one uploads."""
+    over = threading.Event()
+    before = memory()
     sizes = [before]
 
     def watch() -> None:
         while not over.wait(0.01):
-            sizes.append(process.memory_info().rss)
+            sizes.append(memory())
 
     watching = threading.Thread(target=watch)
     watching.start()
