@@ -85,6 +85,15 @@ def test_every_failure_stands_in_the_tree_of_errors() -> None:
     )
 
 
+def test_no_page_names_a_setting_as_a_parameter() -> None:
+    """They were parameters of the template; who looks there for one finds nothing."""
+    types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
+    names = {"".join(map(str.capitalize, name.split("_"))) for each in types for name in each.model_fields}
+    template = (ROOT / "template.yaml").read_text()
+    named = {name for page in PAGES if page.name != "CHANGELOG.md" for name in re.findall(r"`(\w+)", page.read_text())}
+    assert {name for name in named & names if f"\n  {name}:" not in template} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     """A reader who follows a link to nothing stops trusting the page."""
