@@ -9,7 +9,8 @@ from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.states import MachineFacts, State, state_of
-from shepherd_core.settings.functions import BmdbSettings, GraceSettings, HealthSettings
+from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.health import GraceSettings, HealthSettings
 
 from shepherdctl.formats import relative, span
 

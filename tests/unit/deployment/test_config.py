@@ -11,13 +11,8 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions, providers
 from shepherd_core.settings.base import Settings
-from shepherd_core.settings.functions import (
-    BmdbSettings,
-    HealthSettings,
-    InitializerSettings,
-    ProvisionerSettings,
-    RecovererSettings,
-)
+from shepherd_core.settings.functions import BmdbSettings, InitializerSettings, ProvisionerSettings, RecovererSettings
+from shepherd_core.settings.health import HealthSettings
 from shepherd_core.settings.providers import EquinixSettings, StaticSettings
 from shepherd_core.settings.sources import load
 
