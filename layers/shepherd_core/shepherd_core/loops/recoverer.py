@@ -16,7 +16,6 @@ it suspends recovery there and reboots no machine.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ from shepherd_core.bmdb.work.work import finish_recovery
 from shepherd_core.domain.errors import (
     MachineNotFound,
     NotSupported,
-    ProviderError,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
@@ -37,6 +35,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE
 from shepherd_core.domain.remediation import NextStep
 from shepherd_core.loops.base import Admission, Loop, cause_of
+from shepherd_core.loops.provider_outage import ProviderOutage
 from shepherd_core.rules.circuit_breaker import (
     WHOLE_PROVIDER,
     BreakerLimits,
@@ -74,10 +73,6 @@ if TYPE_CHECKING:
     from shepherd_core.loops.base import Task
 
 
-_FAILURES = 3
-"""After this many failures of the provider in a row, it is not asked again in this invocation."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRules:
     """When machines are recovered, how, and when recovery is suspended."""
@@ -101,7 +96,7 @@ class Recoverer(Loop[NextStep]):
         self._provider = provider
         self._rules = rules
         self._timeouts = rules.timeouts
-        self._outage = _Outage()
+        self._outage = ProviderOutage()
         self.guard = self
 
     def admit(self, session: Session) -> Admission:
@@ -185,7 +180,7 @@ class Recoverer(Loop[NextStep]):
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
-        self._outage = _Outage()
+        self._outage = ProviderOutage()
         steps = possible(self._rules.policy, self._provider.capabilities)
         for step in self._rules.policy[:-1]:
             if step.kind not in steps:
@@ -290,37 +285,3 @@ class Recoverer(Loop[NextStep]):
                 lost_answers={work: each.lost_answer for work, each in done.items() if each.lost_answer is not None},
             )
         return ended
-
-
-class _Outage:
-    """Counts the provider's failures in this invocation, to tell when to stop asking. Safe to use from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._failures = 0
-        self._cause: ProviderError | None = None
-
-    def check(self) -> None:
-        """
-        Return if the provider may be asked.
-
-        Raises:
-            ProviderUnavailable: it failed for several machines, one after another.
-        """
-        with self._lock:
-            if self._failures >= _FAILURES:
-                message = f"not asked, since the provider failed for {self._failures} machines: {self._cause}"
-                raise ProviderUnavailable(message)
-
-    def failed(self, error: ProviderError) -> None:
-        """Record that the provider failed in a way that is not a machine's fault."""
-        with self._lock:
-            self._failures += 1
-            self._cause = error
-            if self._failures == _FAILURES:
-                telemetry.warning("provider outage: recovery waits", machines=self._failures, cause=error)
-
-    def answered(self) -> None:
-        """Record that the provider answered about a machine."""
-        with self._lock:
-            self._failures = 0
