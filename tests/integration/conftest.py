@@ -47,6 +47,14 @@ def database(postgres: Postgres) -> Iterator[BmdbSettings]:
     postgres.drop(settings)
 
 
+@pytest.fixture
+def empty_database(postgres: Postgres) -> Iterator[BmdbSettings]:
+    """Return how to reach a database that was never migrated."""
+    settings = postgres.new_database("template1")
+    yield settings
+    postgres.drop(settings)
+
+
 @pytest.fixture(scope="session")
 def shared_database(postgres: Postgres) -> BmdbSettings:
     """Return how to reach the database that is emptied after every test: ten times as fast as a new one."""

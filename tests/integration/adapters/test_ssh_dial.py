@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import socket
 import threading
@@ -24,30 +23,14 @@ from shepherd_core.domain.errors import (
     SshTimedOut,
 )
 
-from tests.support.agents.ssh_server import SshServer
+from tests.support.agents.ssh_server import KEY, SshServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.conftest import ManualClock
 
-KEY = ssh_keys.generate()
 BEGIN, *_, END = KEY.splitlines()
-
-
-@pytest.fixture(autouse=True)
-def _no_hanging() -> Iterator[None]:
-    """End the tests when something waits without a limit."""
-    faulthandler.dump_traceback_later(60, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
-@pytest.fixture
-def server() -> Iterator[SshServer]:
-    """Return a machine that knows our key."""
-    with SshServer(ssh_keys.public_line(KEY)) as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import hashlib
 import os
 import stat
@@ -30,7 +29,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 
 from tests.support import processes
-from tests.support.agents.ssh_server import SshServer
+from tests.support.agents.ssh_server import KEY, SshServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from tests.support.agents.ssh_server import Process
 
-KEY = ssh_keys.generate()
 MIB = 1 << 20
 
 
@@ -71,21 +69,6 @@ def in_memory(content: bytes) -> BinaryIO:
     file.write(content)
     file.seek(0)
     return file
-
-
-@pytest.fixture(autouse=True)
-def _no_hanging() -> Iterator[None]:
-    """End the tests when something waits without a limit."""
-    faulthandler.dump_traceback_later(60, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
-@pytest.fixture
-def server() -> Iterator[SshServer]:
-    """Return a machine that knows our key."""
-    with SshServer(ssh_keys.public_line(KEY)) as server:
-        yield server
 
 
 @pytest.fixture

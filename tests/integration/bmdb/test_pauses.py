@@ -42,18 +42,24 @@ SCOPES: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -> None:
-    """An operator who pauses one machine must not stop the fleet, and vice versa."""
+def scoped(fleet: Fleet, scope: str) -> tuple[dict[str, UUID], dict[str, Any], set[str]]:
+    """Return new machines, the arguments of a pause of that scope, and the machines that it covers."""
     machines = {
         "start": fleet.provided_machine(),
         "other start": fleet.provided_machine(),
         "recovery": fleet.unhealthy_machine(),
         "elsewhere": fleet.provided_machine("equinix"),
     }
-    chosen, held_up = SCOPES[scope]
+    chosen, covered = SCOPES[scope]
     if "machine_id" in chosen:
         chosen = {**chosen, "machine_id": machines[chosen["machine_id"]]}
+    return machines, chosen, covered
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -> None:
+    """An operator who pauses one machine must not stop the fleet, and vice versa."""
+    machines, chosen, held_up = scoped(fleet, scope)
     paused = queries.pause(fleet.connection, owner="me", reason="maintenance", **chosen)
     session = fleet.open_session()
 
@@ -91,15 +97,7 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
 @pytest.mark.parametrize("scope", SCOPES)
 def test_queries_show_a_pause_at_the_machines_that_claims_skip(fleet: Fleet, scope: str, seconds: float | None) -> None:
     """The counts, the list, and the details of a machine must not contradict each other."""
-    machines = {
-        "start": fleet.provided_machine(),
-        "other start": fleet.provided_machine(),
-        "recovery": fleet.unhealthy_machine(),
-        "elsewhere": fleet.provided_machine("equinix"),
-    }
-    chosen, held_up = SCOPES[scope]
-    if "machine_id" in chosen:
-        chosen = {**chosen, "machine_id": machines[chosen["machine_id"]]}
+    machines, chosen, held_up = scoped(fleet, scope)
     pause_id = queries.pause(fleet.connection, owner="me", reason="maintenance", seconds=seconds, **chosen)
     wanted = held_up if seconds != -1 else set()
     assert told_paused(fleet.connection, machines) == [wanted] * 4

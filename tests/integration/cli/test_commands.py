@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from shepherd_core.settings.functions import BmdbSettings
 
-    from simulator.environment.postgres import Postgres
     from tests.support.bmdb.fleet import Fleet
 
 NEWEST = migrations()[-1].version
@@ -32,14 +31,6 @@ def commands(command: object, *words: str) -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = sorted(commands(COMMAND))
-
-
-@pytest.fixture
-def empty_database(postgres: Postgres) -> Iterator[BmdbSettings]:
-    """Return how to reach a database that was never migrated."""
-    settings = postgres.new_database("template1")
-    yield settings
-    postgres.drop(settings)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

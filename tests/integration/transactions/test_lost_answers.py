@@ -17,29 +17,11 @@ from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shepherd_core.bmdb.session import Session
 
 LOSSES = get_args(Lost)
 
 either = pytest.mark.parametrize("lost", LOSSES)
-
-
-@pytest.fixture
-def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return a proxy in front of the test's database that breaks connections on demand."""
-    with BreakingConnection(fleet.settings) as way:
-        yield way
-        unused = way.armed
-        fleet.disconnect()
-    assert not unused, "the connection was never broken, so nothing was tested"
-
-
-@pytest.fixture
-def session(fleet: Fleet, breaking: BreakingConnection) -> Session:
-    """Return a session whose connection breaks on demand."""
-    return fleet.open_session(connection=fleet.connect(breaking.settings))
 
 
 def test_a_claim_whose_answer_was_lost_returns_what_it_claimed(

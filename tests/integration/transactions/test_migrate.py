@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from shepherd_core.settings.functions import BmdbSettings
 
-    from simulator.environment.postgres import Postgres
     from tests.conftest import ManualClock
 
 FIRST = Migration(1, "first", "CREATE TABLE one (x int);")
@@ -29,20 +28,12 @@ NEWEST = migrations()[-1].version
 
 
 @pytest.fixture
-def empty(postgres: Postgres) -> Iterator[BmdbSettings]:
-    """Return the settings of a database that was never migrated."""
-    settings = postgres.new_database("template1")
-    yield settings
-    postgres.drop(settings)
-
-
-@pytest.fixture
-def connect(empty: BmdbSettings, clock: ManualClock) -> Iterator[Callable[[], Connection]]:
+def connect(empty_database: BmdbSettings, clock: ManualClock) -> Iterator[Callable[[], Connection]]:
     """Return a function that opens connections to the empty database."""
     made: list[Connection] = []
 
     def connect() -> Connection:
-        made.append(Connection(empty, None, clock))
+        made.append(Connection(empty_database, None, clock))
         return made[-1]
 
     yield connect

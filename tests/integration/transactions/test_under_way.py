@@ -26,7 +26,7 @@ from tests.support.bmdb.fleet import PROVIDER, Fleet, administrator, claimed, id
 from tests.support.bmdb.work_ends import ENDS, End
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
@@ -41,25 +41,9 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
 @pytest.fixture
-def way(fleet: Fleet) -> Iterator[BreakingConnection]:
-    """Return a proxy in front of the test's database that breaks connections on demand."""
-    with BreakingConnection(fleet.settings) as found:
-        yield found
-        unused = found.armed
-        fleet.disconnect()
-    assert not unused, "the connection was to break, and did not"
-
-
-@pytest.fixture
-def session(fleet: Fleet, way: BreakingConnection) -> Session:
-    """Return a session whose connection breaks on demand."""
-    return fleet.open_session(connection=fleet.connect(way.settings))
-
-
-@pytest.fixture
-def hasty(fleet: Fleet, way: BreakingConnection) -> Session:
+def hasty(fleet: Fleet, breaking: BreakingConnection) -> Session:
     """Return the same with a short statement timeout."""
-    settings = way.settings.model_copy(update={"bmdb_statement_timeout_seconds": SHORT})
+    settings = breaking.settings.model_copy(update={"bmdb_statement_timeout_seconds": SHORT})
     return fleet.open_session(connection=fleet.connect(settings))
 
 
@@ -76,52 +60,56 @@ def steps(fleet: Fleet) -> list[str]:
 # A commit that hangs.
 
 
-def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
     """Asked earlier, the BMDB has no such work, and the work would never end."""
     machine_id = fleet.provided_machine()
-    way.lose("late")
+    breaking.lose("late")
     assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
     session.close()
     assert fleet.events(machine_id) == ["Started", "Canceled"]
 
 
 def test_a_session_that_closes_loses_no_work_that_commits_late(
-    fleet: Fleet, session: Session, way: BreakingConnection
+    fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
     """The work was deleted with the session, and the history had a start without an end."""
     machines = [fleet.provided_machine() for _ in range(3)]
-    way.lose("late")
+    breaking.lose("late")
     work.claim(session, START, PROVIDER, 3)
     session.close()
     assert [fleet.events(machine_id) for machine_id in machines] == [["Started", "Canceled"]] * 3
     assert fleet.sql("SELECT 1 FROM sessions") == []
 
 
-def test_a_client_that_stops_waiting_for_an_answer_waits_for_the_commit(fleet: Fleet, way: BreakingConnection) -> None:
+def test_a_client_that_stops_waiting_for_an_answer_waits_for_the_commit(
+    fleet: Fleet, breaking: BreakingConnection
+) -> None:
     """The connection is open but silent; the server limits the time of a statement, not of its commit."""
     machine_id = fleet.provided_machine()
     seconds = {"bmdb_statement_timeout_seconds": 2 * SHORT, "bmdb_connect_timeout_seconds": SHORT}
-    session = fleet.open_session(connection=fleet.connect(way.settings.model_copy(update=seconds)))
-    way.lose("late", silent=True)
+    session = fleet.open_session(connection=fleet.connect(breaking.settings.model_copy(update=seconds)))
+    breaking.lose("late", silent=True)
     assert ids(work.claim(session, START, PROVIDER, 2).work) == [machine_id]
 
 
-def test_a_step_that_is_recorded_late_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+def test_a_step_that_is_recorded_late_is_recorded_once(
+    fleet: Fleet, session: Session, breaking: BreakingConnection
+) -> None:
     """Otherwise one reboot counts as two, and the machine is quarantined too early."""
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
-    way.lose("late")
+    breaking.lose("late")
     assert attempt(session, held) == [held]
     assert steps(fleet) == ["reboot"]
 
 
 @pytest.mark.parametrize("begin", ["claim", "by name"])
 def test_a_statement_that_does_not_end_blocks_its_session(
-    fleet: Fleet, hasty: Session, way: BreakingConnection, begin: str
+    fleet: Fleet, hasty: Session, breaking: BreakingConnection, begin: str
 ) -> None:
     """Its session is left to expire: closing it would abandon what is committed a moment later."""
     machine_id = fleet.provided_machine()
-    way.lose("late", stubborn=True)
+    breaking.lose("late", stubborn=True)
     begins: dict[str, Callable[[], object]] = {
         "claim": lambda: work.claim(hasty, START, PROVIDER, 2),
         "by name": lambda: work.start_work(hasty, Process.ACCESS, machine_id),
@@ -133,7 +121,7 @@ def test_a_statement_that_does_not_end_blocks_its_session(
         with pytest.raises(CommitUnknown, match="the server is still running it"):
             call()
         assert hasty.seconds_left() < 0
-    way.let_go()
+    breaking.let_go()
     assert fleet.holders(machine_id) == [hasty.session_id]
 
     fleet.expire(hasty)
@@ -141,13 +129,15 @@ def test_a_statement_that_does_not_end_blocks_its_session(
     assert fleet.events(machine_id) == ["Started", "Expired"]
 
 
-def test_a_session_that_could_not_be_closed_can_be_later(fleet: Fleet, hasty: Session, way: BreakingConnection) -> None:
+def test_a_session_that_could_not_be_closed_can_be_later(
+    fleet: Fleet, hasty: Session, breaking: BreakingConnection
+) -> None:
     """A later attempt, when the server has finished, returns the machines at once."""
     machine_id = fleet.provided_machine()
-    way.lose("late", stubborn=True)
+    breaking.lose("late", stubborn=True)
     with pytest.raises(CommitUnknown):
         work.claim(hasty, START, PROVIDER, 2)
-    way.let_go()
+    breaking.let_go()
     hasty.close()
     assert fleet.events(machine_id) == ["Started", "Canceled"]
 
@@ -183,20 +173,20 @@ def test_an_expired_session_is_not_deleted_while_its_claim_commits(fleet: Fleet)
 
 
 def test_work_that_commits_while_its_session_is_deleted_keeps_it(
-    fleet: Fleet, session: Session, way: BreakingConnection
+    fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
     """The reaper's snapshot lacks what was committed while it waited: the foreign key makes it run again."""
     late = OldClaim(fleet)
     fleet.connection.script("BEGIN")
     fleet.connection.script(f"SELECT FROM sessions WHERE session_id = '{session.session_id}' FOR UPDATE")
-    before = way.requests
+    before = breaking.requests
     with ThreadPoolExecutor(1) as pool:
         closed = pool.submit(session.close)
         fleet.wait_until_blocked()
         late.commit()
         fleet.connection.script("COMMIT")
         closed.result(timeout=20)
-    assert way.requests - before == 3  # prepared, refused, and run again
+    assert breaking.requests - before == 3  # prepared, refused, and run again
     fleet.open_session()
     assert fleet.events(late.machine_id) == ["Started", "Expired"]
 
@@ -240,8 +230,8 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
     """The real case: written at the server, invisible to others, and committed when the standby answers."""
     fleet, left = own_fleet, threading.Event()
     machine_id = fleet.unhealthy_machine()
-    with BreakingConnection(fleet.settings) as way:
-        session = fleet.open_session(connection=fleet.connect(way.settings))
+    with BreakingConnection(fleet.settings) as breaking:
+        session = fleet.open_session(connection=fleet.connect(breaking.settings))
         held = [] if what == "claim" else claimed(session, RECOVER)
         standby = Standby(postgres, fleet)
 
@@ -257,7 +247,7 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
             )
 
         try:
-            way.leave(leave)
+            breaking.leave(leave)
             with ThreadPoolExecutor(1) as pool:
                 begun = pool.submit(begin)
                 assert left.wait(20)
@@ -276,12 +266,12 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
 
 
 def test_a_statement_that_waits_for_a_machine_is_fenced_off(
-    fleet: Fleet, session: Session, way: BreakingConnection
+    fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
     """Its owner continued without it; executed now, it would lock the machine for a session that does not know."""
     machine_id = fleet.provided_machine()
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
-    way.leave(fleet.wait_until_blocked)
+    breaking.leave(fleet.wait_until_blocked)
     with pytest.raises(CommitUnknown):
         work.start_work(session, Process.ACCESS, machine_id)
     session.renew()
@@ -293,7 +283,7 @@ def test_a_statement_that_waits_for_a_machine_is_fenced_off(
 
 @each_end
 def test_an_end_that_still_waits_is_repeated_and_happens_once(
-    fleet: Fleet, session: Session, way: BreakingConnection, end: End
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
 ) -> None:
     """Both wait for the machine, the lost one first."""
     machine_id = end.due_machine(fleet)
@@ -305,7 +295,7 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
         left.set()
 
     fleet.connection.script("BEGIN; UPDATE machine_due SET revision = revision")
-    way.leave(leave)
+    breaking.leave(leave)
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(end.end, session, held)
         assert left.wait(20)
@@ -316,7 +306,7 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
     assert fleet.events(machine_id) == ["Started", end.event]
 
 
-def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session, way: BreakingConnection) -> None:
+def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
     """It has locked its session already, so it is waited for."""
     machine_id = fleet.unhealthy_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
@@ -328,7 +318,7 @@ def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session
         left.set()
 
     fleet.connection.script("BEGIN; UPDATE machine_host_key SET host_key = 'another'")
-    way.leave(leave)
+    breaking.leave(leave)
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(attempt, session, held, REINSTALL)
         assert left.wait(20)
@@ -470,7 +460,10 @@ each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
 
 @each_write
 def test_a_session_write_locks_the_session_until_the_commit(
-    fleet: Fleet, session: Session, way: BreakingConnection, arrange: Callable[[Fleet, Session], Callable[[], object]]
+    fleet: Fleet,
+    session: Session,
+    breaking: BreakingConnection,
+    arrange: Callable[[Fleet, Session], Callable[[], object]],
 ) -> None:
     """So a session that lost an answer can wait for its end; the reaper skips it, and closing the session waits."""
     write = arrange(fleet, session)
@@ -479,7 +472,7 @@ def test_a_session_write_locks_the_session_until_the_commit(
     def look() -> None:
         free.append(fleet.sql("SELECT 1 FROM sessions FOR UPDATE SKIP LOCKED"))
 
-    way.lose("late", commit=arrange in TRANSACTIONS, meanwhile=look)
+    breaking.lose("late", commit=arrange in TRANSACTIONS, meanwhile=look)
     with suppress(CommitUnknown):
         write()
     assert free == [[]]

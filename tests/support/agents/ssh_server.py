@@ -11,12 +11,17 @@ from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
+from shepherd_core.adapters import ssh_keys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import Self
 
     Process = asyncssh.SSHServerProcess[bytes]
+
+
+KEY = ssh_keys.generate()
+"""A private key that servers admit."""
 
 
 class SshServer:

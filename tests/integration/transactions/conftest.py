@@ -1,0 +1,32 @@
+"""Connections that break on demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.bmdb.breaking_connection import BreakingConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.bmdb.session import Session
+
+    from tests.support.bmdb.fleet import Fleet
+
+
+@pytest.fixture
+def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return a proxy in front of the test's database that breaks connections on demand."""
+    with BreakingConnection(fleet.settings) as proxy:
+        yield proxy
+        unused = proxy.armed
+        fleet.disconnect()
+    assert not unused, "the connection was never broken, so nothing was tested"
+
+
+@pytest.fixture
+def session(fleet: Fleet, breaking: BreakingConnection) -> Session:
+    """Return a session whose connection breaks on demand."""
+    return fleet.open_session(connection=fleet.connect(breaking.settings))
