@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,23 +13,13 @@ from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.invoke import event, invoke, make_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 
+from tests.support.waiting import eventually
+
 MACHINES = 3
 SPEED = 240
-LONG = 120
-"""Seconds after which a test gives up waiting."""
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when *condition* holds; fail if it never does."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
@@ -96,17 +85,6 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
     assert told["machine provided"] == MACHINES
 
 
-def test_the_migrator_makes_the_schema_of_an_empty_database(capsys: pytest.CaptureFixture[str]) -> None:
-    """A deployment begins with it; everything else needs its tables."""
-    with (
-        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False, migrated=False)) as world,
-        Emulator(world.configs, world.log) as emulator,
-    ):
-        assert invoke(world, emulator, "migrator", event("migrator"), shown=True)
-        assert world.machines() == []
-    assert json.loads(capsys.readouterr().out) == {"SchemaVersion": migrations()[-1].version}
-
-
 def test_the_agent_api_receives_the_report_of_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
     """The example event has no valid signature; the agents of the environment sign theirs, with keys on record."""
     with (
@@ -149,7 +127,7 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
                 world.pool.hang(name)
 
             killed = pool.submit(emulator.invoke, "initializer", event("initializer"))
-            wait_for(lambda: sum(row["being_worked_on"] for row in world.machines()) == MACHINES)
+            eventually(lambda: sum(row["being_worked_on"] for row in world.machines()) == MACHINES, seconds=120)
             world.proxy.stall()
             assert killed.result().error == "Task timed out after 11.00 seconds"
             assert history(world, "ShepherdAgentStart") == [["Started"]] * MACHINES

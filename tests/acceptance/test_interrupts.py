@@ -23,6 +23,7 @@ import pytest
 
 from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,11 +51,8 @@ class Started:
 
     def when(self, holds: Callable[[], object]) -> None:
         """Return as soon as *holds* returns something."""
-        end = time.monotonic() + WAIT_SECONDS
-        while not holds():
-            assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < end
-            time.sleep(0.002)
+        eventually(lambda: self.process.poll() is not None or holds(), seconds=WAIT_SECONDS)
+        assert self.process.poll() is None, self.process.communicate()[1]
 
     def interrupt(self, number: signal.Signals) -> None:
         """Send a signal: SIGINT as a terminal does, to all of the group."""

@@ -23,8 +23,8 @@ from shepherd_core.domain.errors import ShepherdError, SshHelperLost, SshMisbeha
 
 from tests.support import processes
 from tests.support.agents.hostile_server import AFTER_LOGIN
-from tests.support.agents.machine_client import eventually
 from tests.support.agents.ssh_server import SshServer
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,8 @@ from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_record
 from simulator.machines.pool import MachinePool
 from tests.support.agents.agent_server import AgentServer, Request
 from tests.support.agents.agent_server import Answer as ServerAnswer
-from tests.support.agents.machine_client import Client, Result, eventually
+from tests.support.agents.machine_client import Client, Result
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,9 +23,9 @@ from functions.agent_api.app import lambda_handler
 from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
-from tests.support.agents.machine_client import eventually
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.deployment import function_process
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

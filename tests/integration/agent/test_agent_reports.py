@@ -23,7 +23,7 @@ from agent.shepherd_agent.installation import Installer
 from agent.shepherd_agent.inventory import Inventory
 from agent.shepherd_agent.reporter import Refused, Reporter, Unauthorized
 from tests.support.agents.agent_server import AgentServer, Answer, Request
-from tests.support.agents.machine_client import eventually
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

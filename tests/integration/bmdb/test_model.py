@@ -11,7 +11,6 @@ the name of the broken promise.
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,7 +39,7 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 
 from tests.conftest import ManualClock
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.model import (
     GRACE_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
@@ -50,6 +49,7 @@ from tests.support.bmdb.model import (
     Model,
     Pause,
 )
+from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -594,10 +594,7 @@ class Bmdb(RuleBasedStateMachine):
 
     def _ends(self, future: Future[bool]) -> bool:
         """Return whether it ends; otherwise it has to wait."""
-        end = time.monotonic() + WAIT_SECONDS
-        while not future.done() and not self.fleet.sql(f"SELECT {_BLOCKED}")[0][0]:
-            assert time.monotonic() < end
-            time.sleep(0.001)
+        eventually(lambda: future.done() or self.fleet.sql(f"SELECT {_BLOCKED}")[0][0])
         return future.done()
 
     def _done(self, deed: Deed, machine: int, connection: Connection, lock: Session) -> bool:

@@ -24,8 +24,9 @@ from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 from tests.support.bmdb.listings import Listed
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,9 @@ from tests.chaos.faults.run import try_fault, try_machine_faults
 from tests.chaos.faults.stage import LOOPS
 from tests.chaos.faults.table import ELSEWHERE, FAULTS, MACHINES, NAMED
 from tests.chaos.sample import SEED, drawn
-from tests.support.agents.machine_client import Client, eventually
+from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,9 +22,9 @@ from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_record
 from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
-from tests.support.agents.machine_client import eventually
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, provided
 from tests.support.deployment import function_process
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

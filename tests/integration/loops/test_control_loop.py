@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,8 @@ from shepherd_core.loops.base import Admission, Loop
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
-from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet
+from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -770,13 +770,8 @@ def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet
         fleet.provided_machine()
     loop = Strikes(lambda task: task.deadline.confirm())
 
-    def answering() -> None:
-        end = time.monotonic() + WAIT_SECONDS
-        while len(loop.asked) == 1 and not waiting_for_answers(8):  # all others come, while the first is answered
-            assert time.monotonic() < end
-            time.sleep(0.001)
-
-    loop.answering = answering
+    # All others come while the first is answered.
+    loop.answering = lambda: eventually(lambda: len(loop.asked) != 1 or waiting_for_answers(8))
     assert run(loop)[Metric.FINISHED] == 8
     assert len(loop.asked) <= 2
     assert sum(len(asked) for asked in loop.asked) == 8

@@ -37,9 +37,10 @@ from shepherd_core.telemetry import Metric
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
-from tests.support.agents.machine_client import Client, eventually
+from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,6 @@ from shepherd_core.telemetry import Metric
 from simulator.environment.faults import CreateLate, Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
-from tests.support.agents.machine_client import eventually
 from tests.support.bmdb.capacity import (
     API_KEY,
     PREFIX,
@@ -35,7 +34,8 @@ from tests.support.bmdb.capacity import (
     provided,
     static,
 )
-from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,8 @@ from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support import defaults
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, equinix_settings
-from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

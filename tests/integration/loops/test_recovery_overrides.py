@@ -19,9 +19,10 @@ from shepherd_core.telemetry import Metric
 
 from tests.integration.loops.test_recovery_suspension import LIMITS, World
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS
 from tests.support.command_line import CommandLine
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

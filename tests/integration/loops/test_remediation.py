@@ -40,9 +40,10 @@ from shepherd_core.telemetry import Metric
 
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,9 +31,10 @@ from simulator.environment.faults import Drop, EmptyPage, FakeAnswer
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.bmdb.capacity import API_KEY, PREFIX, PROJECT, Edge, intents, provided
-from tests.support.bmdb.fleet import HOUR, WAIT_SECONDS, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.bmdb.returnable import ORDER, deleting
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

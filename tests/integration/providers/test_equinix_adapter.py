@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -47,6 +46,7 @@ from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.equinix.records import ReservationRecord
 from tests.support.providers.equinix_script import said, serving
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,13 +107,6 @@ class World:
         )
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until what was asked of the provider has happened."""
-        end = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.002)
 
 
 def provider(
@@ -469,7 +462,7 @@ def test_a_creation_that_happens_late_makes_no_second_machine(world: World, dead
     world.api.faults.add(CreateLate(method="POST", path=DEVICES, seconds=0.05))
     with pytest.raises(ProviderUnavailable, match="504"):
         world.provider.create_machine(world.capacity, TOKEN, deadline)
-    world.wait_for(lambda: len(world.api.devices()) == 1)
+    eventually(lambda: len(world.api.devices()) == 1)
     created = world.provider.create_machine(world.capacity, TOKEN, deadline)
     assert [device.id for device in world.api.devices()] == [created.provider_id]
 
@@ -699,7 +692,7 @@ def test_a_reboot_reaches_the_machine(world: World, deadline: Deadline) -> None:
     """This is what recovery stands on."""
     device = world.api.add_active_device("shepherd-1")
     world.provider.reboot(ProviderId(device.id), deadline)
-    world.wait_for(lambda: ("reboot", device.id) in world.hardware.calls)
+    eventually(lambda: ("reboot", device.id) in world.hardware.calls)
 
 
 def test_a_reinstall_gives_the_operating_system_of_the_settings(world: World, deadline: Deadline) -> None:
@@ -707,7 +700,7 @@ def test_a_reinstall_gives_the_operating_system_of_the_settings(world: World, de
     device = world.api.add_active_device("shepherd-1")
     world.another(equinix_os="debian_12").reinstall(ProviderId(device.id), deadline)
     assert world.api.devices()[0].operating_system == "debian_12"
-    world.wait_for(lambda: ("reinstall", device.id) in world.hardware.calls)
+    eventually(lambda: ("reinstall", device.id) in world.hardware.calls)
 
 
 def test_actions_are_asked_for_once(world: World, deadline: Deadline) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -30,6 +29,7 @@ from simulator.environment.faults import Cut, Drop, FakeAnswer
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,10 +74,7 @@ class World:
 
     def server(self, provider_id: ProviderId = A) -> RobotServer:
         """Return a server after everything that was accepted has happened."""
-        end = time.monotonic() + 20
-        while not self.robot.settled():
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.002)
+        eventually(self.robot.settled)
         return self.robot.server(int(provider_id))
 
     def set(self, **fields: Any) -> None:

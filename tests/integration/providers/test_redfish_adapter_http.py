@@ -29,9 +29,8 @@ from simulator.environment.tcp_proxy import TcpProxy
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from simulator.providers.redfish.middleware import SESSION_SLOTS
-from tests.support.agents.machine_client import eventually
-from tests.support.bmdb.fleet import WAIT_SECONDS
 from tests.support.providers.redfish_rack import Secrets, provider
+from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     import socket

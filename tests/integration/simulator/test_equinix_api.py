@@ -12,6 +12,7 @@ import requests
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.equinix.records import ReservationRecord
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,15 +70,6 @@ class World:
     def act(self, device_id: str, **body: Any) -> int:
         """Ask for an action; return the status."""
         return self.call("POST", f"/devices/{device_id}/actions", json=body).status_code
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    """Return what *condition* returns as soon as that is true."""
-    end = time.monotonic() + 10
-    while not (result := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
-    return result
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from shepherd_core.domain.errors import ConfigError
 from simulator.environment import faults
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,15 +53,6 @@ class Client:
     def page(self, number: int, **query: Any) -> Any:
         """Return a page of three reservations."""
         return self.call("GET", RESERVATIONS, params={"page": number, "per_page": 3, **query}).json()
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    """Return what *condition* returns as soon as that is true."""
-    end = time.monotonic() + 10
-    while not (result := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
-    return result
 
 
 def ids(page: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +13,7 @@ from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.description import OPERATIONS, Violation, check, find
 from simulator.providers.hetzner.robot import HetznerRobot, RobotOptions
 from simulator.providers.hetzner.state import RobotServer
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,10 +165,7 @@ def test_a_reset_reaches_a_simulated_machine(tmp_path: Path) -> None:
     """The same service stands in front of machines that really hang, reboot and are installed."""
 
     def state(number: int, *wanted: MachineState) -> MachineState:
-        end = time.monotonic() + 20
-        while not robot.settled() or (wanted and pool.state(str(number)) not in wanted):
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.002)
+        eventually(lambda: robot.settled() and (not wanted or pool.state(str(number)) in wanted))
         return pool.state(str(number))
 
     with MachinePool(tmp_path, 0, boot_seconds=0) as pool:

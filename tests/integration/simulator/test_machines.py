@@ -16,7 +16,8 @@ import paramiko
 import pytest
 
 from simulator.machines.pool import MachinePool, MachineState
-from tests.support.agents.machine_client import Client, eventually, run
+from tests.support.agents.machine_client import Client, run
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

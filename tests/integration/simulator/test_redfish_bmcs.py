@@ -10,8 +10,9 @@ from shepherd_core.domain.machine import ProviderId
 from simulator.machines.pool import MachinePool, MachineState
 from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
-from tests.support.agents.machine_client import Client, eventually
+from tests.support.agents.machine_client import Client
 from tests.support.providers.redfish_rack import provider
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

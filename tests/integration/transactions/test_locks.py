@@ -9,7 +9,6 @@ loop may make to the same machine.
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,9 @@ from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.provider import RESTART_AGENT
 
 from tests.chaos.sample import SEED, drawn
-from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import KEY
+from tests.support.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -285,10 +285,7 @@ def beside(case: Case, first: str, second: str) -> tuple[object, object]:
 
 def _wait(fleet: Fleet, future: Future[object], name: str) -> None:
     """Wait until it is done, or waits for a lock."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not future.done() and not fleet.sql(f"SELECT {_WAITS}", name=name)[0][0]:
-        assert time.monotonic() < end
-        time.sleep(0.002)
+    eventually(lambda: future.done() or fleet.sql(f"SELECT {_WAITS}", name=name)[0][0])
 
 
 @pytest.mark.parametrize(("state", "first"), [(state, first) for state in WRITERS for first in WRITERS[state]])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import paramiko
 
+from tests.support.waiting import WAIT_SECONDS, eventually
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from simulator.machines.pool import MachinePool
-
-SECONDS = 20
-"""How long a test waits for what must happen at last."""
 
 
 class Result(NamedTuple):
@@ -45,7 +43,7 @@ class Client:
 
     @contextmanager
     def login(
-        self, name: str, *, user: str = "root", key: paramiko.PKey | None = None, timeout: float = SECONDS
+        self, name: str, *, user: str = "root", key: paramiko.PKey | None = None, timeout: float = WAIT_SECONDS
     ) -> Iterator[paramiko.SSHClient]:
         """Log in to the machine; *timeout* seconds for each step."""
         with paramiko.SSHClient() as ssh:
@@ -83,7 +81,7 @@ class Client:
             return run(ssh, command, stdin)
 
 
-def run(ssh: paramiko.SSHClient, command: str, stdin: bytes = b"", timeout: float = SECONDS) -> Result:
+def run(ssh: paramiko.SSHClient, command: str, stdin: bytes = b"", timeout: float = WAIT_SECONDS) -> Result:
     """Run a command until its session has ended; *timeout* seconds without a sign of it raise TimeoutError."""
     feed, output, errors = ssh.exec_command(command, timeout=timeout)
     with feed, output, errors:
@@ -92,11 +90,3 @@ def run(ssh: paramiko.SSHClient, command: str, stdin: bytes = b"", timeout: floa
         written, complained = output.read(), errors.read()
         assert output.channel.status_event.wait(timeout), "the session does not end"
         return Result(output.channel.recv_exit_status(), written, complained)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until *condition* holds."""
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 
 from tests.support import defaults
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PROVIDER = "static"
 HOUR = 3600
-WAIT_SECONDS = 20
 
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 _TIMES = f"""
@@ -285,10 +284,7 @@ class Fleet:
 
     def wait_until(self, condition: str, **parameters: Any) -> None:
         """Wait until an SQL expression is true, up to a limit."""
-        end = time.monotonic() + WAIT_SECONDS
-        while not self.sql(f"SELECT {condition}", **parameters)[0][0]:
-            assert time.monotonic() < end, f"waited in vain for: {condition}"
-            time.sleep(0.002)
+        eventually(lambda: self.sql(f"SELECT {condition}", **parameters)[0][0], f"waited in vain for: {condition}")
 
     def wait_until_blocked(self, statements: int = 1) -> None:
         """Wait until this many statements wait for locks."""

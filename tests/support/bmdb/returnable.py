@@ -11,8 +11,8 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.rules.drift import FRESH_SECONDS
 
-from tests.support.agents.machine_client import eventually
 from tests.support.bmdb.capacity import API_KEY, PUBLIC_KEY, Edge, equinix_settings
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from shepherd_core.domain.clock import Clock, Deadline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ from simulator.environment.faults import Delay, EmptyPage, FakeAnswer, UnknownSt
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 from simulator.providers.equinix.hardware import NoHardware
 from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +45,6 @@ class TestEquinix(ProviderContract):
             api.add_active_device("shepherd-by-hand", reservation_id=ids[0])
             foreign = api.add_active_device("web-server", reservation_id=ids[1])
 
-            def settle() -> None:
-                end = time.monotonic() + 20
-                while not settled(api, hardware):
-                    assert time.monotonic() < end, "the simulated provider did not finish"
-                    time.sleep(0.002)
-
             settings = EquinixSettings(
                 equinix_project_id=PROJECT,
                 equinix_api_key_parameter="/unused",
@@ -63,7 +57,7 @@ class TestEquinix(ProviderContract):
                 capacity_ids=frozenset(ids) - {foreign.reservation_id or ""},
                 stores_tokens=True,
                 requests=lambda: api.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-                settle=settle,
+                settle=lambda: eventually(lambda: settled(api, hardware)),
                 make_unavailable=lambda: api.faults.add(FakeAnswer(times=0, status=503)),
                 make_refusing=lambda: api.faults.add(FakeAnswer(times=0, status=403, body={"error": f"{KEY} may not"})),
                 spoil_listing=lambda: api.faults.add(EmptyPage(path="/projects/{id}/devices", times=0)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from simulator.providers.equinix.hardware import NoHardware
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.hetzner.state import RobotServer
 from tests.support.providers.provider_contract import ProviderContract, World
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,13 +43,6 @@ class TestHetzner(ProviderContract):
             RobotServer(number=15, name="web-server"),
         ]
         with HetznerRobot(hardware, user=USER, password=PASSWORD, servers=servers) as robot:
-
-            def settle() -> None:
-                end = time.monotonic() + 20
-                while not robot.settled():
-                    assert time.monotonic() < end, "the simulated provider did not finish"
-                    time.sleep(0.002)
-
             settings = HetznerSettings(
                 hetzner_credential_parameter="/unused",
                 hetzner_name_prefix="shepherd-",
@@ -61,7 +54,7 @@ class TestHetzner(ProviderContract):
                 capacity_ids=frozenset({"11", "12", "13", "14"}),
                 stores_tokens=False,
                 requests=lambda: robot.calls.total(),  # noqa: PLW0108 - calls is another counter each time
-                settle=settle,
+                settle=lambda: eventually(robot.settled),
                 make_unavailable=lambda: robot.faults.add(FakeAnswer(times=0, status=503)),
                 make_refusing=lambda: robot.faults.add(FakeAnswer(times=0, status=403, body=DENIED)),
                 spoil_listing=lambda: robot.faults.add(FakeAnswer(path="/server", times=0, status=200, body=TWICE)),

@@ -1,0 +1,23 @@
+"""Waiting for what other threads and processes do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 20
+"""Time after which nobody expects it any more, however slow the computer is."""
+
+
+def eventually(condition: Callable[[], T], what: object = "it did not happen", seconds: float = WAIT_SECONDS) -> T:
+    """Return what *condition* returns as soon as that is true; fail with *what* if it never is."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.002)
+    return result
