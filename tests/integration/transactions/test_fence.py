@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, claimed
 from tests.support.bmdb.work_ends import ENDS, End
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from shepherd_core.bmdb.session import Session
 
     from tests.support.bmdb.fleet import Fleet
+
+T = TypeVar("T")
 
 START = Process.AGENT_START
 MOMENT = 0.4
@@ -185,3 +188,32 @@ def test_sessions_that_open_together_reap_once(fleet: Fleet) -> None:
 
     fleet.connection.transact(unit)
     assert fleet.events(held.machine_id) == ["Started", "Expired"]
+
+
+def fenced_off(fleet: Fleet, session: Session, second: Callable[[], T]) -> T:
+    """Raise the fence of a session to 2, and return the result of *second*, which waits until that is committed."""
+    connection = fleet.connect()
+    with ThreadPoolExecutor(1) as pool:
+
+        def unit() -> Future[T]:
+            connection.run("fence_session", session_id=session.session_id, fence=2)
+            waiting = pool.submit(second)
+            fleet.wait_until_blocked()
+            return waiting
+
+        return connection.transact(unit).result(WAIT_SECONDS)
+
+
+def test_a_claim_that_waited_for_the_fence_claims_nothing(fleet: Fleet) -> None:
+    """Its owner has already read what it claimed; the work would have no end."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    assert fenced_off(fleet, session, lambda: work.claim(session, START, PROVIDER, 1)).work == ()
+    assert fleet.holders(machine_id) == []
+
+
+def test_a_fence_that_comes_late_does_not_lower_it(fleet: Fleet) -> None:
+    """It may have been sent before the connection broke, and arrive after the one that was sent again."""
+    session = fleet.open_session()
+    fenced_off(fleet, session, lambda: fleet.connection.run("fence_session", session_id=session.session_id, fence=1))
+    assert fleet.sql("SELECT fence FROM sessions") == [[2]]
