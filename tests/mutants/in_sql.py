@@ -102,6 +102,8 @@ def _word(token: _Token, before: str, after: list[_Token]) -> Iterator[tuple[int
 def _locks(text: str, start: int, end: int) -> Iterator[tuple[int, int, str]]:
     """Remove a lock, or its SKIP LOCKED."""
     for match in LOCK.finditer(text, start, end):
+        if "--" in text[text.rfind("\n", 0, match.start()) + 1 : match.start()]:
+            continue  # a comment about a lock
         yield match.start(), match.end(), ""
         if match[1]:
             yield match.start(1), match.end(1), ""

@@ -84,6 +84,7 @@ def test_python_is_changed_by_one_step(text: str, changed: set[str]) -> None:
         ("SELECT CASE WHEN a THEN b ELSE c END;", {"SELECT CASE WHEN false THEN b ELSE c END;"}),
         ("SELECT a FROM t LEFT JOIN u ON c;", {"SELECT a FROM t JOIN u ON c;", "SELECT a FROM t LEFT JOIN u ON true;"}),
         ("INSERT INTO t VALUES (a) ON CONFLICT (a) DO NOTHING; -- AND 1", set()),
+        ("-- FOR UPDATE waits.\nSELECT clock_timestamp();", set()),
     ],
 )
 def test_sql_is_changed_by_one_step(text: str, changed: set[str]) -> None:
