@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import WorkConflict
 from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, claimed, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,3 +218,52 @@ def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
         with pytest.raises(WorkConflict):
             late.result(timeout=20)
     assert fleet.holders(machine_id) == [sessions[0].session_id]
+
+
+def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet: Fleet) -> None:
+    """One takes the machine, and the other one goes on with what is left."""
+    machine_id = fleet.provided_machine()
+    fleet.change(
+        machine_id,
+        f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '1 hour', now() - interval '1 minute')",
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
+        f"VALUES ('{machine_id}', 'ShepherdAgentStart', now(), 'SshTimedOut: no', 300)",
+    )
+    first, second = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
+
+    def unit() -> list[list[UUID]]:
+        sessions = (first, second)  # the second claim begins while the first one has its locks
+        return [ids(work.claim(each, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work) for each in sessions]
+
+    assert first.connection.transact(unit) == [[machine_id], []]
+
+
+def test_of_two_provisioners_that_take_the_lock_at_once_one_has_it(fleet: Fleet) -> None:
+    """The second one waits for the first, and then sees that it is alive."""
+    first, second = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
+    with ThreadPoolExecutor(1) as pool:
+
+        def unit() -> Future[object]:
+            first.connection.run("create_provisioner_lock", provider=PROVIDER)
+            first.connection.run("lock_provisioner_row", provider=PROVIDER)
+            first.connection.run("take_lock", provider=PROVIDER, session_id=first.session_id)
+            late: Future[object] = pool.submit(provisioning.take_lock, second, PROVIDER)
+            fleet.wait_until_blocked()
+            return late
+
+        fleet.sql("INSERT INTO provisioner_lock (provider) VALUES (:provider)", provider=PROVIDER)
+        assert first.connection.transact(unit).result(WAIT_SECONDS) is None
+    assert fleet.sql("SELECT session_id FROM provisioner_lock") == [[first.session_id]]
+
+
+def test_an_expired_session_that_is_committing_is_not_deleted_nor_waited_for(fleet: Fleet) -> None:
+    """Its statement would fail, and the session that closes would be held up by one that is over."""
+    dead, session = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
+    fleet.sql("UPDATE sessions SET deadline = now() - interval '1 hour' WHERE session_id = :id", id=dead.session_id)
+
+    def unit() -> None:
+        dead.connection.run("lock_live_session", session_id=dead.session_id)
+        session.close()
+
+    dead.connection.transact(unit)
+    assert fleet.sql("SELECT session_id FROM sessions") == [[dead.session_id]]
