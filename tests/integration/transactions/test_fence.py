@@ -10,8 +10,9 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, WAIT_SECONDS, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
 from tests.support.bmdb.work_ends import ENDS, End
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ from shepherd_core.domain.errors import WorkConflict
 from shepherd_core.domain.machine import Process
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import PROVIDER, WAIT_SECONDS, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, claimed, ids
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
