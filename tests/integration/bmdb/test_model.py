@@ -569,6 +569,7 @@ class Bmdb(RuleBasedStateMachine):
             connection.run("now")
         lock = self.fleet.open_session(SESSION_SECONDS)
         assert provisioning.take_lock(lock, PROVIDER) is not None
+        before_both = list(self.pauses)
 
         def real(which: int) -> bool:
             return self._done((first, second)[which], machine, connections[which], lock)
@@ -589,7 +590,7 @@ class Bmdb(RuleBasedStateMachine):
         lock.close()
         # A writer that had to wait came after the first; one that had not came before the first changed anything.
         for which in (1, 0) if guard.happened and guard.outcome else (0, 1):
-            wanted = self._modelled((first, second)[which], machine)
+            wanted = self._modelled((first, second)[which], machine, before_both)
             assert seen[which] == wanted, "whoever is second judges by what the first left"
 
     def _ends(self, future: Future[bool]) -> bool:
@@ -629,13 +630,15 @@ class Bmdb(RuleBasedStateMachine):
             if installation.load(connection, machine_id) == seen:
                 return False  # there was no other request meanwhile
 
-    def _modelled(self, deed: Deed, machine: int) -> bool:
+    def _modelled(self, deed: Deed, machine: int, pauses: list[tuple[UUID, Pause]]) -> bool:
         found = self.model.machines[machine]
         match deed:
             case "resume":
-                mine = [each for each in self.pauses if each[1].machine == machine][:1]
-                self.pauses = [each for each in self.pauses if each not in mine]
-                return bool(mine) and self.model.resume(mine[0][1])
+                # Both writers resume the pause that was the machine's first before either of them.
+                mine = [each for each in pauses if each[1].machine == machine][:1]
+                left = [each for each in mine if each in self.pauses]
+                self.pauses = [each for each in self.pauses if each not in left]
+                return bool(left) and self.model.resume(left[0][1])
             case "unquarantine":
                 return self.model.unquarantine(machine)
             case "retry":
