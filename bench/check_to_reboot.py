@@ -90,7 +90,7 @@ def _measured(fleet: BenchFleet, machines: int) -> tuple[int, float, float]:
             for statement in (
                 f"UPDATE machine_provided SET provider_id = '{device}'",
                 "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '1 hour'",
-                "UPDATE machine_due SET not_before = now() - interval '1 hour'",
+                "UPDATE machine_due SET not_before = CASE process WHEN 'ShepherdRecovery' THEN now() END",
             ):
                 fleet.admin.run(f"{statement} WHERE machine_id = '{machine_id}'")
         settings = EquinixSettings(

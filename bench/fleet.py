@@ -9,6 +9,7 @@ import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.health import HealthTimeouts
 
 if TYPE_CHECKING:
     from shepherd_core.settings.functions import BmdbSettings
@@ -28,7 +29,9 @@ INSERT INTO machine_agent_started
 INSERT INTO machine_agent_heartbeat SELECT machine_id, clock_timestamp() FROM machines;
 INSERT INTO machine_host_key SELECT machine_id, 'key', machine_created_at FROM machines;
 INSERT INTO machine_due
-    SELECT machine_id, provider, process, now() + interval '1 hour' + random() * interval '1 day' FROM machine_need;
+    SELECT n.machine_id, x.process, n.provider,
+        CASE WHEN x.process = n.process THEN now() + interval '1 hour' + random() * interval '1 day' END
+    FROM machine_need n CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process);
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
     FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
@@ -43,7 +46,8 @@ CREATE TEMPORARY TABLE wanted ON COMMIT DROP AS SELECT machine_id FROM bench_due
 DELETE FROM machine_agent_started WHERE machine_id IN (SELECT machine_id FROM wanted);
 DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM wanted);
 DELETE FROM work WHERE machine_id IN (SELECT machine_id FROM wanted);
-UPDATE machine_due SET process = 'ShepherdAgentStart', not_before = now() - random() * interval '1 minute'
+UPDATE machine_due
+    SET not_before = CASE process WHEN 'ShepherdAgentStart' THEN now() - random() * interval '1 minute' END
     WHERE machine_id IN (SELECT machine_id FROM wanted);
 """
 SPARE = 16
@@ -99,7 +103,9 @@ class BenchFleet:
 
     def session(self, connection: Connection | None = None) -> Session:
         """Open a session of an hour."""
-        return Session.open(connection or self.connect(), SystemClock(), "bench", "bench", 3600)
+        return Session.open(
+            connection or self.connect(), SystemClock(), "bench", "bench", 3600, ("static", HealthTimeouts())
+        )
 
 
 def driver(settings: BmdbSettings) -> pg8000.native.Connection:

@@ -13,7 +13,6 @@ from bench.fleet import PROVIDER, BenchFleet
 from bench.predecessor import Predecessor
 from bench.results import Curve, Result, Table, in_turn, median, timed
 from simulator.environment.postgres import Postgres
-from tests.support import defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +86,7 @@ class Subject:
             "claim, nothing due": self._claim_nothing,
             "status counts (closing a session)": self._close,
             "opening a session": self._open,
-            "health snapshot": lambda: timed(
-                lambda: suspension.take_health_snapshot(self._session, PROVIDER, defaults.HEALTH)
-            ),
+            "health snapshot": lambda: timed(lambda: suspension.take_health_snapshot(self._session, PROVIDER)),
             PREDECESSOR: self._predecessors_query,
         }
 
@@ -103,7 +100,7 @@ class Subject:
         return seconds
 
     def _claim_nothing(self) -> float:
-        return timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH, timeouts=defaults.HEALTH))
+        return timed(lambda: work.claim(self._session, Process.RECOVERY, PROVIDER, BATCH))
 
     def _open(self) -> float:
         connection = self._session.connection

@@ -78,10 +78,11 @@ def measure(result: Result, *, quick: bool) -> None:
 
 def _trips(fleet: BenchFleet, connection: Connection, loop: NoOp, *, due: int) -> int:
     """Return the round trips of one invocation with *due* machines due."""
-    fleet.admin.run("UPDATE machine_due SET not_before = now() + interval '1 day' WHERE process = 'ShepherdAgentStart'")
+    fleet.admin.run("UPDATE machine_due SET not_before = now() + interval '1 day' WHERE not_before IS NOT NULL")
     fleet.admin.run(
-        "UPDATE machine_due SET not_before = now() WHERE machine_id IN ("
-        f"SELECT machine_id FROM machine_due WHERE process = 'ShepherdAgentStart' LIMIT {due})"
+        "UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdAgentStart' AND machine_id IN ("
+        "SELECT machine_id FROM machine_due WHERE process = 'ShepherdAgentStart' AND not_before IS NOT NULL "
+        f"LIMIT {due})"
     )
     waits = RoundTripCounter(connection)
     clock = SystemClock()

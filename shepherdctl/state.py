@@ -9,15 +9,8 @@ from rich.text import Text
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.states import MachineFacts, State, state_of
-from shepherd_core.settings.functions import BmdbSettings
-from shepherd_core.settings.health import GraceSettings, HealthSettings
 
 from shepherdctl.formats import relative, span
-
-
-class Settings(BmdbSettings, HealthSettings, GraceSettings):
-    """The settings of commands that show states."""
-
 
 STYLES = {
     State.RUNNING: "green",
@@ -34,18 +27,12 @@ class Observer:
 
     now: datetime
     """At the database."""
-    timeouts: HealthSettings
     pauses: Sequence[Mapping[str, Any]]
     """Those in force, as ``queries.pauses`` returns them."""
 
     def state(self, machine: Mapping[str, Any]) -> State:
         """Return the state of a record of ``queries.list_machines`` or ``show_machine``."""
-        return state_of(
-            _facts(machine),
-            self.now,
-            heartbeat_timeout_seconds=self.timeouts.heartbeat_timeout_seconds,
-            startup_timeout_seconds=self.timeouts.startup_timeout_seconds,
-        )
+        return state_of(_facts(machine), self.now)
 
     def pauses_of(self, machine: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the pauses that cover the machine now, according to the BMDB."""
@@ -78,7 +65,7 @@ class Observer:
                 return ""
 
 
-def observe_machine(connection: Connection, name: str, settings: Settings) -> tuple[dict[str, Any], Observer]:
+def observe_machine(connection: Connection, name: str) -> tuple[dict[str, Any], Observer]:
     """
     Return the record of the machine called *name*, and the observer that knows its state.
 
@@ -86,7 +73,7 @@ def observe_machine(connection: Connection, name: str, settings: Settings) -> tu
         MachineUnknown: no machine is called so, or more than one.
     """
     machine = queries.show_machine(connection, queries.find_machine(connection, name))
-    observer = Observer(queries.now(connection), settings, queries.pauses(connection))
+    observer = Observer(queries.now(connection), queries.pauses(connection))
     machine["being_worked_on"] = bool(machine["work"])
     machine["backing_off"] = machine["backoff_until"] is not None and machine["backoff_until"] > observer.now
     return machine, observer
@@ -108,4 +95,5 @@ def _facts(machine: Mapping[str, Any]) -> MachineFacts:
         installed=machine["needs"] is None,
         agent_started_at=machine["agent_started_at"],
         last_heartbeat_at=machine["agent_heartbeat_at"],
+        unhealthy_at=machine["unhealthy_at"],
     )

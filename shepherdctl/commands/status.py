@@ -8,15 +8,14 @@ from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, suspension
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
+from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative, span
 from shepherdctl.output import Column, Form, Output, counted, document, note, table
-from shepherdctl.state import Settings
 
 
 def status(output: Output = Form.TABLE) -> None:
@@ -35,13 +34,9 @@ def status(output: Output = Form.TABLE) -> None:
       shepherdctl status
       shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
     """
-    (settings,) = load(Settings)
+    (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
-        timeouts = HealthTimeouts(
-            startup_timeout_seconds=settings.startup_timeout_seconds,
-            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-        )
-        counts = queries.count_machines(connection, timeouts)
+        counts = queries.count_machines(connection)
         suspensions = suspension.suspensions(connection)
         overridden = overrides.overrides(connection)
         waiting = provisioning.waiting(connection)

@@ -129,24 +129,24 @@ INVARIANTS = (
         "no_machine_waits_without_end",
         "A machine is due for the process that it needs, not later than after the longest wait.",
         f"""
-        SELECT format('%s needs %s, but is due for %s at %s', n.machine_id, n.process, d.process, d.not_before)
-        FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
+        SELECT format('%s needs %s, but is due for it at %s', n.machine_id, n.process, d.not_before)
+        FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
         WHERE n.process IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)
-            AND (d.process IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
+            AND (d.not_before IS NULL OR d.not_before > clock_timestamp() + interval '{LONGEST_WAIT}')
         UNION ALL
         SELECT format('%s is overdue after a step, and has no time for its recovery', w.machine_id)
-        FROM machine_process_needs w JOIN machine_due d ON d.machine_id = w.machine_id
-        WHERE w.overdue AND d.recovery_not_before IS NULL
+        FROM machine_process_needs w LEFT JOIN machine_due d ON d.machine_id = w.machine_id AND d.process = w.process
+        WHERE w.overdue AND d.not_before IS NULL
         """,
     ),
     Invariant(
         "a_due_row_names_the_needed_process",
         "The loop that the machine waits for finds it only by the process in its due row.",
         """
-        SELECT format('%s needs %s and is due for %s', n.machine_id, n.process, d.process)
-        FROM machine_need n JOIN machine_due d ON d.machine_id = n.machine_id
-        WHERE n.process IS NOT NULL AND d.process IS DISTINCT FROM n.process
+        SELECT format('%s needs %s and is not due for it', n.machine_id, n.process)
+        FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
+        WHERE n.process IS NOT NULL AND d.not_before IS NULL
         """,
     ),
     Invariant(

@@ -108,6 +108,7 @@ class PlantedBug:
 
 
 _WORK, _SESSION, _FRAGMENTS = "bmdb/work/work.sql", "bmdb/session.sql", "bmdb/fragments.sql"
+_SCHEMA = "bmdb/schema/migrations/0001_bmdb.sql"
 _NOT_WAITED = Edit("bmdb/session.py", "            if self._unanswered is None:\n", "            if True:\n")
 
 _UNLOCKED_RESUME = Edit(
@@ -144,7 +145,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a claim does not reschedule the due row",
-        (Edit(_WORK, "t.deadline AS not_before", "t.not_before AS not_before", "claim"),),
+        (Edit(_WORK, "ELSE s.deadline\n", "ELSE e.not_before\n", "claim"),),
         MODEL,
         "a_claimed_machine_is_due_when_its_session_expires",
         quick=True,
@@ -183,7 +184,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             _NOT_WAITED,
             Edit(
-                "bmdb/schema/migrations/0001_bmdb.sql",
+                _SCHEMA,
                 "REFERENCES sessions,",
                 "REFERENCES sessions ON DELETE CASCADE,",
             ),
@@ -202,17 +203,17 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 _WORK,
-                "            AND (expires_at IS NULL OR expires_at > clock_timestamp())\n    )",
-                "            AND false\n    )",
+                "                    AND (expires_at IS NULL OR expires_at > clock_timestamp())\n            )",
+                "                    AND false\n            )",
                 "claim",
             ),
             Edit(
                 "bmdb/work/work.py",
-                "    timeouts = timeouts or _AT_ONCE\n",
-                "    timeouts = timeouts or _AT_ONCE\n"
+                "    def take() -> Claim:\n",
                 "    for pause in session.connection.records('pauses_in_force'):\n"
                 "        if pause['machine_id'] is None and pause['process'] in (None, process):\n"
-                "            return Claim((), 0)\n",
+                "            return Claim((), 0)\n"
+                "    def take() -> Claim:\n",
             ),
         ),
         MODEL,
@@ -220,13 +221,13 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a claim ignores the work of other processes",
-        (Edit(_WORK, "WHEN n.locked_until IS NOT NULL\n", "WHEN false\n", "claim"),),
+        (Edit(_SCHEMA, "WHEN l.locked_until IS NOT NULL THEN", "WHEN false THEN"),),
         MODEL,
         "no_machine_has_two_live_works",
     ),
     PlantedBug(
         "a claim for recovery takes the last heartbeat to be a day older",
-        (Edit(_WORK, "n.since + CASE\n", "n.since - interval '1 day' + CASE\n", "claim"),),
+        (Edit(_SCHEMA, "coalesce(n.since + t.timeout, ", "coalesce(n.since - interval '1 day' + t.timeout, "),),
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
@@ -239,10 +240,15 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "the check just before the step ignores heartbeats",
         (
-            Edit("bmdb/recovery/remediation.sql", "j.since + j.timeout >", "j.since >", "no_longer_due"),
             Edit(
                 "bmdb/recovery/remediation.sql",
-                "WHEN j.last_heartbeat_at + j.timeout > statement_timestamp() THEN",
+                "WHEN j.unhealthy_at > statement_timestamp() THEN",
+                "WHEN false THEN",
+                "no_longer_due",
+            ),
+            Edit(
+                "bmdb/recovery/remediation.sql",
+                "WHEN j.due_at > statement_timestamp() THEN",
                 "WHEN false THEN",
                 "no_longer_due",
             ),
@@ -258,7 +264,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "canceled work does not reschedule its machine",
-        (Edit(_WORK, "        not_before = g.not_before,\n", "", "cancel"),),
+        (Edit(_WORK, "SET not_before = g.not_before, revision", "SET revision", "cancel"),),
         MODEL,
         "no_machine_waits_without_end",
     ),
@@ -324,13 +330,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a gap between health snapshots counts as time without a heartbeat",
-        (
-            Edit(
-                "domain/gaps.py",
-                "return max([seconds, *(gap.began_ago + _doubt(gap, seconds) for gap in _doubtful(seconds, gaps))])",
-                "return seconds",
-            ),
-        ),
+        (Edit(_SCHEMA, "WHERE g.ended_at - g.began_at + g.doubt > g.timeout", "WHERE false"),),
         MODEL,
         "no_healthy_machine_is_rebooted",
     ),
@@ -349,7 +349,11 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "a gap extends the heartbeat timeout without end",
-        (Edit("domain/gaps.py", "and gap.ended_ago < _doubt(gap, seconds)", "and gap.ended_ago >= 0"),),
+        (
+            Edit(_SCHEMA, "SELECT max(g.ended_at + g.doubt)", "SELECT max(statement_timestamp() + g.doubt)"),
+            Edit(_SCHEMA, " AND x.ended_at > statement_timestamp() - t.timeout", ""),
+            Edit(_SCHEMA, " AND g.ended_at + g.doubt > statement_timestamp()", ""),
+        ),
         MODEL,
         "no_machine_waits_without_end",
     ),
@@ -386,7 +390,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "an override does not apply to an SSH outage",
-        (Edit("bmdb/recovery/overrides.sql", "u.grace_until IS NOT NULL\n", "false\n", "apply_overrides"),),
+        (Edit("bmdb/recovery/overrides.sql", "n.in_outage AND EXISTS", "false AND EXISTS", "apply_overrides"),),
         SSH_OUTAGE,
         "recovery_is_suspended_as_recorded",
     ),

@@ -15,6 +15,7 @@ _RECOVERER = RecovererSettings.model_construct()
 HEALTH = HealthTimeouts(
     startup_timeout_seconds=_RECOVERER.startup_timeout_seconds,
     heartbeat_timeout_seconds=_RECOVERER.heartbeat_timeout_seconds,
+    grace_seconds=_RECOVERER.grace_seconds,
 )
 LIMITS = _RECOVERER.breaker_limits
 TIMEOUTS = Timeouts(

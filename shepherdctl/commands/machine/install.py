@@ -14,6 +14,7 @@ from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef
 from shepherd_core.domain.states import State
+from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.machine.installations import image_rows, plain_image
@@ -22,7 +23,7 @@ from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Form, Output, document, facts, note
-from shepherdctl.state import Observer, Settings, observe_machine
+from shepherdctl.state import Observer, observe_machine
 
 _LONGEST_PARAMETERS = 1 << 20
 """Bytes. The request is part of the response to a heartbeat, which agents accept up to 4 MiB and Lambda up to 6."""
@@ -117,7 +118,7 @@ def install(
       url=https://images.example.com/metropolis.img
       shepherdctl machine install 3f2a --image $url --sha256 $sum --dry-run
       shepherdctl machine install 3f2a --image $url --sha256 $sum
-      shepherdctl machine install 3f2a --os-image registry.example.com/os@sha256:$sum
+      shepherdctl machine install 3f2a --os-image registry.example/os@sha256:$sum
     """
     require_terminal(yes=yes or dry_run)
     if bool(image) == bool(os_image) or bool(image) != bool(sha256):
@@ -130,9 +131,9 @@ def install(
         image_url=image or "",
         image_sha256=bytes.fromhex(sha256 or ""),
     )
-    (settings,) = load(Settings)
+    (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
-        found, observer = observe_machine(connection, machine, settings)
+        found, observer = observe_machine(connection, machine)
         machine_id = found["machine_id"]
         seen = installation.load(connection, machine_id)
         _refuse(found, seen, observer, replace=replace)

@@ -7,12 +7,13 @@ import typer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.states import State
+from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.options import LocationOption, ProviderOption
 from shepherdctl.output import Column, Form, Output, counted, document, ids, note, one_of, table
-from shepherdctl.state import Observer, Settings, with_state
+from shepherdctl.state import Observer, with_state
 
 _SEVERITY = (
     State.QUARANTINED,
@@ -51,19 +52,18 @@ def list_machines(
     --limit, those with the lowest machine ids are shown.
 
     A machine is unhealthy if it has sent no heartbeat for longer than the
-    heartbeat timeout (SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS), or none at all within
-    the startup timeout (SHEPHERD_STARTUP_TIMEOUT_SECONDS). On a terminal, ids are
-    shortened as far as they stay distinct.
+    heartbeat timeout of the Recoverer, or none at all within its startup timeout.
+    On a terminal, ids are shortened as far as they stay distinct.
 
     Examples:
       shepherdctl machine list --state quarantined --state unhealthy
       shepherdctl machine list --provider redfish --location rack3
       shepherdctl machine list --limit 100000 -o json | jq -r '.[].state'
     """
-    (settings,) = load(Settings)
+    (settings,) = load(BmdbSettings)
     found: list[dict[str, Any]] = []
     with bmdb(settings) as connection:
-        observer = Observer(queries.now(connection), settings, queries.pauses(connection))
+        observer = Observer(queries.now(connection), queries.pauses(connection))
         page = max(limit + 1, _PAGE) if states else limit + 1
         for machine in _machines(connection, page, provider, location):
             machine["needs"] = machine.pop("process")

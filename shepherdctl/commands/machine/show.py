@@ -5,6 +5,7 @@ from typing import Any
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.history import cures
@@ -13,7 +14,7 @@ from shepherdctl.database import bmdb
 from shepherdctl.formats import fingerprint, loop_name, relative, span
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Form, Output, document, facts
-from shepherdctl.state import Observer, Settings, observe_machine, with_state
+from shepherdctl.state import Observer, observe_machine, with_state
 
 
 def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
@@ -27,9 +28,9 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
       shepherdctl machine show 3f2a
       shepherdctl machine show rack1-3 -o json | jq .hardware.disks
     """
-    (settings,) = load(Settings)
+    (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
-        found, observer = observe_machine(connection, machine, settings)
+        found, observer = observe_machine(connection, machine)
         report = queries.hardware_report(connection, found["machine_id"])
         requested = installation.load(connection, found["machine_id"])
     found["installation"] = installations.plain(requested)

@@ -6,13 +6,13 @@ import typer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative
 from shepherdctl.options import MachineArgument, OwnerOption, ReasonOption, current_user
 from shepherdctl.output import Form, Output, document, facts, note
-from shepherdctl.state import Settings
 
 
 def unquarantine(
@@ -27,14 +27,14 @@ def unquarantine(
     Take a machine out of quarantine.
 
     The Initializer then starts a new agent on it. If it cannot do so within
-    SHEPHERD_GRACE_SECONDS, the remediation policy starts over with the first
-    step. Owner and reason are stored in the machine's history.
+    the grace of the Recoverer, the remediation policy starts over with the
+    first step. Owner and reason are stored in the machine's history.
 
     Examples:
       shepherdctl machine unquarantine 3f2a --reason "mainboard replaced"
     """
     owner = owner or current_user()
-    (settings,) = load(Settings)
+    (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         machine_id = queries.find_machine(connection, machine)
         now = queries.now(connection)
@@ -42,9 +42,7 @@ def unquarantine(
             shown = queries.show_machine(connection, machine_id)
             ended = {"quarantined_at": shown["quarantined_at"], "cause": shown["quarantine_cause"]}
         else:
-            ended = remediation.unquarantine(
-                connection, machine_id, reason=f"{owner}: {reason}", grace_seconds=settings.grace_seconds
-            )
+            ended = remediation.unquarantine(connection, machine_id, reason=f"{owner}: {reason}")
     if not ended.get("quarantined_at"):
         message = f"machine {machine_id} is not in quarantine: nothing was changed"
         raise ShepherdError(message)

@@ -3,14 +3,13 @@
 from rich.text import Text
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block, Verdict
-from shepherd_core.domain.health import HealthTimeouts
+from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.formats import loop_name, relative
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Column, Form, Output, document, table
-from shepherdctl.state import Settings
 
 
 def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
@@ -19,21 +18,16 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
 
     REASON is the first thing that blocks it, ENDS when that ends, CHECKED AGAIN
     when the loop considers the machine next if nothing else happens. The loops
-    decide by the same rules; use their timeouts
-    (SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS, SHEPHERD_STARTUP_TIMEOUT_SECONDS).
+    decide by the same rules.
 
     Examples:
       shepherdctl machine why 3f2a
       shepherdctl machine why 3f2a -o json | jq -r '.processes[].blocked_by'
     """
-    (settings,) = load(Settings)
-    timeouts = HealthTimeouts(
-        startup_timeout_seconds=settings.startup_timeout_seconds,
-        heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-    )
+    (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
         machine_id = queries.find_machine(connection, machine)
-        verdicts, now = explain.why(connection, machine_id, timeouts)
+        verdicts, now = explain.why(connection, machine_id)
     if output is Form.JSON:
         document({"machine_id": machine_id, "processes": [_plain(verdict) for verdict in verdicts]})
         return

@@ -14,7 +14,6 @@ from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatR
 
 from tests.chaos.stage.environment import SESSION_SECONDS
 from tests.support.agents.signed_agent import SignedAgent, endpoint
-from tests.support.bmdb.fleet import HOUR
 from tests.support.bmdb.returnable import ORDER
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Operators:
         """Return the commands and reports by name; each may run once."""
         return {
             "unquarantine": lambda: remediation.unquarantine(
-                environment.connect(), self._quarantined, reason="somebody: repaired", grace_seconds=HOUR
+                environment.connect(), self._quarantined, reason="somebody: repaired"
             ),
             "resume": lambda: queries.resume(environment.connect(), self._pause),
             "retry": lambda: remediation.retry(environment.connect(), self._quarantined, reason="somebody: repaired"),

@@ -132,7 +132,7 @@ class Reports:
                 "SELECT generation, os_installation_result FROM machine_os_installation_report WHERE machine_id = :id",
                 [[1, "Success"]],
             ),
-            "end of the due row's process": ("SELECT process FROM machine_due WHERE machine_id = :id", [[None]]),
+            "end of the due times": ("SELECT not_before FROM machine_due WHERE machine_id = :id", [[None], [None]]),
         }
         found = [
             f"the {what} is missing" for what, (q, rows) in wanted.items() if environment.fleet.sql(q, id=first) != rows

@@ -250,7 +250,7 @@ def test_an_agent_is_asked_to_install_and_reports_it_once(
     eventually(reported)
     agent.heartbeats.send()
     assert (tmp_path / "runs").read_text() == "run\n"
-    assert fleet.sql("SELECT process FROM machine_due") == [[None]]
+    assert fleet.sql("SELECT not_before FROM machine_due") == [[None], [None]]
 
 
 def test_an_agent_whose_machine_is_recovered_goes_on_unheard(

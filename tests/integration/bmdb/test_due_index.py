@@ -57,6 +57,7 @@ class History:
         self.fleet = fleet
         self.machines = [fleet.provided_machine() for _ in range(MACHINES)]
         fleet.locate(self.machines[0], HERE)
+        fleet.timeouts = replace(defaults.HEALTH, grace_seconds=GRACE_SECONDS)
         self.sessions = [fleet.open_session(SESSION_SECONDS) for _ in range(SESSIONS)]
         self.held: list[tuple[Session, work.Work]] = []
         self.pauses: list[UUID] = []
@@ -68,7 +69,7 @@ class History:
         """Claim as a loop does."""
 
         def step() -> None:
-            found = work.claim(self.sessions[session], process, PROVIDER, limit, timeouts=defaults.HEALTH)
+            found = work.claim(self.sessions[session], process, PROVIDER, limit)
             self.held += [(self.sessions[session], each) for each in found.work]
 
         self._in_session(session, step)
@@ -95,9 +96,7 @@ class History:
 
     def _look(self, session: Session) -> suspension.HealthSnapshot:
         held = [hold["location"] for hold in suspension.suspensions(session.connection) if hold["ended_at"] is None]
-        return suspension.take_health_snapshot(
-            session, PROVIDER, defaults.HEALTH, skipped_locations=[each for each in held if each]
-        )
+        return suspension.take_health_snapshot(session, PROVIDER, skipped_locations=[each for each in held if each])
 
     def access(self, session: int, machine: int) -> None:
         """Start work that no loop schedules."""
@@ -207,9 +206,7 @@ class History:
 
     def unquarantine(self, machine: int) -> None:
         """End the quarantine of a machine."""
-        remediation.unquarantine(
-            self.fleet.connection, self.machines[machine], reason="me: ?", grace_seconds=GRACE_SECONDS
-        )
+        remediation.unquarantine(self.fleet.connection, self.machines[machine], reason="me: ?")
 
     def pause(self, machine: int | None, process: Process | None, provider: str | None, seconds: int | None) -> None:
         """Pause some scope."""
@@ -248,13 +245,13 @@ class History:
             session = self.fleet.open_session(SESSION_SECONDS)
             self.fleet.pass_time(6, connection.script)
             plain = {loop: sorted(plainly_eligible(connection._connected().run, loop)) for loop in LOOPS}
-            verdicts = explain.why(connection, asked, defaults.HEALTH)[0]
+            verdicts = explain.why(connection, asked)[0]
             told = [verdict.process for verdict in verdicts if verdict.eligible]
             look, handed_out = self._look(session), {}
             if look.idle:
-                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES, timeouts=look.timeouts).examined
+                assert not work.claim(session, Process.RECOVERY, PROVIDER, MACHINES).examined
             for loop in LOOPS:  # a machine may be due for both, and is returned for the other
-                found = claimed(session, loop, timeouts=look.timeouts)
+                found = claimed(session, loop)
                 handed_out[loop] = sorted(ids(found))
                 if found:
                     work.cancel(session, found)

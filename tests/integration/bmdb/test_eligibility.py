@@ -247,7 +247,8 @@ def test_the_machine_that_waited_longest_is_claimed_first(fleet: Fleet) -> None:
     machines = [fleet.provided_machine() for _ in range(5)]
     for position, machine_id in enumerate(reversed(machines)):
         fleet.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' WHERE machine_id = :id",
+            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' "
+            "WHERE machine_id = :id AND not_before IS NOT NULL",
             id=machine_id,
             s=100 - position,
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -32,7 +32,6 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, WorkConflict
-from shepherd_core.domain.gaps import Gap
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
@@ -64,7 +63,9 @@ FUNCTIONS = 2
 HERE = "rack 1"
 
 SILENCE = HealthTimeouts(
-    startup_timeout_seconds=STARTUP_TIMEOUT_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS
+    startup_timeout_seconds=STARTUP_TIMEOUT_SECONDS,
+    heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
+    grace_seconds=GRACE_SECONDS,
 )
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
@@ -72,12 +73,10 @@ BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 
 # A due row may come too early, because the claim evaluates the facts, and never later than this.
 _LATE = f"""
-SELECT n.machine_id, n.process, d.process, d.not_before
-FROM machine_eligibility n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
-WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
-    OR (n.overdue AND d.recovery_not_before IS NULL)
-    OR n.process IS NOT NULL
-    AND CASE WHEN n.overdue THEN d.recovery_not_before ELSE d.not_before END > interval '1 second' + greatest(
+SELECT n.machine_id, n.process, d.not_before
+FROM machine_eligibility n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
+WHERE n.process IS NOT NULL
+    AND (d.not_before IS NULL OR d.not_before > interval '1 second' + greatest(
         clock_timestamp() + interval '5 seconds',
         n.locked_until,
         n.backoff_until,
@@ -87,11 +86,12 @@ WHERE (NOT n.overdue AND d.process IS DISTINCT FROM n.process)
             WHEN n.reported THEN interval '{HEARTBEAT_TIMEOUT_SECONDS} seconds'
             ELSE interval '{STARTUP_TIMEOUT_SECONDS} seconds'
         END
-    )
+    ))
     -- A hold that begins anew takes back the end of the last, from which silence was counted. Nobody waits for that:
     -- while it lasts no machine there is recovered, and afterwards silence is counted from its end.
     AND NOT (
         n.process = 'ShepherdRecovery'
+        AND d.not_before IS NOT NULL
         AND EXISTS (
             SELECT 1
             FROM recovery_suspensions x
@@ -197,6 +197,7 @@ class Bmdb(RuleBasedStateMachine):
         self.pauses: list[tuple[UUID, Pause]] = []
         self.put_off = False
         """Whether a claim may have met a machine of an expired session, and rescheduled it by five seconds."""
+        self.fleet.timeouts = SILENCE
         self.appear(None)
         for _ in range(FUNCTIONS):
             self.functions.append(self._function())
@@ -215,7 +216,7 @@ class Bmdb(RuleBasedStateMachine):
     def _function(self) -> Function:
         clock = ManualClock()
         connection = self.fleet.connect(self.way.settings)
-        session = Session.open(connection, clock, "test", "a test", SESSION_SECONDS)
+        session = Session.open(connection, clock, "test", "a test", SESSION_SECONDS, (PROVIDER, SILENCE))
         number = self.model.open(SESSION_SECONDS)
         self.numbers[session.session_id] = number
         return Function(session, number, clock)
@@ -328,8 +329,7 @@ class Bmdb(RuleBasedStateMachine):
         def real() -> None:
             holders = self.model.work
             known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
-            silence = replace(SILENCE, gaps=self._gaps())
-            found.extend(work.claim(function.session, process, PROVIDER, limit, timeouts=silence, known=known).work)
+            found.extend(work.claim(function.session, process, PROVIDER, limit, known=known).work)
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
@@ -351,9 +351,8 @@ class Bmdb(RuleBasedStateMachine):
         self.handed_out += [(function, held) for held in found]
         if found and moment is None:
             assert self.fleet.sql(
-                "SELECT bool_and(CASE WHEN process = :process THEN not_before ELSE recovery_not_before END = "
-                "(SELECT deadline FROM sessions WHERE session_id = :session)) "
-                "FROM machine_due WHERE machine_id = ANY(:ids)",
+                "SELECT bool_and(not_before = (SELECT deadline FROM sessions WHERE session_id = :session)) "
+                "FROM machine_due WHERE machine_id = ANY(:ids) AND process = :process",
                 session=function.session.session_id,
                 process=process,
                 ids=ids(found),
@@ -463,7 +462,7 @@ class Bmdb(RuleBasedStateMachine):
         machine = self.machines.index(held.machine_id)
         seen, wanted = self._both(
             function,
-            lambda: not remediation.no_longer_due(function.session, [held], SILENCE),
+            lambda: not remediation.no_longer_due(function.session, [held]),
             lambda: self.model.may_interrupt(function.number, machine),
             moment,
             event,
@@ -496,18 +495,10 @@ class Bmdb(RuleBasedStateMachine):
         function = self.functions[at]
 
         def real() -> None:
-            suspension.take_health_snapshot(function.session, PROVIDER, SILENCE)
+            suspension.take_health_snapshot(function.session, PROVIDER)
 
         seen, wanted = self._both(function, real, lambda: self.model.take_snapshot(function.number), moment, event)
         assert seen == wanted, "an_expired_session_commits_nothing"
-
-    def _gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps between snapshots, as the Recoverer would find them now."""
-        rows = self.fleet.sql(
-            "SELECT extract(epoch FROM ended_at - began_at)::float8, "
-            "extract(epoch FROM clock_timestamp() - ended_at)::float8 FROM recovery_gaps_until_now"
-        )
-        return tuple(Gap(*row) for row in rows)
 
     # Other events.
 
@@ -611,9 +602,7 @@ class Bmdb(RuleBasedStateMachine):
 
         done: dict[Deed, Callable[[], object]] = {
             "resume": lambda: mine and queries.resume(connection, mine[0]),
-            "unquarantine": lambda: remediation.unquarantine(
-                connection, machine_id, reason="?", grace_seconds=GRACE_SECONDS
-            ),
+            "unquarantine": lambda: remediation.unquarantine(connection, machine_id, reason="?"),
             "retry": lambda: remediation.retry(connection, machine_id, reason="?"),
             "install": lambda: self._install(connection, machine_id),
             "forget": forget,
@@ -710,10 +699,9 @@ class Bmdb(RuleBasedStateMachine):
             session = self.fleet.open_session(SESSION_SECONDS)
             if self.put_off:
                 self.fleet.pass_time(6, connection.script)
-            silence = replace(SILENCE, gaps=suspension.gaps(connection, PROVIDER))
             handed_out = {}
             for loop in LOOPS:  # a machine may be due for both, and is returned for the other
-                found = claimed(session, loop, timeouts=silence)
+                found = claimed(session, loop)
                 handed_out[loop] = {self.machines.index(each) for each in ids(found)}
                 if found:
                     work.cancel(session, found)

@@ -9,7 +9,6 @@ from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import explain, queries
 from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, claimed, ids
@@ -80,16 +79,15 @@ def test_a_pause_holds_up_its_scope_and_nothing_else(fleet: Fleet, scope: str) -
 
 def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[str]]:
     """Return the machines that each query for operators shows as paused; for counts, as many names."""
-    silence = HealthTimeouts(startup_timeout_seconds=1800, heartbeat_timeout_seconds=600)
     names = {machine_id: name for name, machine_id in machines.items()}
     listed = {names[each["machine_id"]] for each in queries.list_machines(connection) if each["pause_ids"]}
     shown = {name for name, each in machines.items() if queries.show_machine(connection, each)["pause_ids"]}
     why = {
         name
         for name, each in machines.items()
-        if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each, silence)[0])
+        if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each)[0])
     }
-    counted = sum(count["paused"] for count in queries.count_machines(connection, silence))
+    counted = sum(count["paused"] for count in queries.count_machines(connection))
     return [listed, shown, why, set(sorted(listed)[:counted])]
 
 
@@ -197,7 +195,9 @@ def test_many_paused_machines_do_not_starve_the_others(fleet: Fleet) -> None:
     fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 250)")
     fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
     fleet.sql(
-        "INSERT INTO machine_due SELECT machine_id, 'static', 'ShepherdAgentStart', machine_created_at FROM machines"
+        "INSERT INTO machine_due SELECT machine_id, process, 'static', "
+        "CASE process WHEN 'ShepherdAgentStart' THEN machine_created_at END "
+        "FROM machines, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS process"
     )
     fleet.sql("INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'me', '?' FROM machines")
     machine_id = fleet.provided_machine()

@@ -18,7 +18,6 @@ from shepherd_core.domain.errors import SessionExpired, StatementFailed
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 
-from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed, ids
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def recorded(fleet: Fleet) -> list[list[Any]]:
     """Return how much of what those would change exists."""
     return fleet.sql(
         "SELECT (SELECT count(*) FROM machines), (SELECT count(*) FROM machine_creation_intent), "
-        "(SELECT count(*) FROM machine_provided), (SELECT count(*) FROM machine_due)"
+        "(SELECT count(*) FROM machine_provided), (SELECT count(DISTINCT machine_id) FROM machine_due)"
     )
 
 
@@ -96,7 +95,7 @@ def test_a_created_machine_is_not_claimed_before_it_can_have_booted(fleet: Fleet
     machine_id = intend(session, PROVIDER, "rack 1")
     provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
     assert claimed(session, Process.AGENT_START) == []
-    verdict = why(fleet.connection, machine_id, defaults.HEALTH)[0][0]
+    verdict = why(fleet.connection, machine_id)[0][0]
     assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
     assert verdict.because == "waiting: it was only just created, and has yet to boot"
 

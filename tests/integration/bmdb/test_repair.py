@@ -16,7 +16,6 @@ import pytest
 from shepherd_core.bmdb.machines import due, queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.gaps import Gap
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import RESTART_AGENT
@@ -41,17 +40,17 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 # What is spoiled, on what kind of machine, what is said of it, and which loop finds the machine again.
 SPOILED: dict[str, tuple[str, str, str, Process]] = {
-    "due for nothing": ("process = NULL", "provided", "it needs ShepherdAgentStart, but is due for nothing", START),
+    "due for nothing": ("not_before = NULL", "provided", "it needs ShepherdAgentStart, but is not due for it", START),
     "due for nothing, silent": (
-        "process = NULL",
+        "not_before = NULL",
         "silent",
-        "it needs ShepherdRecovery, but is due for nothing",
+        "it needs ShepherdRecovery, but is not due for it",
         RECOVER,
     ),
     "due for another": (
-        "process = 'ShepherdRecovery', not_before = 'infinity'",
+        "not_before = CASE process WHEN 'ShepherdRecovery' THEN clock_timestamp() END",
         "provided",
-        "it needs ShepherdAgentStart, but is due for ShepherdRecovery",
+        "it needs ShepherdAgentStart, but is not due for it",
         START,
     ),
     "due elsewhere": ("provider = 'equinix'", "provided", "its due row has provider equinix", START),
@@ -69,27 +68,27 @@ SPOILED: dict[str, tuple[str, str, str, Process]] = {
         RECOVER,
     ),
     "nobody looks whether it came back": (
-        "recovery_not_before = NULL",
+        "not_before = CASE process WHEN 'ShepherdAgentStart' THEN not_before END",
         "not back",
-        "it is expected back, but has no date for recovery",
+        "it needs ShepherdRecovery, but is not due for it",
         RECOVER,
     ),
     "recovery of a machine that is not back is due in three days": (
-        "recovery_not_before = clock_timestamp() + interval '3 days'",
+        "not_before = CASE process WHEN 'ShepherdRecovery' THEN now() + interval '3 days' ELSE not_before END",
         "not back",
-        "it is expected back, but its date for recovery is too late",
+        "it is due for ShepherdRecovery too late",
         RECOVER,
     ),
     "agent start of a machine that is not back is due in three days": (
-        "not_before = clock_timestamp() + interval '3 days'",
+        "not_before = CASE process WHEN 'ShepherdAgentStart' THEN now() + interval '3 days' ELSE not_before END",
         "not back",
         "it is due for ShepherdAgentStart too late",
         RECOVER,
     ),
     "somebody looks next month": (
-        "recovery_not_before = clock_timestamp() + interval '30 days'",
+        "not_before = CASE process WHEN 'ShepherdRecovery' THEN now() + interval '30 days' ELSE not_before END",
         "not back",
-        "it is expected back, but its date for recovery is too late",
+        "it is due for ShepherdRecovery too late",
         RECOVER,
     ),
 }
@@ -173,7 +172,7 @@ def test_a_due_row_without_a_machine_is_deleted(fleet: Fleet) -> None:
 def test_due_rows_of_other_providers_are_not_repaired(fleet: Fleet) -> None:
     """The metric and the alarm are those of the machine's own provider."""
     machine_id = fleet.provided_machine("equinix")
-    spoil(fleet, machine_id, "process = NULL")
+    spoil(fleet, machine_id, "not_before = NULL")
     assert due.repair(fleet.connection, PROVIDER) == {}
     assert list(due.repair(fleet.connection, "equinix")) == [machine_id]
 
@@ -181,11 +180,11 @@ def test_due_rows_of_other_providers_are_not_repaired(fleet: Fleet) -> None:
 def test_a_dry_run_shows_what_would_be_repaired(fleet: Fleet, updater: Updater) -> None:
     """And it changes nothing."""
     machine_id = planted(fleet, "provided")
-    spoil(fleet, machine_id, "process = NULL")
-    before = fleet.sql("SELECT * FROM machine_due ORDER BY machine_id")
-    wrong = {"machine_id": machine_id, "wrong": "it needs ShepherdAgentStart, but is due for nothing"}
+    spoil(fleet, machine_id, "not_before = NULL")
+    before = fleet.sql("SELECT * FROM machine_due ORDER BY machine_id, process")
+    wrong = {"machine_id": machine_id, "wrong": "it needs ShepherdAgentStart, but is not due for it"}
     assert updater.plan(Deadline(updater.clock, 60))["repairs"] == [wrong]
-    assert fleet.sql("SELECT * FROM machine_due ORDER BY machine_id") == before
+    assert fleet.sql("SELECT * FROM machine_due ORDER BY machine_id, process") == before
     assert run(updater) == 1
 
 
@@ -193,7 +192,10 @@ def test_a_range_of_a_large_fleet_is_examined_from_any_id_on(fleet: Fleet) -> No
     """A different range each time, so that all machines are examined in the end; and never more at once."""
     fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 700)")
     fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
-    fleet.sql("INSERT INTO machine_due SELECT machine_id, 'static', NULL, now() FROM machines")
+    fleet.sql(
+        "INSERT INTO machine_due SELECT machine_id, process, 'static', NULL "
+        "FROM machines, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS process"
+    )
     machines = [row[0] for row in fleet.sql("SELECT machine_id FROM machines ORDER BY machine_id")]
     for start in (0, 100, 300):
         found = due.inconsistencies(fleet.connection, PROVIDER, machines[start])
@@ -206,7 +208,7 @@ def test_a_range_of_a_large_fleet_is_examined_from_any_id_on(fleet: Fleet) -> No
 def test_a_row_that_is_being_changed_is_not_reported(fleet: Fleet, when: str) -> None:
     """The first result may be out of date; the facts are evaluated again under the lock."""
     machine_id = planted(fleet, "provided")
-    spoil(fleet, machine_id, "process = NULL")
+    spoil(fleet, machine_id, "not_before = NULL")
     twin = fleet.connect()
     with ThreadPoolExecutor(1) as pool:
 
@@ -285,15 +287,15 @@ def _in_doubt_after_a_gap(fleet: Fleet) -> None:
     fleet.sql(
         "INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES ('static', now() - interval '2 days', now())"
     )
-    doubt = HealthTimeouts(startup_timeout_seconds=DAY, heartbeat_timeout_seconds=DAY, gaps=(Gap(2 * DAY),))
-    assert claimed(fleet.open_session(), RECOVER, timeouts=doubt) == []
+    longest = HealthTimeouts(startup_timeout_seconds=DAY, heartbeat_timeout_seconds=DAY)
+    assert claimed(fleet.open_session(), RECOVER, timeouts=longest) == []
 
 
 def _installed(fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     fleet.request_installation(machine_id, 1)
     fleet.report_installation(machine_id, 1)
-    spoil(fleet, machine_id, "process = 'ShepherdRecovery', not_before = 'infinity'")
+    spoil(fleet, machine_id, "not_before = NULL")
 
 
 LEGITIMATE = {

@@ -128,7 +128,7 @@ def test_a_broken_promise_is_reported_at_the_step_that_breaks_it(real_time: Flee
 
         def careless() -> None:
             connection = environment.connect()
-            for change in ("process = NULL", "process = 'ShepherdAgentStart'"):
+            for change in ("not_before = NULL", "not_before = CASE process WHEN 'ShepherdAgentStart' THEN now() END"):
                 connection.transact(lambda change=change: connection.script(f"UPDATE machine_due SET {change}"))  # type: ignore[misc]  # this change
 
         scheduler = Scheduler(environment, Chance(Random(1)))

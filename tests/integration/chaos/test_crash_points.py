@@ -167,9 +167,12 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
 @pytest.mark.parametrize(
     ("damage", "promise"),
     [
-        ("UPDATE machine_due SET process = NULL", "no_machine_waits_without_end"),
+        ("UPDATE machine_due SET not_before = NULL", "no_machine_waits_without_end"),
         ("UPDATE machine_due SET not_before = now() + interval '1 day'", "no_machine_waits_without_end"),
-        ("UPDATE machine_due SET process = 'ShepherdAgentStart'", "a_due_row_names_the_needed_process"),
+        (
+            "UPDATE machine_due SET not_before = CASE process WHEN 'ShepherdAgentStart' THEN now() END",
+            "a_due_row_names_the_needed_process",
+        ),
         ("DELETE FROM work_history WHERE event = 'Finished'", "every_started_work_ends_once"),
         ("UPDATE work_history SET event = 'Failed' WHERE event = 'Finished'", "every_failure_names_its_cause"),
         ("DELETE FROM work_history WHERE event = 'Attempted'", "every_effect_is_explained_by_a_record"),

@@ -93,7 +93,8 @@ def test_the_state_of_a_machine_is_shown_in_words(
 def test_the_heartbeat_timeout_is_that_of_the_recoverer(fleet: Fleet) -> None:
     """Else the list and the loop would speak of different machines."""
     fleet.unhealthy_machine(120)
-    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
+    fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
+    shepherdctl = CommandLine(fleet.settings)
     assert "no heartbeat for 2 min" in shepherdctl.read("machine", "list")
 
 

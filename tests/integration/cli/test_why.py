@@ -246,7 +246,8 @@ def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet) -> 
 def test_unhealthy_follows_the_settings_of_the_recoverer(fleet: Fleet) -> None:
     """Else the answer and the loop would speak of different machines."""
     machine_id = fleet.unhealthy_machine(120)
-    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": "60"})
+    fleet.sql("UPDATE recovery_policy SET heartbeat_timeout_seconds = 60")
+    shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("machine", "why", str(machine_id))["processes"][1]["eligible"]
 
 

@@ -14,7 +14,6 @@ from shepherd_core.domain.machine import Availability, Machine, Process, Provide
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
 
-from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
 
@@ -38,7 +37,7 @@ def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
 
 def unquarantine(fleet: Fleet, machine_id: UUID) -> bool:
     """Give it back."""
-    return bool(remediation.unquarantine(fleet.connection, machine_id, reason="me: mended", grace_seconds=GRACE))
+    return bool(remediation.unquarantine(fleet.connection, machine_id, reason="me: mended"))
 
 
 CHANGES = {
@@ -60,7 +59,7 @@ def test_no_loop_is_handed_a_machine_in_quarantine_whatever_happens_to_it(fleet:
         fleet.pass_time(seconds)
         assert claimed(session, START) == claimed(session, RECOVER) == []
         assert plainly_eligible(fleet.sql, START) == plainly_eligible(fleet.sql, RECOVER) == set()
-    verdicts, _ = explain.why(fleet.connection, machine_id, defaults.HEALTH)
+    verdicts, _ = explain.why(fleet.connection, machine_id)
     assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
 
 
@@ -68,8 +67,8 @@ def test_a_machine_in_quarantine_costs_a_claim_nothing(fleet: Fleet) -> None:
     """Its row is not examined by a claim; otherwise hundreds of such rows would hide the others."""
     quarantined(fleet)
     session = fleet.open_session()
-    assert work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).examined == 0
-    assert fleet.sql("SELECT process, recovery_not_before FROM machine_due") == [[None, None]]
+    assert work.claim(session, RECOVER, PROVIDER, 10).examined == 0
+    assert fleet.sql("SELECT not_before FROM machine_due") == [[None], [None]]
 
 
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:

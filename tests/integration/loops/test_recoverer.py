@@ -66,6 +66,7 @@ class World:
     def given(self, machine_id: UUID) -> UUID:
         """Let a machine that was planted be a device of the project, and return it."""
         device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
+        self.fleet.watch("equinix")
         self.fleet.change(
             machine_id,
             f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "

@@ -212,7 +212,7 @@ def test_a_machine_that_did_not_come_back_is_given_the_time_of_an_outage_again(
         "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', clock_timestamp(), 'SshRefused: no luck', 300)",
         id=machine,
     )
-    world.fleet.sql("UPDATE machine_due SET recovery_not_before = clock_timestamp() WHERE machine_id = :id", id=machine)
+    world.fleet.sql("UPDATE machine_due SET not_before = clock_timestamp() WHERE machine_id = :id", id=machine)
     assert world.looks_until_rebooted(machine, islice(cycle(gaps), 24)) == looks
 
 
@@ -221,14 +221,15 @@ def test_a_killed_snapshot_leaves_the_gap_to_the_next_one(world: Schedule) -> No
     (late, *_) = world.reporting
     world.pass_time(HOUR, but=[late])
     dead = world.fleet.open_session()
-    suspension.take_health_snapshot(dead, PROVIDER, TIMEOUTS)
+    suspension.take_health_snapshot(dead, PROVIDER)
     world.fleet.expire(dead)
     world.pass_time(MINUTE, but=[late])
-    assert [round(gap.seconds / MINUTE) for gap in suspension.gaps(world.fleet.connection, PROVIDER)] == [60, 1]
+    gaps = world.fleet.sql("SELECT extract(epoch FROM ended_at - began_at)::float8 FROM recovery_gaps_until_now")
+    assert [round(seconds / MINUTE) for (seconds,) in gaps] == [60, 1]
     world.run()
     assert not world.rebooted(late)
     with pytest.raises(SessionExpired):
-        suspension.take_health_snapshot(dead, PROVIDER, TIMEOUTS)
+        suspension.take_health_snapshot(dead, PROVIDER)
 
 
 def test_concurrent_and_repeated_snapshots_do_not_shorten_a_gap(world: Schedule) -> None:
@@ -259,30 +260,31 @@ def test_claims_judge_as_the_look_before_them(world: Schedule) -> None:
     world.fleet.change(lost)  # its row is due at once
     world.pass_time(30 * MINUTE)
     session = world.fleet.open_session()
-    look = suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS)
+    look = suspension.take_health_snapshot(session, PROVIDER)
     assert look.claimable == 0
-    assert look.timeouts.effective_heartbeat_timeout_seconds == pytest.approx(40 * MINUTE, abs=30)
+    assert look.extended_timeout_seconds == pytest.approx(40 * MINUTE, abs=30)
     world.fleet.change(lost)
-    assert claimed(session, Process.RECOVERY, timeouts=look.timeouts) == []
+    assert claimed(session, Process.RECOVERY) == []
     ((soon,),) = world.fleet.sql(
-        "SELECT not_before <= clock_timestamp() + interval '10 minutes' FROM machine_due WHERE machine_id = :id",
+        "SELECT not_before <= clock_timestamp() + interval '10 minutes' FROM machine_due "
+        "WHERE machine_id = :id AND not_before IS NOT NULL",
         id=lost,
     )
     assert soon
     world.pass_time(30 * MINUTE)
-    look = suspension.take_health_snapshot(session, PROVIDER, TIMEOUTS)
+    look = suspension.take_health_snapshot(session, PROVIDER)
     assert look.claimable == 1
-    assert ids(claimed(session, Process.RECOVERY, timeouts=look.timeouts)) == [lost]
+    assert ids(claimed(session, Process.RECOVERY)) == [lost]
 
 
 def test_why_names_the_gap_between_snapshots(world: Schedule) -> None:
     """Otherwise an operator sees a due machine that no loop takes, without a reason."""
     lost = world.reporting.pop()
     world.pass_time(30 * MINUTE)
-    (_, verdict), _ = explain.why(world.fleet.connection, lost, TIMEOUTS)
+    (_, verdict), _ = explain.why(world.fleet.connection, lost)
     assert verdict.blocked_by is Block.NOT_DUE
     assert verdict.because.startswith("its heartbeats may have been missed in a gap of 180")
     world.run()
     world.pass_time(30 * MINUTE)
-    (_, verdict), _ = explain.why(world.fleet.connection, lost, TIMEOUTS)
+    (_, verdict), _ = explain.why(world.fleet.connection, lost)
     assert verdict.eligible

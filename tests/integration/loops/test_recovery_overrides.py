@@ -173,7 +173,7 @@ def test_a_machine_outside_the_suspended_location_does_not_use_an_override(world
     session = world.fleet.open_session()
     suspension.set_suspensions(session, PROVIDER, {"fra": "no power"})
     world.override(3)
-    overrides.apply(session, PROVIDER, TIMEOUTS)
+    overrides.apply(session, PROVIDER)
     assert {row[0] for row in world.fleet.sql("SELECT machine_id FROM recovery_override_machines")} == suspended
 
 
@@ -182,7 +182,7 @@ def test_when_an_override_ends_recovery_is_suspended_again(world: Dark, how: str
     """Also for machines that it had let through and that were not taken yet."""
     world.override(5)
     session = world.fleet.open_session()
-    assert sum(each.due for each in overrides.apply(session, PROVIDER, TIMEOUTS)) == 5
+    assert sum(each.due for each in overrides.apply(session, PROVIDER)) == 5
     if how == "expired":
         world.fleet.sql("UPDATE recovery_overrides SET expires_at = clock_timestamp()")
     else:
@@ -221,14 +221,14 @@ def test_a_run_killed_with_an_override_neither_uses_it_up_nor_exceeds_it(world: 
     world.override(5)
     for _ in range(4):
         dead = world.fleet.open_session()
-        taken = overrides.apply(dead, PROVIDER, TIMEOUTS)
+        taken = overrides.apply(dead, PROVIDER)
         assert sum(each.due for each in taken) == 5
         claimed(dead, Process.RECOVERY, timeouts=TIMEOUTS)
         world.fleet.expire(dead)
         world.fleet.open_session().close()  # sweeps up
         world.fleet.pass_time(10)
         with pytest.raises(SessionExpired):
-            overrides.apply(dead, PROVIDER, TIMEOUTS)
+            overrides.apply(dead, PROVIDER)
     world.run()
     assert world.rebooted == 5
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 5
@@ -244,10 +244,10 @@ def test_a_concurrent_run_counts_what_the_first_one_admitted(world: Dark) -> Non
     world.fleet.sql(set_heard.format("now() - interval '1 day'"), ids=longest)
     first, second = (world.fleet.connect() for _ in range(2))
     one, other = world.fleet.open_session(connection=first), world.fleet.open_session(connection=second)
-    waits = threading.Thread(target=lambda: overrides.apply(other, PROVIDER, TIMEOUTS))
+    waits = threading.Thread(target=lambda: overrides.apply(other, PROVIDER))
 
     def unit() -> None:
-        overrides.apply(one, PROVIDER, TIMEOUTS)
+        overrides.apply(one, PROVIDER)
         world.fleet.sql(set_heard.format("now()"), ids=longest)
         waits.start()
         world.fleet.wait_until_blocked()
@@ -282,9 +282,9 @@ def test_a_connection_that_breaks_takes_no_machine_twice(world: Dark, lost: Lost
     with BreakingConnection(world.fleet.settings) as door:
         connection = world.fleet.connect(door.settings)
         session = world.fleet.open_session(connection=connection)
-        overrides.apply(session, "equinix", TIMEOUTS)  # prepares the statement
+        overrides.apply(session, "equinix")  # prepares the statement
         door.lose(lost)
-        taken = overrides.apply(session, PROVIDER, TIMEOUTS)
+        taken = overrides.apply(session, PROVIDER)
     assert sum(each.due for each in taken) == 5
     assert world.fleet.sql("SELECT used FROM recovery_overrides") == [[5]]
 
@@ -293,15 +293,15 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
     """Who finds a machine rebooted while recovery was suspended wants to know whom to ask."""
     world.override(DARK)
     session = world.fleet.open_session()
-    overrides.apply(session, PROVIDER, TIMEOUTS)
-    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], TIMEOUTS)
+    overrides.apply(session, PROVIDER)
+    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0])
     assert verdict.eligible
     assert set(ids(claimed(session, Process.RECOVERY, timeouts=TIMEOUTS))) == set(world.down)
     (started,) = queries.history(world.fleet.connection, world.down[0])
     assert started["failed_cause"] == "although recovery is suspended, by ana: no power"
     overrides.withdraw(world.fleet.connection, PROVIDER, WHOLE_PROVIDER)
     session.close()
-    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0], TIMEOUTS)
+    (_, verdict), _ = explain.why(world.fleet.connection, world.down[0])
     assert verdict.blocked_by is Block.RECOVERY_SUSPENDED
 
 

@@ -41,7 +41,7 @@ from shepherd_core.telemetry import Metric
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.recovery import MINUTE, TIMEOUTS, RecoveryEnvironment
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
 from tests.support.waiting import WAIT_SECONDS
 
@@ -200,7 +200,7 @@ def test_both_loops_may_have_a_machine_that_did_not_come_back_but_one_has_it(wor
 
     def claim(number: int) -> list[UUID]:
         together.wait(WAIT_SECONDS)
-        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10, timeouts=defaults.HEALTH).work)
+        return ids(work.claim(sessions[number], (START, RECOVER)[number], PROVIDER, 10).work)
 
     with ThreadPoolExecutor(2) as pool:
         found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
@@ -783,7 +783,7 @@ def test_a_recovered_machine_is_counted_once_whatever_was_lost(world: World, los
         session = world.fleet.open_session(connection=world.fleet.connect(way.settings))
         (held,) = claimed(session, RECOVER)
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
-        assert remediation.no_longer_due(session, [held], TIMEOUTS) == {}
+        assert remediation.no_longer_due(session, [held]) == {}
         way.lose(lost)  # type: ignore[arg-type]  # one of the two
         reason = Unneeded("its agent reports again", recovered=True, not_taken="reboot")
         assert remediation.end_unneeded(session, {held: reason}) == {world.machine}
@@ -827,7 +827,7 @@ def test_machines_that_did_not_come_back_wait_during_an_ssh_outage(world: World)
     assert (held["location"], held["ended_at"]) == ("ams", None)
     assert held["reason"].startswith("SSH does not reach 3 machines that should have come back, and reached 0 in")
     (verdict,) = [
-        each for each in explain.why(world.fleet.connection, many[0], TIMEOUTS)[0] if not each.eligible
+        each for each in explain.why(world.fleet.connection, many[0])[0] if not each.eligible
         and each.process is RECOVER
     ]  # fmt: skip
     assert verdict.because == f"recovery of machines that did not come back waits: {held['reason']}"
@@ -944,7 +944,7 @@ def test_machines_without_ssh_access_are_counted_with_advice(world: World) -> No
     world.start_agent(error=SshHostKeyChanged("it has another key"))
     world.watch(12)
     assert world.run()[Metric.NO_ACCESS] == 1
-    start, recover = explain.why(world.fleet.connection, world.machine, TIMEOUTS)[0]
+    start, recover = explain.why(world.fleet.connection, world.machine)[0]
     advice = "(find out why; if it was reinstalled, let its new key be pinned: machine forget-host-key)"
     assert start.eligible
     assert recover.because == (

@@ -153,6 +153,7 @@ def known_as(fleet: Fleet, machine_id: UUID) -> str:
 
 def old(fleet: Fleet, machine_id: UUID, provider: str = "equinix") -> UUID:
     """Let a planted machine be a provider's, and created long ago."""
+    fleet.watch(provider)
     fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}' WHERE machine_id = '{machine_id}'")
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
     return machine_id
@@ -352,7 +353,7 @@ def test_a_sign_of_life_before_the_end_of_a_quarantine_protects_too(fleet: Fleet
     machine_id = old(fleet, fleet.unhealthy_machine())
     fleet.change(machine_id, f"INSERT INTO machine_quarantine VALUES ('{machine_id}', now(), '?', '')")
     assert queries.record_heartbeat(fleet.connection, machine_id)
-    assert remediation.unquarantine(fleet.connection, machine_id, reason="?", grace_seconds=HOUR)
+    assert remediation.unquarantine(fleet.connection, machine_id, reason="?")
     assert not queries.record_heartbeat(fleet.connection, machine_id)
     (verdict,) = operator.forget(machine_id)
     assert verdict.result is Result.REFUSED

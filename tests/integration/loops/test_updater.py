@@ -99,7 +99,8 @@ def plant_many(fleet: Fleet, listed: Listed) -> None:
         f"INSERT INTO machines SELECT gen_random_uuid(), now() - interval '1 day' FROM generate_series(1, {MANY});"
         "INSERT INTO machine_provided"
         " SELECT machine_id, 'static', machine_id::text, 'r', '192.0.2.1', 'fra', 'Running' FROM machines;"
-        "INSERT INTO machine_due SELECT machine_id, provider, process, since FROM machine_need"
+        "INSERT INTO machine_due SELECT machine_id, x, provider, CASE WHEN x = process THEN since END"
+        " FROM machine_need, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x"
     )
     for (name,) in fleet.sql("SELECT provider_id FROM machine_provided"):
         listed.put(name)

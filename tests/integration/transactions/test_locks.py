@@ -69,14 +69,14 @@ EXISTS (
 
 # Must be empty: due rows by which no claim would find a machine, or not within a day.
 STUCK = """
-SELECT format('needs %s, is due for %s at %s', n.process, d.process, d.not_before)
-FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id
+SELECT format('needs %s, is due for it at %s', n.process, d.not_before)
+FROM machine_need n LEFT JOIN machine_due d ON d.machine_id = n.machine_id AND d.process = n.process
 WHERE n.process IS NOT NULL
-    AND (d.process IS DISTINCT FROM n.process OR d.not_before > clock_timestamp() + interval '1 day')
+    AND (d.not_before IS NULL OR d.not_before > clock_timestamp() + interval '1 day')
 UNION ALL
 SELECT 'nobody looks whether it came back'
-FROM machine_process_needs w JOIN machine_due d ON d.machine_id = w.machine_id
-WHERE w.overdue AND d.recovery_not_before IS NULL
+FROM machine_process_needs w LEFT JOIN machine_due d ON d.machine_id = w.machine_id AND d.process = w.process
+WHERE w.overdue AND d.not_before IS NULL
 UNION ALL
 SELECT 'a heartbeat of no agent'
 FROM machine_agent_heartbeat h
@@ -220,9 +220,7 @@ WANTED = MetropolisInstallation(image_url="https://images.example.com/x", image_
 DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "resume": lambda case, over: queries.resume(over, case.pause),
     "take_back": lambda case, over: provisioning.take_back(case.locking(over), case.machine_id),
-    "unquarantine": lambda case, over: remediation.unquarantine(
-        over, case.machine_id, reason="?", grace_seconds=GRACE_SECONDS
-    ),
+    "unquarantine": lambda case, over: remediation.unquarantine(over, case.machine_id, reason="?"),
     "retry": lambda case, over: remediation.retry(over, case.machine_id, reason="?"),
     "install": lambda case, over: installation.request(over, case.machine_id, WANTED, case.seen),
     "report": lambda case, over: reports.accept_heartbeat(over, case.heard(2, generation=1), KEY, STALE_SECONDS),

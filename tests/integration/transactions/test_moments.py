@@ -12,7 +12,6 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, remediation, suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Claim, Failure
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import REBOOT
 from shepherd_core.domain.remediation import NextStep, Step
@@ -64,11 +63,11 @@ each_kind = pytest.mark.parametrize("kind", [unhealthy_machine, overdue_machine]
 
 
 def due(fleet: Fleet, machine_id: UUID) -> tuple[Any, ...]:
-    """Return the due row: process, not_before, and recovery_not_before."""
-    (row,) = fleet.sql(
-        "SELECT process, not_before, recovery_not_before FROM machine_due WHERE machine_id = :id", id=machine_id
+    """Return from when on the machine may be due for an agent start, and for recovery."""
+    agent_start, recovery = fleet.sql(
+        "SELECT not_before FROM machine_due WHERE machine_id = :id ORDER BY process", id=machine_id
     )
-    return tuple(row)
+    return agent_start[0], recovery[0]
 
 
 def times(fleet: Fleet) -> set[datetime]:
@@ -113,19 +112,18 @@ def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) ->
     moment = delayed(fleet, lambda: ENDS["fail"].end(session, held))
     later = fleet.sql("SELECT :moment::timestamptz + interval '60 seconds'", moment=moment)[0][0]
     assert fleet.sql("SELECT until >= :later FROM work_backoff", later=later) == [[True]]
-    assert due(fleet, machine_id)[1] >= later
+    assert due(fleet, machine_id)[0] >= later
     assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
 
 
 def test_the_backoff_of_a_recovery_moves_its_own_date(fleet: Fleet, session: Session) -> None:
     """A machine that did not come back has another date for its agent start, which stays as it was."""
     machine_id = overdue_machine(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work
+    held = work.claim(session, RECOVER, PROVIDER, 1).work
     moment = delayed(fleet, lambda: work.fail(session, {each: Failure("no luck", 60) for each in held}))
-    process, not_before, recovery_not_before = due(fleet, machine_id)
-    assert process == START
-    assert not_before >= moment
-    assert (recovery_not_before - moment).total_seconds() >= 60
+    agent_start, recovery = due(fleet, machine_id)
+    assert agent_start >= moment
+    assert (recovery - moment).total_seconds() >= 60
 
 
 CONCLUSIONS: dict[str, Callable[[Session, Sequence[work.Work]], object]] = {
@@ -234,10 +232,10 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
 def test_an_end_of_work_without_a_change_restores_both_dates(fleet: Fleet, session: Session, end: str) -> None:
     """The claim moved the recovery date to the end of the session; no claim would find it before."""
     machine_id = overdue_machine(fleet)
-    held = work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work
+    held = work.claim(session, RECOVER, PROVIDER, 1).work
     assert ids(held) == [machine_id]
     ENDS[end].end(session, held)
-    assert ids(work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work) == [machine_id]
+    assert ids(work.claim(session, RECOVER, PROVIDER, 1).work) == [machine_id]
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
@@ -245,7 +243,7 @@ def test_a_machine_that_is_not_expected_back_gets_no_recovery_date(fleet: Fleet,
     """The Recoverer would examine it for nothing."""
     machine_id = fleet.provided_machine()
     ENDS[end].end(session, claimed(session, START))
-    assert due(fleet, machine_id)[2] is None
+    assert due(fleet, machine_id)[1] is None
 
 
 # The second window of a claim: machines that did not come back.
@@ -269,7 +267,7 @@ def test_machines_that_did_not_come_back_wait_where_nothing_is_claimed(
         queries.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
     else:
         suspension.set_suspensions(session, PROVIDER, {"": "many are silent"})
-    assert work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH) == Claim((), 0)
+    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
     assert due(fleet, machine_id) == before
 
 
@@ -281,7 +279,7 @@ def test_machines_wait_during_a_suspension_of_their_location(
     kind(fleet, HERE)
     others = {kind(fleet, "rack 2"), kind(fleet)}
     suspension.set_suspensions(session, PROVIDER, {HERE: "many are silent"})
-    assert set(ids(work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).work)) == others
+    assert set(ids(work.claim(session, RECOVER, PROVIDER, 10).work)) == others
 
 
 def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> None:
@@ -290,20 +288,27 @@ def test_a_locked_machine_that_did_not_come_back_is_skipped(fleet: Fleet) -> Non
     settings = fleet.settings.model_copy(update={"bmdb_statement_timeout_seconds": 5})
     session = fleet.open_session(connection=fleet.connect(settings))
     fleet.connection.script(f"BEGIN; UPDATE machine_due SET revision = revision WHERE machine_id = '{locked}'")
-    assert ids(work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).work) == [free]
+    assert ids(work.claim(session, RECOVER, PROVIDER, 10).work) == [free]
     fleet.connection.script("COMMIT")
 
 
-def test_a_row_with_both_dates_of_recovery_is_one_machine(fleet: Fleet, session: Session) -> None:
-    """The second date may be a remainder; a claim that used both would update the row twice in one statement."""
-    machine_id = fleet.unhealthy_machine()
-    fleet.sql("UPDATE machine_due SET recovery_not_before = now() - interval '1 minute'")
-    assert ids(work.claim(session, RECOVER, PROVIDER, 10, timeouts=defaults.HEALTH).work) == [machine_id]
-    (deadline,) = fleet.sql("SELECT deadline FROM sessions WHERE session_id = :id", id=session.session_id)[0]
-    process, not_before, recovery_not_before = due(fleet, machine_id)
-    assert (process, not_before) == (RECOVER, deadline)
-    assert recovery_not_before is not None
-    assert work.claim(session, RECOVER, PROVIDER, 10) == Claim((), 0)
+def test_a_machine_that_is_due_for_two_processes_is_claimed_for_one(fleet: Fleet, session: Session) -> None:
+    """Each process has its own due row; a claim locks both, and skips machines of which another one has a row."""
+    for _ in range(2):
+        overdue_machine(fleet)
+    fleet.sql("UPDATE work_backoff SET until = now() - interval '1 minute'")
+    fleet.sql("UPDATE machine_due SET not_before = now() - interval '1 minute'")
+    concurrent = fleet.open_session(connection=fleet.connect())
+
+    def both() -> list[UUID]:
+        return [
+            *ids(work.claim(concurrent, START, PROVIDER, 1).work),
+            *ids(work.claim(session, RECOVER, PROVIDER, 10).work),
+        ]
+
+    claimed_ids = concurrent.connection.transact(both)
+    assert len(claimed_ids) == len(set(claimed_ids)) == 2
+    assert work.claim(session, RECOVER, PROVIDER, 10).work == ()
 
 
 def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
@@ -312,7 +317,8 @@ def test_machines_that_did_not_come_back_are_claimed_longest_due_first(fleet: Fl
     machines = [overdue_machine(fleet) for _ in range(3)]
     for minutes, machine_id in enumerate(machines, 1):
         fleet.sql(
-            "UPDATE machine_due SET recovery_not_before = now() - :n * interval '1 minute' WHERE machine_id = :id",
+            "UPDATE machine_due SET not_before = now() - :n * interval '1 minute' "
+            "WHERE machine_id = :id AND process = 'ShepherdRecovery'",
             n=minutes,
             id=machine_id,
         )
@@ -356,7 +362,7 @@ def let_through(fleet: Fleet, session: Session) -> None:
         reason="no power",
         seconds=10 * HOUR,
     )
-    assert [applied.new for applied in overrides.apply(session, PROVIDER, HealthTimeouts())] == [1]
+    assert [applied.new for applied in overrides.apply(session, PROVIDER)] == [1]
 
 
 @each_kind

@@ -12,7 +12,6 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import WorkConflict
 from shepherd_core.domain.machine import Process
 
-from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, claimed, ids
 from tests.support.waiting import WAIT_SECONDS
 
@@ -63,7 +62,7 @@ def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Proc
         session = fleet.open_session(connection=fleet.connect())
         worked = 0
         for round_ in range(ROUNDS):
-            for held in work.claim(session, process, PROVIDER, 1 + number % 2, timeouts=defaults.HEALTH).work:
+            for held in work.claim(session, process, PROVIDER, 1 + number % 2).work:
                 end = work.finish if round_ % 2 else work.cancel
                 assert end(session, [held]) == {held.machine_id}
                 worked += 1
@@ -159,7 +158,7 @@ def test_two_processes_of_one_machine_exclude_each_other(fleet: Fleet, first: Pr
 
     def unit() -> work.Work:
         held = work.start_work(session, first, machine_id)
-        assert work.claim(other, second, PROVIDER, 1, timeouts=defaults.HEALTH) == work.Claim((), 0)
+        assert work.claim(other, second, PROVIDER, 1) == work.Claim((), 0)
         return held
 
     held = fleet.connection.transact(unit)
@@ -234,7 +233,7 @@ def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet
 
     def unit() -> list[list[UUID]]:
         sessions = (first, second)  # the second claim begins while the first one has its locks
-        return [ids(work.claim(each, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work) for each in sessions]
+        return [ids(work.claim(each, RECOVER, PROVIDER, 1).work) for each in sessions]
 
     assert first.connection.transact(unit) == [[machine_id], []]
 

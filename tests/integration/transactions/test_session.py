@@ -200,7 +200,8 @@ def test_a_closing_session_returns_what_is_still_due_and_since_when(fleet: Fleet
     for waited in (10, 500, 30):
         machine_id = fleet.provided_machine()
         fleet.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' WHERE machine_id = :id",
+            "UPDATE machine_due SET not_before = clock_timestamp() - :s * interval '1 second' "
+            "WHERE machine_id = :id AND not_before IS NOT NULL",
             s=waited,
             id=machine_id,
         )
@@ -219,7 +220,9 @@ def test_the_backlog_is_counted_to_a_thousand_at_most(fleet: Fleet) -> None:
     fleet.sql("INSERT INTO machines SELECT FROM generate_series(1, 1100)")
     fleet.sql("INSERT INTO machine_provided SELECT machine_id, 'static', machine_id::text FROM machines")
     fleet.sql(
-        "INSERT INTO machine_due SELECT machine_id, 'static', 'ShepherdAgentStart', machine_created_at FROM machines"
+        "INSERT INTO machine_due SELECT machine_id, process, 'static', "
+        "CASE process WHEN 'ShepherdAgentStart' THEN machine_created_at END "
+        "FROM machines, unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS process"
     )
     assert fleet.open_session().close(START, PROVIDER).count == 1000
 

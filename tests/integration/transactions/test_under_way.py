@@ -240,11 +240,7 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postg
             left.set()
 
         def begin() -> list[Work]:
-            return (
-                attempt(session, held[0])
-                if held
-                else list(work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work)
-            )
+            return attempt(session, held[0]) if held else list(work.claim(session, RECOVER, PROVIDER, 1).work)
 
         try:
             breaking.leave(leave)
@@ -339,7 +335,7 @@ def _claim(fleet: Fleet, session: Session) -> Callable[[], object]:
 
 def _claim_recovery(fleet: Fleet, session: Session) -> Callable[[], object]:
     fleet.unhealthy_machine()
-    return lambda: work.claim(session, RECOVER, PROVIDER, 1, timeouts=defaults.HEALTH).work
+    return lambda: work.claim(session, RECOVER, PROVIDER, 1).work
 
 
 def _start_work(fleet: Fleet, session: Session) -> Callable[[], object]:

@@ -13,6 +13,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.health import HealthTimeouts
 
 from tests.support import defaults
 from tests.support.waiting import eventually
@@ -122,6 +123,8 @@ class Fleet:
         self._ends_backends = backends is None
         self._backends = backends or Backends(settings)
         self._admin = self._backends.admin
+        self.timeouts = defaults.HEALTH
+        """Those of the Recoverer of PROVIDER."""
         self.connection = self.connect()
 
     def disconnect(self) -> None:
@@ -164,7 +167,8 @@ class Fleet:
 
     def open_session(self, seconds: float = HOUR, connection: Connection | None = None) -> Session:
         """Open a session of the product."""
-        return Session.open(connection or self.connection, self._clock, "test", "a test", seconds)
+        policy = (PROVIDER, self.timeouts)
+        return Session.open(connection or self.connection, self._clock, "test", "a test", seconds, policy)
 
     # Machines; each kind is made from the one before it.
 
@@ -181,9 +185,20 @@ class Fleet:
         self.change(machine_id, f"INSERT INTO machine_provided VALUES ('{machine_id}', '{provider}', '{provider_id}')")
         return machine_id
 
+    def watch(self, provider: str) -> None:
+        """Record a policy with the default timeouts, as the provider's Recoverer does, unless there is one."""
+        self.sql(
+            "INSERT INTO recovery_policy VALUES (:provider, :heartbeat, :startup, :grace) ON CONFLICT DO NOTHING",
+            provider=provider,
+            heartbeat=defaults.HEALTH.heartbeat_timeout_seconds,
+            startup=defaults.HEALTH.startup_timeout_seconds,
+            grace=defaults.HEALTH.grace_seconds,
+        )
+
     def started_machine(self, started_ago: float = 0, provider: str = PROVIDER) -> UUID:
-        """Return a provided machine whose agent was started this many seconds ago."""
+        """Return a provided machine whose agent was started this many seconds ago, and which a Recoverer watches."""
         machine_id = self.provided_machine(provider)
+        self.watch(provider)
         self.change(
             machine_id,
             f"INSERT INTO machine_agent_started VALUES "
@@ -241,10 +256,8 @@ class Fleet:
     def expire(self, session: Session) -> None:
         """Move the deadline of a session into the past, and the due rows of its machines with it."""
         self.sql(
-            "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second', "
-            "recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL "
-            "THEN clock_timestamp() - interval '1 second' END "
-            "WHERE machine_id IN (SELECT machine_id FROM work WHERE session_id = :id)",
+            "UPDATE machine_due SET not_before = clock_timestamp() - interval '1 second' "
+            "WHERE not_before IS NOT NULL AND machine_id IN (SELECT machine_id FROM work WHERE session_id = :id)",
             id=session.session_id,
         )
         self.sql(
@@ -315,7 +328,7 @@ class Fleet:
         """
         checks = {
             "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
-            "due, but not provided": "TABLE due EXCEPT TABLE provided",
+            "due, but not provided": "SELECT machine_id FROM due EXCEPT TABLE provided",
             "provided, but never due": "TABLE provided EXCEPT TABLE due",
             "provided and still intended": "TABLE intended INTERSECT TABLE provided",
             "departed, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
@@ -344,7 +357,12 @@ def claimed(
 ) -> list[work.Work]:
     """Claim until no due row is left to examine, as a loop with enough time does, and return all claimed work."""
     found: list[work.Work] = []
-    while (claim := work.claim(session, process, provider, limit, timeouts=timeouts or defaults.HEALTH)).examined:
+    if timeouts is not None:
+        session.connection.script(
+            f"UPDATE recovery_policy SET heartbeat_timeout_seconds = {timeouts.heartbeat_timeout_seconds}, "
+            f"startup_timeout_seconds = {timeouts.startup_timeout_seconds} WHERE provider = '{provider}'"
+        )
+    while (claim := work.claim(session, process, provider, limit)).examined:
         found += claim.work
     return found
 

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shepherd_core.domain.gaps import Gap, extended_timeout, recheck_after, required_overdue
 
 from agent.shepherd_agent.heartbeat import pause_after
+from tests.support.bmdb.gap_rule import Gap, extended_timeout, recheck_after, required_overdue
 
 MINUTE = 60
 SILENCE = 10 * MINUTE

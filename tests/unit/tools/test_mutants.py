@@ -103,7 +103,7 @@ def test_every_mutant_of_python_is_a_program(file: str) -> None:
 
 def test_mutants_of_all_files_can_be_drawn() -> None:
     """A file without statements, such as the generated schema, would end the draw."""
-    assert {mutant.file for mutant in drawn(1, lambda _: True)} > {"bmdb/machines/due.sql", "domain/gaps.py"}
+    assert {mutant.file for mutant in drawn(1, lambda _: True)} > {"bmdb/machines/due.sql", "domain/clock.py"}
     assert not any("schema/" in file and file.endswith(".sql") and not mutants_of(file) for file in files())
 
 
@@ -140,8 +140,8 @@ def test_a_mutant_is_tried_by_the_tests_that_reach_it_the_quickest_first() -> No
 
 def test_a_mutant_outside_of_all_functions_is_tried_by_the_tests_of_its_module() -> None:
     """A constant is not reached by a particular test."""
-    own = Trial("tests/unit/rules/test_gaps.py::own", 1.0, frozenset())
-    reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"domain/gaps.py:extended_timeout"}))
+    own = Trial("tests/unit/rules/test_remediation.py::own", 1.0, frozenset())
+    reaches = Trial("tests/unit/rules/test_errors.py::reaches", 1.0, frozenset({"rules/remediation.py:possible"}))
     other = Trial("tests/unit/rules/test_errors.py::other", 1.0, frozenset({"domain/clock.py:Deadline.left"}))
-    mutant = next(mutant for mutant in mutants_of("domain/gaps.py") if not mutant.place)
+    mutant = next(mutant for mutant in mutants_of("rules/remediation.py") if not mutant.place)
     assert reaching(mutant, [own, reaches, other]) == [own, reaches]

@@ -16,10 +16,14 @@ session AS (
 )
 
 -- fragment: end_locks
--- The locks of every statement that ends work, in their order: the due rows by machine id, then the session's row, whose
--- deadline and fence are checked when it is locked.
+-- The locks of every statement that ends work, in their order: the due rows by machine id and process, then the
+-- session's row, whose deadline and fence are checked when it is locked.
 due_rows AS (
-    SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE
+    SELECT machine_id
+    FROM machine_due
+    WHERE machine_id = ANY(:machine_ids::uuid[])
+    ORDER BY machine_id, process
+    FOR UPDATE
 ),
 session AS (
     SELECT session_id FROM sessions WHERE (SELECT count(*) FROM due_rows) >= 0 AND {live_session} FOR UPDATE
@@ -37,8 +41,8 @@ work_deleted AS (
 )
 
 -- fragment: ended_work_on_due_machines
--- End the work of this session on those of the machines that have a due row, because facts are recorded that decide what
--- they need. A machine without one is not provided.
+-- End the work of this session on those of the machines that have a due row, because facts are recorded that decide
+-- what they need. A machine without one is not provided.
 {end_locks},
 work_deleted AS (
     DELETE FROM work

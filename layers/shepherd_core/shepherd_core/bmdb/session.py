@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
 
 T = TypeVar("T")
@@ -62,17 +63,27 @@ class Session:
         """The name of the statement that was sent last, if its answer was lost."""
 
     @classmethod
-    def open(cls, connection: Connection, clock: Clock, component: str, runtime_info: str, seconds: float) -> Session:
+    def open(
+        cls,
+        connection: Connection,
+        clock: Clock,
+        component: str,
+        runtime_info: str,
+        seconds: float,
+        policy: tuple[str, HealthTimeouts] | None = None,
+    ) -> Session:
         """
         Open a session that expires *seconds* after its last renewal.
 
         Also ends the work of expired sessions, with history ``Expired``.
-        *component* and *runtime_info* describe the session to operators. Close it; if
+        *component* and *runtime_info* describe the session to operators. *policy*: the
+        machines of this provider have these timeouts from now on. Close the session; if
         it is never closed, its work is released when its deadline passes.
 
         Raises:
             SchemaMismatch: the BMDB is older or newer than this code.
         """
+        provider, timeouts = policy or (None, None)
         for last_try in (False, True):
             began = clock.monotonic()
             try:
@@ -81,6 +92,10 @@ class Session:
                     component_name=component,
                     runtime_info=runtime_info,
                     seconds=seconds,
+                    provider=provider,
+                    heartbeat_timeout_seconds=timeouts and timeouts.heartbeat_timeout_seconds,
+                    startup_timeout_seconds=timeouts and timeouts.startup_timeout_seconds,
+                    grace_seconds=timeouts and timeouts.grace_seconds,
                     schema_version=migrations()[-1].version,
                 )
             except CommitUnknown:

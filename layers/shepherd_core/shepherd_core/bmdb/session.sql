@@ -4,11 +4,11 @@
 -- transaction, which may lie before the deadline although the deadline has passed since. That a session has expired is
 -- decided by statement_timestamp(), which is never later than clock_timestamp() and by which an index can be searched.
 --
--- A statement that writes for a session locks the session's row until it commits, and requires :fence to equal the row's
--- fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After that, the
--- lost statement has either committed or can never commit. Seven statements do without the fence, because they may run
--- twice and commit late (such as take_health_snapshot, apply_overrides and close_session); tests/unit/test_statements.py
--- has the reason for each.
+-- A statement that writes for a session locks the session's row until it commits, and requires :fence to equal the
+-- row's fence. When the answer to a statement was lost, fence_session waits for that lock and raises the fence. After
+-- that, the lost statement has either committed or can never commit. Seven statements do without the fence, because
+-- they may run twice and commit late (such as take_health_snapshot, apply_overrides and close_session);
+-- tests/unit/test_statements.py has the reason for each.
 
 -- name: open_session
 -- Open a session, and end the work of expired sessions with history 'Expired'. So no separate reaper is needed: every
@@ -17,6 +17,9 @@
 -- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at
 -- this moment is left alone. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
 -- after an outage.
+--
+-- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
+-- locked).
 --
 -- No row: the schema has another version than this code.
 WITH expired_sessions AS (
@@ -36,6 +39,28 @@ work_deleted AS (
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, session_id)
     SELECT machine_id, process, 'Expired', session_id FROM work_deleted
+),
+-- Not even a lock if nothing changed: the loops of all functions open sessions at the same time.
+policy_row AS (
+    INSERT INTO recovery_policy (provider, heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds)
+    SELECT w.provider, w.heartbeat, w.startup, w.grace
+    FROM (
+        SELECT
+            :provider::text AS provider,
+            :heartbeat_timeout_seconds::float8 AS heartbeat,
+            :startup_timeout_seconds::float8 AS startup,
+            :grace_seconds::float8 AS grace
+    ) AS w
+    LEFT JOIN recovery_policy y ON y.provider = w.provider
+    WHERE w.provider IS NOT NULL
+        AND (y.heartbeat_timeout_seconds, y.startup_timeout_seconds, y.grace_seconds)
+            IS DISTINCT FROM (w.heartbeat, w.startup, w.grace)
+        AND (SELECT max(version) FROM schema_migrations) = :schema_version
+    ON CONFLICT (provider) DO UPDATE
+    SET
+        heartbeat_timeout_seconds = excluded.heartbeat_timeout_seconds,
+        startup_timeout_seconds = excluded.startup_timeout_seconds,
+        grace_seconds = excluded.grace_seconds
 )
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
 SELECT
@@ -74,7 +99,7 @@ WITH due_rows AS (
     SELECT d.machine_id
     FROM machine_due d
     WHERE d.machine_id = ANY(ARRAY(SELECT w.machine_id FROM work w WHERE w.session_id = :session_id))
-    ORDER BY d.machine_id
+    ORDER BY d.machine_id, d.process
     FOR UPDATE
 ),
 work_deleted AS (
@@ -88,11 +113,8 @@ history_rows AS (
 ),
 rescheduled AS (
     UPDATE machine_due
-    SET
-        not_before = clock_timestamp(),
-        recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
-        revision = revision + 1
-    WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM work_deleted))
+    SET not_before = clock_timestamp(), revision = revision + 1
+    WHERE machine_id = ANY(ARRAY(SELECT machine_id FROM work_deleted)) AND not_before IS NOT NULL
 ),
 sessions_deleted AS (
     DELETE FROM sessions

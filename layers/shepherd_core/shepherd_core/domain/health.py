@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-from shepherd_core.domain import gaps
-
-if TYPE_CHECKING:
-    from shepherd_core.domain.gaps import Gap
-
-_SHORTEST_WAIT_SECONDS = 5.0
-"""A due row that turned out not to be due is not examined again sooner."""
 
 
 class Unhealthy(StrEnum):
@@ -27,48 +18,13 @@ class Unhealthy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthTimeouts:
-    """After how many seconds a started agent counts as unhealthy, and when its machine is recovered."""
+    """After how many seconds a started agent counts as unhealthy, and a machine as not come back."""
 
     startup_timeout_seconds: float = 1800
+    """If it never reported."""
     heartbeat_timeout_seconds: float = 600
-    gaps: tuple[Gap, ...] = ()
-    """Gaps between two snapshots. It is unknown whether heartbeats could arrive during a gap."""
-
-    @property
-    def effective_startup_timeout_seconds(self) -> float:
-        """Return how long an agent that never reported must have been started before its machine is recovered."""
-        return gaps.extended_timeout(self.startup_timeout_seconds, self.gaps)
-
-    @property
-    def effective_heartbeat_timeout_seconds(self) -> float:
-        """Return how old the last heartbeat must be before the machine is recovered."""
-        return gaps.extended_timeout(self.heartbeat_timeout_seconds, self.gaps)
-
-    @property
-    def min_overdue_seconds(self) -> float:
-        """Return how long the grace of a machine that did not come back must be over before it is recovered."""
-        return gaps.required_overdue(self.heartbeat_timeout_seconds, self.gaps)
-
-    @property
-    def recheck_seconds(self) -> float | None:
-        """Return in how many seconds to evaluate machines again that only a gap protects; None: no gap does."""
-        left = (
-            gaps.recheck_after(each, self.gaps)
-            for each in (self.heartbeat_timeout_seconds, self.startup_timeout_seconds)
-        )
-        soonest = min((each for each in left if each is not None), default=None)
-        return soonest and max(_SHORTEST_WAIT_SECONDS, soonest)
-
-    def parameters(self) -> dict[str, float | None]:
-        """Return the parameters of the statements that evaluate the health of machines."""
-        return {
-            "recheck_seconds": self.recheck_seconds,
-            "startup_timeout_seconds": self.startup_timeout_seconds,
-            "heartbeat_timeout_seconds": self.heartbeat_timeout_seconds,
-            "effective_startup_timeout_seconds": self.effective_startup_timeout_seconds,
-            "effective_heartbeat_timeout_seconds": self.effective_heartbeat_timeout_seconds,
-            "min_overdue_seconds": self.min_overdue_seconds,
-        }
+    grace_seconds: float = 1800
+    """For a machine to come back, out of quarantine too."""
 
 
 @dataclass(slots=True)

@@ -81,6 +81,8 @@ class MachineFacts:
     """None: it has no agent."""
     last_heartbeat_at: datetime | None = None
     """Of any agent; a heartbeat from before ``agent_started_at`` says nothing about the present one."""
+    unhealthy_at: datetime | None = None
+    """When its timeout is over, according to the Recoverer's policy; None: it has no agent, or there is no policy."""
 
     @property
     def agent_heartbeat_at(self) -> datetime | None:
@@ -89,9 +91,7 @@ class MachineFacts:
         return None if started is None or heartbeat is None or heartbeat < started else heartbeat
 
 
-def state_of(
-    facts: MachineFacts, now: datetime, *, heartbeat_timeout_seconds: float, startup_timeout_seconds: float
-) -> State:
+def state_of(facts: MachineFacts, now: datetime) -> State:
     """Return the state of a machine at *now*, which is the database's time."""
     if facts.decommissioned is not None:
         return facts.decommissioned
@@ -104,8 +104,6 @@ def state_of(
             return state
     if facts.agent_started_at is None:
         return State.NEEDS_AGENT
-    heartbeat = facts.agent_heartbeat_at
-    timeout = startup_timeout_seconds if heartbeat is None else heartbeat_timeout_seconds
-    if (now - (heartbeat or facts.agent_started_at)).total_seconds() >= timeout:
+    if facts.unhealthy_at is not None and facts.unhealthy_at <= now:
         return State.UNHEALTHY
-    return State.STARTING if heartbeat is None else State.RUNNING
+    return State.STARTING if facts.agent_heartbeat_at is None else State.RUNNING

@@ -51,8 +51,6 @@ class Admission:
     """Why due machines must not be claimed, one human-readable line for each location."""
     counts: Mapping[Metric, float] = field(default_factory=dict)
     """Metrics about the admission, for the function to report."""
-    timeouts: HealthTimeouts | None = None
-    """When a machine counts as unhealthy, for the loop that claims such machines."""
     idle: bool = False
     """Nothing is due: a claim would find nothing."""
 
@@ -90,6 +88,8 @@ class Loop(ABC, Generic[F]):
     """The process that this loop's work is."""
     backoff: Backoff
     """How long to leave a machine alone after a failure."""
+    timeouts: HealthTimeouts | None = None
+    """When the provider's machines count as unhealthy, if this loop decides that; recorded when a session opens."""
     guard: Guard | None = None
     """Asked just before a machine is interrupted; None: this loop interrupts none."""
 

@@ -95,23 +95,20 @@ class Recoverer(Loop[NextStep]):
         self.backoff = rules.backoff
         self._provider = provider
         self._rules = rules
-        self._timeouts = rules.timeouts
+        self.timeouts = rules.timeouts
         self._outage = ProviderOutage()
         self.guard = self
 
     def admit(self, session: Session) -> Admission:
         """Suspend recovery where too many machines are unhealthy, and admit as many as are due elsewhere."""
-        provider, timeouts = self._provider.name, self._rules.timeouts
-        suspended, snapshot = self._evaluate(session, suspension.take_health_snapshot(session, provider, timeouts))
-        self._timeouts = snapshot.timeouts
-        if (extended := snapshot.timeouts.effective_heartbeat_timeout_seconds) > timeouts.heartbeat_timeout_seconds:
+        provider = self._provider.name
+        suspended, snapshot = self._evaluate(session, suspension.take_health_snapshot(session, provider))
+        if snapshot.extended_timeout_seconds is not None:
             # Else the machines that report last after an outage of the BMDB would be rebooted for it.
             telemetry.info(
                 "heartbeat timeout extended: heartbeats may have been lost between health snapshots",
-                gaps=[
-                    {"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in snapshot.timeouts.gaps
-                ],
-                timeout_seconds=round(extended),
+                gaps=[{"seconds": round(gap.seconds), "ended_ago": round(gap.ended_ago)} for gap in snapshot.gaps],
+                timeout_seconds=round(snapshot.extended_timeout_seconds),
             )
         if suspended or snapshot.suspended:
             for location in suspension.set_suspensions(session, provider, suspended):
@@ -132,12 +129,12 @@ class Recoverer(Loop[NextStep]):
         )
         limit = 0 if WHOLE_PROVIDER in suspended else snapshot.claimable
         if (suspended or outages) and not snapshot.idle:
-            limit += self._overridden(session, snapshot.timeouts)
-        return Admission(limit, reasons, counts, snapshot.timeouts, idle=snapshot.idle)
+            limit += self._overridden(session)
+        return Admission(limit, reasons, counts, idle=snapshot.idle)
 
-    def _overridden(self, session: Session, timeouts: HealthTimeouts) -> int:
+    def _overridden(self, session: Session) -> int:
         """Return how many machines an operator's overrides admit although recovery is suspended there."""
-        taken = overrides.apply(session, self._provider.name, timeouts)
+        taken = overrides.apply(session, self._provider.name)
         for each in taken:
             telemetry.warning(
                 "recovery override in use",
@@ -170,7 +167,7 @@ class Recoverer(Loop[NextStep]):
         while WHOLE_PROVIDER not in suspended:
             if suspended:
                 snapshot = suspension.take_health_snapshot(
-                    session, self._provider.name, self._rules.timeouts, skipped_locations=suspended, before=snapshot
+                    session, self._provider.name, skipped_locations=suspended, before=snapshot
                 )
             over = over_number(snapshot.stats, limits, suspended)
             if not over:
@@ -259,7 +256,7 @@ class Recoverer(Loop[NextStep]):
 
     def no_longer_due(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NoLongerDue]:
         """Return the machines that report again, or must not be recovered for another reason."""
-        return remediation.no_longer_due(session, works, self._timeouts)
+        return remediation.no_longer_due(session, works)
 
     def end_unneeded(self, session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
         """End the work on machines that are no longer due; nothing was done to them."""

@@ -135,7 +135,6 @@ class _Run(Generic[F]):
             self.loop.process,
             provider,
             limit,  # 0: the claim still reschedules rows that are not due
-            timeouts=self.admission.timeouts,
             known=[work.machine_id for work in self.running],
         )
         self.allowed -= len(claim.work)
@@ -277,6 +276,14 @@ class _Run(Generic[F]):
             self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
 
 
+def _opened(
+    loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits, runtime_info: str
+) -> Session:
+    """Open a session, and record the loop's health timeouts, if it has any."""
+    component, policy = f"{loop.process}/{provider}", (provider, loop.timeouts) if loop.timeouts else None
+    return Session.open(connection, clock, component, runtime_info, limits.session_seconds, policy)
+
+
 def run(
     loop: Loop[F],
     provider: str,
@@ -301,7 +308,7 @@ def run(
         raise ConfigError(
             [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
         )
-    session = Session.open(connection, clock, f"{loop.process}/{provider}", runtime_info, limits.session_seconds)
+    session = _opened(loop, provider, connection, clock, limits, runtime_info)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
     prepared, waited, backlog = False, False, None
     try:
@@ -365,12 +372,12 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
     """
 
     def claim_and_decide() -> DryRun:
-        session = Session.open(connection, clock, f"{loop.process}/{provider}", "dry run", limits.session_seconds)
+        session = _opened(loop, provider, connection, clock, limits, "dry run")
         admission = loop.admit(session)
 
         def claimed(limit: int) -> Sequence[Work]:
             while True:
-                claim = bmdb_work.claim(session, loop.process, provider, limit, timeouts=admission.timeouts)
+                claim = bmdb_work.claim(session, loop.process, provider, limit)
                 if claim.work or not claim.examined:
                     return claim.work
 

@@ -17,7 +17,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.remediation import Step, Timeouts
 from shepherd_core.rules.remediation import parse_policy
 from shepherd_core.settings.base import Count, Seconds, Settings
-from shepherd_core.settings.health import BreakerSettings, GraceSettings, HealthSettings
+from shepherd_core.settings.health import BreakerSettings, HealthSettings
 from shepherd_core.settings.providers import ProviderName  # noqa: TC001 - pydantic looks it up
 
 
@@ -223,7 +223,7 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
 
 
 class RecovererSettings(
-    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, HealthSettings, BreakerSettings, GraceSettings
+    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, HealthSettings, BreakerSettings
 ):
     """The Recoverer."""
 
@@ -233,6 +233,9 @@ class RecovererSettings(
         "reboot:3,power-cycle:2,quarantine",
         description="Steps taken for an unhealthy machine in this order, and how often each is tried; the last is "
         "quarantine. docs/providers/README.md says what each step does.",
+    )
+    grace_seconds: Seconds = Field(
+        1_800, description="Seconds that a machine has to come back after a step, before the next step may be taken."
     )
     cooldown_seconds: float = Field(
         600,

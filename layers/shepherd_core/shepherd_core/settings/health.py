@@ -64,13 +64,3 @@ class BreakerSettings(Settings):
             never_reported=Limit(self.breaker_max_never_reported, self.breaker_max_never_reported_share),
             share_min_machines=self.breaker_share_min_machines,
         )
-
-
-class GraceSettings(Settings):
-    """How long a machine has to come back after a step."""
-
-    table = "recoverer"
-
-    grace_seconds: Seconds = Field(
-        1_800, description="Seconds that a machine has to come back after a step, before the next step may be taken."
-    )

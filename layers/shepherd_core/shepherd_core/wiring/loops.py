@@ -127,6 +127,7 @@ def _recoverer() -> Function:
         timeouts=HealthTimeouts(
             startup_timeout_seconds=settings.startup_timeout_seconds,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+            grace_seconds=settings.grace_seconds,
         ),
         backoff=settings.backoff,
         policy=settings.policy,

@@ -150,13 +150,15 @@ lock_updated AS (
     SET last_creation_at = clock_timestamp()
     WHERE :created::boolean AND provider IN (SELECT provider FROM provided_row)
 )
-INSERT INTO machine_due (machine_id, provider, process, not_before)
+INSERT INTO machine_due (machine_id, process, provider, not_before)
 SELECT
-    machine_id,
-    provider,
-    'ShepherdAgentStart',
-    clock_timestamp() + :boot_seconds::float8 * interval '1 second'
-FROM provided_row
+    p.machine_id,
+    x.process,
+    p.provider,
+    CASE x.process
+        WHEN 'ShepherdAgentStart' THEN clock_timestamp() + :boot_seconds::float8 * interval '1 second'
+    END
+FROM provided_row p CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
 RETURNING machine_id;
 
 -- name: delete_intent

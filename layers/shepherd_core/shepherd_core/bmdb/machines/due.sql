@@ -1,13 +1,16 @@
 -- The due index (machine_due), and the order in which it and the facts behind it are written.
 --
--- A machine's due row is the lock on the facts that decide what the machine needs. In READ COMMITTED, a statement that
--- waits for a row lock still sees all other rows as they were before it waited. So a change of such a fact takes three
--- statements in one transaction: lock_due_rows, then the change, then reschedule, which evaluates the facts as they are
--- now. due.change does that. Locks are taken in this order: due rows by machine id, the provider's row, the session's
--- row, then all other rows.
+-- A machine's due rows, one for each process, are the lock on the facts that decide what it needs. In READ COMMITTED, a
+-- statement that waits for a row lock still sees all other rows as they were before it waited. So a change of such a
+-- fact takes three statements in one transaction: lock_due_rows, then the change, then reschedule, which evaluates the
+-- facts as they are now. due.change does that. Locks are taken in this order: due rows by machine id and process, the
+-- provider's row, the session's row, then all other rows.
+--
+-- Whatever takes work, ends it with a result, or changes these facts, also changes the revisions of the machine's due
+-- rows, except of those that are null and stay so: a claim compares the revisions with those of its snapshot (work.sql).
 --
 --   what is written                                           by                                     lock on the due row
---   provided, due row (new machine)                           provide                                its own new row
+--   provided, due rows (new machine)                          provide                                its own new rows
 --   provided: address, location, status                       write_facts                            none (1)
 --   agent, heartbeat, grace, rebooted, backoff, host key      finish_agent_start, finish_recovery    first CTE (2)
 --   backoff, work                                             finish, fail, cancel, close_session,   first CTE (2)
@@ -20,7 +23,7 @@
 --   pause that ends                                           resume, take_back, cancel_release      due.change
 --   pause that begins                                         pause, set_aside, request_release      none (3)
 --   everything that goes with a machine                       decommission                           due.change
---   work, due row                                             claim, start_work                      that row, and its revision (4)
+--   work, due row                                             claim, start_work                      both rows, and their revisions (4)
 --   due row only                                              take_health_snapshot                   that row, and its revision (4)
 --   due row only                                              recheck_unreached_machines             that row
 --   work of expired sessions                                  open_session                           none (3)
@@ -31,10 +34,10 @@
 --
 -- (1) What a machine needs does not depend on them. The location decides which suspension applies; see (5).
 --
--- (2) One statement, to save a round trip. It waits for the due row and continues with its older snapshot. That is safe
--- because it needs no other facts: it writes what its own work results in, for the machines whose work row it deleted.
--- A concurrent change can at most mean that the machine needs nothing any more. Then the due row is too early, and the
--- claim notices.
+-- (2) One statement, to save a round trip. It waits for the due rows and continues with its older snapshot. That is
+-- safe because it needs no other facts: it writes what its own work results in, for the machines whose work row it
+-- deleted. A concurrent change can at most mean that the machine needs nothing any more. Then the due row is too early,
+-- and the claim notices.
 --
 -- (3) It delays the machine, or ends a delay at a time that the due row already has. So the row can only be too early.
 --
@@ -49,35 +52,34 @@
 -- statement that deletes the agent.
 
 -- name: lock_due_rows
--- Lock the due rows, by machine id. First statement of every transaction that changes facts which decide what a machine
--- needs.
-SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id FOR UPDATE;
+-- Lock the due rows, by machine id and process. First statement of every transaction that changes facts which decide
+-- what a machine needs.
+SELECT machine_id FROM machine_due WHERE machine_id = ANY(:machine_ids::uuid[]) ORDER BY machine_id, process FOR UPDATE;
 
 -- name: reschedule
 -- Bring due rows up to date after facts of these machines changed. Runs in the transaction that changed them, after
 -- lock_due_rows, and as a statement of its own so that its snapshot contains the change.
-INSERT INTO machine_due (machine_id, provider, process, not_before, recovery_not_before)
+INSERT INTO machine_due (machine_id, process, provider, not_before)
 SELECT
-    machine_id,
-    provider,
-    process,
-    least(since, clock_timestamp()),
-    (SELECT clock_timestamp() FROM machine_process_needs w WHERE w.machine_id = machine_need.machine_id AND w.overdue)
-FROM machine_need
-WHERE machine_id = ANY(:machine_ids::uuid[])
-ON CONFLICT (machine_id) DO UPDATE
-SET
-    provider = excluded.provider,
-    process = excluded.process,
-    not_before = excluded.not_before,
-    recovery_not_before = excluded.recovery_not_before,
-    revision = machine_due.revision + 1;
+    p.machine_id,
+    x.process,
+    p.provider,
+    (
+        SELECT least(n.since, clock_timestamp())
+        FROM machine_process_needs n
+        WHERE n.machine_id = p.machine_id AND n.process = x.process
+    )
+FROM machine_provided p
+CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
+WHERE p.machine_id = ANY(:machine_ids::uuid[])
+ON CONFLICT (machine_id, process) DO UPDATE
+SET provider = excluded.provider, not_before = excluded.not_before, revision = machine_due.revision + 1;
 
 -- name: find_due_inconsistencies
--- Machines of the provider whose due row would make a loop find them too late or never, with the error as text. A row
+-- Machines of the provider whose due rows would make a loop find them too late or never, with the error as text. A row
 -- that is too early is correct, because claims evaluate the facts.
 --
--- Examined are :machine_ids and two samples: 500 provided machines and 500 due rows, in the order of their ids, from
+-- Examined are :machine_ids and two samples: 500 provided machines and 1,000 due rows, in the order of their ids, from
 -- the id :start on. Ids are random, so these are random samples, at the same cost in a fleet of any size; a fleet of up
 -- to 500 is examined whole.
 --
@@ -102,11 +104,11 @@ WITH provided_sample AS (
 due_sample AS (
     SELECT machine_id
     FROM (
-        (SELECT machine_id FROM machine_due WHERE machine_id >= :start::uuid ORDER BY machine_id LIMIT 500)
+        (SELECT machine_id FROM machine_due WHERE machine_id >= :start::uuid ORDER BY machine_id LIMIT 1000)
         UNION ALL
-        (SELECT machine_id FROM machine_due WHERE machine_id < :start::uuid ORDER BY machine_id LIMIT 500)
+        (SELECT machine_id FROM machine_due WHERE machine_id < :start::uuid ORDER BY machine_id LIMIT 1000)
     ) AS around
-    LIMIT 500
+    LIMIT 1000
 ),
 candidates AS (
     SELECT machine_id FROM provided_sample
@@ -117,47 +119,43 @@ candidates AS (
 ),
 evaluated AS (
     SELECT
-        l.machine_id,
+        c.machine_id,
+        x.process,
         coalesce(p.provider, d.provider) AS provider,
         CASE
-            WHEN p.machine_id IS NULL THEN 'it has a due row, but is not provided'
+            WHEN p.machine_id IS NULL AND d.machine_id IS NOT NULL THEN 'it has a due row, but is not provided'
             WHEN d.machine_id IS NULL THEN 'it has no due row'
             WHEN d.provider <> p.provider THEN 'its due row has provider ' || d.provider
-            WHEN n.process IS NOT NULL AND d.process IS NULL THEN 'it needs ' || n.process || ', but is due for nothing'
-            WHEN d.process <> n.process THEN 'it needs ' || n.process || ', but is due for ' || d.process
-            WHEN n.process IS NOT NULL AND d.not_before > interval '10 minutes'
-                + greatest(statement_timestamp(), n.since, n.backoff_until, n.locked_until)
-                + CASE
-                    WHEN o.machine_id IS NOT NULL THEN o.grace
-                    WHEN n.process = 'ShepherdRecovery' THEN interval '1 day'
-                    ELSE interval '0 days'
-                END
-                THEN 'it is due for ' || n.process || ' too late'
-            WHEN o.machine_id IS NOT NULL AND d.recovery_not_before IS NULL
-                THEN 'it is expected back, but has no date for recovery'
-            WHEN d.recovery_not_before > interval '10 minutes'
-                + greatest(
-                    statement_timestamp() + o.grace,
-                    o.since,
-                    o.backoff_until,
-                    o.locked_until,
+            WHEN n.process IS NOT NULL AND d.not_before IS NULL THEN 'it needs ' || x.process || ', but is not due for it'
+            WHEN n.process IS NOT NULL AND d.not_before > interval '10 minutes' + CASE
+                WHEN n.overdue THEN greatest(
+                    statement_timestamp() + w.grace,
+                    n.ready_at,
+                    n.backoff_until,
+                    n.locked_until,
                     (SELECT max(ended_at) FROM recovery_gaps WHERE provider = :provider) + interval '1 day'
                 )
-                THEN 'it is expected back, but its date for recovery is too late'
+                ELSE greatest(statement_timestamp(), n.since, n.backoff_until, n.locked_until) + CASE
+                    WHEN n.process = 'ShepherdRecovery' THEN interval '1 day'
+                    ELSE coalesce(w.grace, interval '0 days')
+                END
+            END
+                THEN 'it is due for ' || x.process || ' too late'
         END AS wrong
-    FROM candidates l
-    LEFT JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = l.machine_id LIMIT 1) AS p ON true
-    LEFT JOIN LATERAL (SELECT * FROM machine_due WHERE machine_id = l.machine_id LIMIT 1) AS d ON true
-    LEFT JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n ON true
+    FROM candidates c
+    CROSS JOIN unnest(ARRAY['ShepherdAgentStart', 'ShepherdRecovery']) AS x (process)
+    LEFT JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = c.machine_id LIMIT 1) AS p ON true
     LEFT JOIN LATERAL (
-        SELECT e.*, w.grace_until - w.grace_began_at AS grace
-        FROM machine_eligibility e
-        JOIN machine_grace w ON w.machine_id = e.machine_id
-        WHERE e.machine_id = l.machine_id AND e.overdue
-        LIMIT 1
-    ) AS o ON true
+        SELECT * FROM machine_due WHERE machine_id = c.machine_id AND process = x.process LIMIT 1
+    ) AS d ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND process = x.process LIMIT 1
+    ) AS n ON true
+    LEFT JOIN LATERAL (
+        SELECT grace_until - grace_began_at AS grace FROM machine_grace WHERE machine_id = c.machine_id LIMIT 1
+    ) AS w ON true
 )
-SELECT machine_id, wrong FROM evaluated WHERE provider = :provider AND wrong IS NOT NULL ORDER BY machine_id;
+SELECT machine_id, wrong FROM evaluated WHERE provider = :provider AND wrong IS NOT NULL ORDER BY machine_id, process;
 
 -- name: delete_orphaned_due_rows
 -- Delete due rows of machines that are not provided. Claims skip such rows and never move them.

@@ -7,12 +7,10 @@ in SQL, and a test holds the two together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.errors import Fault, MachineUnknown
 from shepherd_core.domain.machine import Process
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.health import HealthTimeouts
 
 
 _ADVICE = {
@@ -67,7 +64,7 @@ class Verdict:
         return self.blocked_by is None
 
 
-def why(connection: Connection, machine_id: UUID, timeouts: HealthTimeouts) -> tuple[list[Verdict], datetime]:
+def why(connection: Connection, machine_id: UUID) -> tuple[list[Verdict], datetime]:
     """
     Return the verdict for each process of a loop, and the database's time at which they hold.
 
@@ -78,17 +75,15 @@ def why(connection: Connection, machine_id: UUID, timeouts: HealthTimeouts) -> t
     if not records:
         message = f"the BMDB has no machine {machine_id}"
         raise MachineUnknown(message)
-    if provider := records[0]["provider"]:
-        timeouts = replace(timeouts, gaps=suspension.gaps(connection, provider))
-    return [evaluate(record, timeouts) for record in records], records[0]["now"]
+    return [evaluate(record) for record in records], records[0]["now"]
 
 
-def evaluate(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
+def evaluate(known: Mapping[str, Any]) -> Verdict:
     """Return the verdict on a record of the statement ``why``."""
     process, now = Process(known["process"]), known["now"]
     if reason := _outside(known, process):
         return Verdict(process, *reason)
-    due_at = _due_at(known, process, timeouts)
+    due_at: datetime | None = known["due_at"]
     blocks: list[tuple[Block, str, datetime | None]] = []
     if known["locked_until"] is not None:
         session = f"{known['locked_by']} ({known['locked_info']})"
@@ -102,7 +97,7 @@ def evaluate(known: Mapping[str, Any], timeouts: HealthTimeouts) -> Verdict:
         kind = "waiting" if known["last_interval_seconds"] is None else "backing off"
         blocks.append((Block.BACKOFF, f"{kind}: {_advised(known['backoff_cause'])}", known["backoff_until"]))
     if due_at is None or due_at > now:
-        blocks.append((Block.NOT_DUE, _why_not_due(known, process, timeouts), due_at))
+        blocks.append((Block.NOT_DUE, _why_not_due(known, process), due_at))
     if not blocks:
         return Verdict(process, None, "due", None, now)
     ends = [end for _, _, end in blocks]
@@ -125,25 +120,11 @@ def _outside(known: Mapping[str, Any], process: Process) -> tuple[Block, str] | 
     return Block.NOT_NEEDED, "it has no agent that could be unhealthy"
 
 
-def _due_at(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> datetime | None:
-    """Return from when on the machine is due by its facts alone; None: something must happen first."""
-    since: datetime | None = known["since"]
-    if since is None or process is not Process.RECOVERY:
-        return since
-    if known["overdue"]:
-        return since + timedelta(seconds=timeouts.min_overdue_seconds)
-    if known["reported"]:
-        return since + timedelta(seconds=timeouts.effective_heartbeat_timeout_seconds)
-    return since + timedelta(seconds=timeouts.effective_startup_timeout_seconds)
-
-
-def _why_not_due(known: Mapping[str, Any], process: Process, timeouts: HealthTimeouts) -> str:
+def _why_not_due(known: Mapping[str, Any], process: Process) -> str:
     if known["since"] is None:
         return _not_overdue(known)
-    without_gaps = _due_at(known, process, replace(timeouts, gaps=()))
-    if process is Process.RECOVERY and without_gaps is not None and without_gaps <= known["now"]:
-        longest = max(gap.seconds for gap in timeouts.gaps)
-        return f"its heartbeats may have been missed in a gap of {longest:.0f} s: it gets more time"
+    if known["in_doubt"]:
+        return f"its heartbeats may have been missed in a gap of {known['gap_seconds']:.0f} s: it gets more time"
     if known["overdue"]:
         return "it is expected back, and its grace is not over"
     if process is Process.AGENT_START:

@@ -50,6 +50,7 @@ SELECT
     (SELECT agent_started_at FROM machine_agent_started WHERE machine_id = g.machine_id) AS agent_started_at,
     (SELECT agent_heartbeat_at FROM machine_agent_heartbeat WHERE machine_id = g.machine_id) AS agent_heartbeat_at,
     n.process,
+    n.unhealthy_at,
     n.backoff_until > clock_timestamp() AS backing_off,
     n.backoff_until,
     n.locked_until IS NOT NULL AS being_worked_on,
@@ -76,10 +77,7 @@ WITH machine_states AS (
             WHEN quarantined THEN 'quarantined'
             WHEN process IS NULL THEN 'installed'
             WHEN process = 'ShepherdAgentStart' THEN 'needs_agent'
-            WHEN last_heartbeat_at <= statement_timestamp() - CASE
-                WHEN reported THEN :heartbeat_timeout_seconds::float8
-                ELSE :startup_timeout_seconds::float8
-            END * interval '1 second' THEN 'unhealthy'
+            WHEN unhealthy_at <= statement_timestamp() THEN 'unhealthy'
             WHEN reported THEN 'running'
             ELSE 'starting'
         END AS state,
@@ -131,6 +129,7 @@ SELECT
     d.provider_id AS decommissioned_provider_id,
     n.process AS needs,
     n.since,
+    n.unhealthy_at,
     n.backoff_until,
     n.locked_until,
     ARRAY(

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
 
 _SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
@@ -54,7 +53,7 @@ def list_machines(
     return connection.records("list_machines", provider=provider, location=location, after=after, limit=limit)
 
 
-def count_machines(connection: Connection, timeouts: HealthTimeouts) -> list[dict[str, Any]]:
+def count_machines(connection: Connection) -> list[dict[str, Any]]:
     """
     Return how many machines there are, one record for each provider and state that has any. Reads all machines.
 
@@ -62,11 +61,7 @@ def count_machines(connection: Connection, timeouts: HealthTimeouts) -> list[dic
     and of these the number ``being_worked_on``, ``backing_off`` and ``paused`` (to
     which a pause applies, their own or a wider one).
     """
-    return connection.records(
-        "count_machines",
-        startup_timeout_seconds=timeouts.startup_timeout_seconds,
-        heartbeat_timeout_seconds=timeouts.heartbeat_timeout_seconds,
-    )
+    return connection.records("count_machines")
 
 
 def show_machine(connection: Connection, machine_id: UUID) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from shepherd_core.domain.errors import SessionExpired
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.domain.health import HealthTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class AppliedOverride:
     """Number of machines that it lets through and that are due now, new ones included."""
 
 
-def apply(session: Session, provider: str, timeouts: HealthTimeouts) -> list[AppliedOverride]:
+def apply(session: Session, provider: str) -> list[AppliedOverride]:
     """
     Let machines through that are due where recovery is suspended or SSH has an outage, as far as overrides allow.
 
@@ -46,13 +45,7 @@ def apply(session: Session, provider: str, timeouts: HealthTimeouts) -> list[App
     Raises:
         SessionExpired: the deadline passed.
     """
-    rows = session.run(
-        "apply_overrides",
-        provider=provider,
-        effective_heartbeat_timeout_seconds=timeouts.effective_heartbeat_timeout_seconds,
-        effective_startup_timeout_seconds=timeouts.effective_startup_timeout_seconds,
-        min_overdue_seconds=timeouts.min_overdue_seconds,
-    )
+    rows = session.run("apply_overrides", provider=provider)
     if not rows[0][0]:
         raise SessionExpired
     return [AppliedOverride(*row[1:]) for row in rows if row[1] is not None]

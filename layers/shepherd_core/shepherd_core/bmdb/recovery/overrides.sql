@@ -29,13 +29,11 @@ WHERE override_id NOT IN (SELECT override_id FROM recovery_overrides);
 -- name: recheck_unreached_machines
 -- Make machines that did not come back due for a check now. While SSH has an outage, no date says when they are due.
 UPDATE machine_due
-SET recovery_not_before = clock_timestamp(), revision = revision + 1
-WHERE machine_id IN (
+SET not_before = clock_timestamp(), revision = revision + 1
+WHERE process = 'ShepherdRecovery' AND machine_id IN (
     SELECT machine_id
     FROM machine_due
-    WHERE provider = :provider
-        AND process IS DISTINCT FROM 'ShepherdRecovery'
-        AND recovery_not_before = 'infinity'
+    WHERE process = 'ShepherdRecovery' AND provider = :provider AND not_before = 'infinity'
     ORDER BY machine_id
     FOR UPDATE
 );
@@ -55,8 +53,9 @@ WHERE expires_at > clock_timestamp()
 ORDER BY provider, location;
 
 -- name: apply_overrides
--- Let machines through that are due for recovery where it is suspended, or where SSH has an outage, as many as the overrides allow: overrides of a
--- location before those of the whole provider, the longest unhealthy machines first. The claim takes these machines.
+-- Let machines through that are due for recovery where it is suspended, or where an SSH outage suspends it, as many as
+-- the overrides allow: overrides of a location before those of the whole provider, the longest unhealthy machines
+-- first. The claim takes these machines.
 --
 -- The rows of the overrides are locked, in the order of location, so that concurrent runs take turns and each sees how
 -- many machines the other let through. A machine is let through only once.
@@ -82,60 +81,27 @@ ssh_outage_locations AS (
     SELECT location FROM ssh_outages WHERE provider = :provider AND ended_at IS NULL
 ),
 candidates AS (
-    (
-        SELECT d.machine_id, false AS overdue
-        FROM machine_due d
-        WHERE d.process = 'ShepherdRecovery'
-            AND d.provider = :provider
-            AND d.not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM overrides_in_force)
-        ORDER BY d.not_before, d.machine_id
-        LIMIT 1000
-    )
-    UNION ALL
-    (
-        SELECT d.machine_id, true
-        FROM machine_due d
-        WHERE d.provider = :provider
-            AND d.process IS DISTINCT FROM 'ShepherdRecovery'
-            AND d.recovery_not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM overrides_in_force)
-        ORDER BY d.recovery_not_before, d.machine_id
-        LIMIT 1000
-    )
+    SELECT d.machine_id
+    FROM machine_due d
+    WHERE d.process = 'ShepherdRecovery'
+        AND d.provider = :provider
+        AND d.not_before <= statement_timestamp()
+        AND EXISTS (SELECT 1 FROM overrides_in_force)
+    ORDER BY d.not_before, d.machine_id
+    LIMIT 1000
 ),
--- An SSH outage suspends the recovery of machines that did not come back and cannot be reached. They have no since.
 due AS (
-    SELECT n.machine_id, n.location, coalesce(u.grace_until, n.since) AS since
+    SELECT n.machine_id, n.location, n.since
     FROM candidates w
     CROSS JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND overdue = w.overdue LIMIT 1
+        SELECT * FROM machine_eligibility WHERE machine_id = w.machine_id AND process = 'ShepherdRecovery' LIMIT 1
     ) AS n
-    LEFT JOIN LATERAL (
-        SELECT g.grace_until
-        FROM machine_grace g
-        JOIN work_backoff b
-            ON b.machine_id = g.machine_id
-            AND b.process = 'ShepherdAgentStart'
-            AND b.fault = 'unreached'
-            AND b.last_interval_seconds IS NOT NULL
-        WHERE g.machine_id = w.machine_id
-            AND w.overdue
-            AND EXISTS (SELECT 1 FROM ssh_outage_locations o WHERE o.location IN ('', n.location))
-        LIMIT 1
-    ) AS u ON true
-    WHERE n.process = 'ShepherdRecovery'
-        AND coalesce(u.grace_until, n.since) <= statement_timestamp() - CASE
-            WHEN w.overdue THEN :min_overdue_seconds::float8
-            WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8
-            ELSE :effective_startup_timeout_seconds::float8
-        END * interval '1 second'
-        AND n.locked_until IS NULL
+    WHERE n.locked_until IS NULL
         AND n.paused_until IS NULL
-        AND coalesce(n.backoff_until <= statement_timestamp(), true)
+        AND greatest(n.due_at, n.backoff_until) <= statement_timestamp()
         AND (
-            u.grace_until IS NOT NULL
-            OR EXISTS (SELECT 1 FROM suspended_locations WHERE suspended_locations.location IN ('', n.location))
+            n.in_outage AND EXISTS (SELECT 1 FROM ssh_outage_locations o WHERE o.location IN ('', n.location))
+            OR NOT n.suspended AND EXISTS (SELECT 1 FROM suspended_locations o WHERE o.location IN ('', n.location))
         )
 ),
 already_admitted AS (

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
-    from shepherd_core.domain.health import HealthTimeouts
     from shepherd_core.domain.machine import Process
     from shepherd_core.domain.remediation import NextStep
 
@@ -95,7 +94,7 @@ def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datet
     return [work for work in moves if work.machine_id in ours]
 
 
-def no_longer_due(session: Session, works: Sequence[Work], timeouts: HealthTimeouts) -> dict[Work, NoLongerDue]:
+def no_longer_due(session: Session, works: Sequence[Work]) -> dict[Work, NoLongerDue]:
     """
     Return those of *works* whose machines are not to be recovered any more, and why. One statement.
 
@@ -104,13 +103,7 @@ def no_longer_due(session: Session, works: Sequence[Work], timeouts: HealthTimeo
     Raises:
         SessionExpired: the deadline passed. Touch none of the machines.
     """
-    rows = session.run(
-        "no_longer_due",
-        machine_ids=[work.machine_id for work in works],
-        effective_startup_timeout_seconds=timeouts.effective_startup_timeout_seconds,
-        effective_heartbeat_timeout_seconds=timeouts.effective_heartbeat_timeout_seconds,
-        min_overdue_seconds=timeouts.min_overdue_seconds,
-    )
+    rows = session.run("no_longer_due", machine_ids=[work.machine_id for work in works])
     if not rows[0][0]:
         raise SessionExpired
     found = {machine_id: (reason, recovered) for _, machine_id, reason, recovered in rows}
@@ -162,20 +155,18 @@ def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
     )
 
 
-def unquarantine(connection: Connection, machine_id: UUID, *, reason: str, grace_seconds: float) -> dict[str, Any]:
+def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> dict[str, Any]:
     """
     End the quarantine of a machine; return when and why it began, or nothing if there was none.
 
-    A new agent is started on the machine first. If that fails for *grace_seconds*,
-    recovery starts with the first step of the policy. *reason* is written to the
-    history. May run twice.
+    A new agent is started on the machine first. If that fails for the grace of the
+    Recoverer's policy, recovery starts with the first step. *reason* is written to
+    the history. May run twice.
     """
 
     def unit() -> list[dict[str, Any]]:
         connection.run("lock_agent", machine_id=machine_id)
-        return connection.records(
-            "unquarantine", machine_id=machine_id, reason=sanitize_for_db(reason), grace_seconds=grace_seconds
-        )
+        return connection.records("unquarantine", machine_id=machine_id, reason=sanitize_for_db(reason))
 
     return next(iter(connection.transact(lambda: due.change(connection, machine_id, unit))), {})
 

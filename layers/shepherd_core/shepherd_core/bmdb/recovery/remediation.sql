@@ -52,8 +52,8 @@ ORDER BY r.machine_id, x.timestamp;
 -- name: record_attempts
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
 -- counts even if the function is killed then. A step after which the machine may have another host key deletes the
--- pinned one here. The cause of an attempt says why the one before it does not count. A row for each machine that this session works on. May run twice: the second run writes
--- nothing new.
+-- pinned one here. The cause of an attempt says why the one before it does not count. A row for each machine that this
+-- session works on. May run twice: the second run writes nothing new.
 WITH {locked_session},
 input_rows AS (
     SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted, g.loses_host_key
@@ -135,14 +135,10 @@ claimed_machines AS (
         p.provider,
         p.provider_location,
         n.process,
-        n.since,
-        n.last_heartbeat_at,
+        n.unhealthy_at,
+        n.due_at,
         n.paused_until,
-        CASE
-            WHEN n.overdue THEN :min_overdue_seconds::float8
-            WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8
-            ELSE :effective_startup_timeout_seconds::float8
-        END * interval '1 second' AS timeout
+        n.suspended
     FROM work w
     JOIN session s ON s.session_id = w.session_id
     LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
@@ -157,8 +153,8 @@ SELECT
     CASE
         WHEN j.machine_id IS NULL THEN NULL
         WHEN j.process IS NULL THEN 'it needs no recovery any more'
-        WHEN j.last_heartbeat_at + j.timeout > statement_timestamp() THEN 'its agent reports again'
-        WHEN j.since + j.timeout > statement_timestamp() THEN 'its timeout has started again'
+        WHEN j.unhealthy_at > statement_timestamp() THEN 'its agent reports again'
+        WHEN j.due_at > statement_timestamp() THEN 'its timeout has started again'
         WHEN j.paused_until IS NOT NULL
             OR EXISTS (
                 SELECT 1
@@ -169,6 +165,7 @@ SELECT
                     AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
             )
             THEN 'it is paused'
+        WHEN j.suspended THEN 'recovery is suspended'
         WHEN EXISTS (
             SELECT 1
             FROM recovery_suspensions x
@@ -177,7 +174,7 @@ SELECT
             AND NOT EXISTS (SELECT 1 FROM recovery_exempt_machines x WHERE x.machine_id = j.machine_id)
             THEN 'recovery is suspended'
     END AS reason,
-    coalesce(j.process IS NOT NULL AND j.last_heartbeat_at + j.timeout > statement_timestamp(), false) AS recovered
+    coalesce(j.unhealthy_at > statement_timestamp(), false) AS recovered
 FROM (SELECT 1) AS one_row
 LEFT JOIN claimed_machines j ON true;
 
@@ -215,11 +212,8 @@ history_rows AS (
 ),
 rescheduled AS (
     UPDATE machine_due
-    SET
-        not_before = clock_timestamp(),
-        recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
-        revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    SET not_before = clock_timestamp(), revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;
 
@@ -270,15 +264,15 @@ history_rows AS (
 ),
 rescheduled AS (
     UPDATE machine_due
-    SET process = NULL, not_before = clock_timestamp(), recovery_not_before = NULL, revision = revision + 1
+    SET not_before = NULL, revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
 SELECT machine_id FROM work_deleted;
 
 -- name: unquarantine
--- End the quarantine of a machine: a new agent is started on it first, within its grace. The last heartbeat stays until
--- then, because a machine that has just reported must not be forgotten. Runs between lock_due_rows and reschedule. No
--- row: it is not in quarantine.
+-- End the quarantine of a machine: a new agent is started on it first, within the grace of the Recoverer's policy
+-- (without a policy: at any time). The last heartbeat stays until then, because a machine that has just reported must
+-- not be forgotten. Runs between lock_due_rows and reschedule. No row: it is not in quarantine.
 WITH quarantine_deleted AS (
     DELETE FROM machine_quarantine WHERE machine_id = :machine_id RETURNING machine_id, quarantined_at, cause
 ),
@@ -290,8 +284,10 @@ backoff_cleared AS (
 ),
 grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
-    SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
-    FROM quarantine_deleted
+    SELECT q.machine_id, clock_timestamp(), clock_timestamp() + y.grace_seconds * interval '1 second'
+    FROM quarantine_deleted q
+    JOIN machine_provided p ON p.machine_id = q.machine_id
+    JOIN recovery_policy y ON y.provider = p.provider
     ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
 history_rows AS (
@@ -331,7 +327,14 @@ SELECT
     w.grace_until,
     n.process IS NOT NULL AS wanted,
     coalesce(n.overdue, false) AS overdue,
-    nullif(n.since, 'infinity') AS since,
+    CASE WHEN NOT n.suspended THEN nullif(n.since, 'infinity') END AS since,
+    CASE WHEN NOT n.suspended THEN nullif(n.due_at, 'infinity') END AS due_at,
+    n.timeout_at <= statement_timestamp() AND n.due_at > statement_timestamp() AS in_doubt,
+    (
+        SELECT extract(epoch FROM max(g.ended_at - g.began_at))::float8
+        FROM recovery_gaps_in_doubt g
+        WHERE g.provider = p.provider
+    ) AS gap_seconds,
     coalesce(n.reported, false) AS reported,
     n.backoff_until,
     b.cause AS backoff_cause,

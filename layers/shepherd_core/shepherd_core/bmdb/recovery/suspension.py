@@ -8,12 +8,11 @@ without that location. Then the timeouts start at the end of the suspension.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shepherd_core.domain.errors import SessionExpired
-from shepherd_core.domain.gaps import Gap
 from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.session import Session
-    from shepherd_core.domain.health import HealthTimeouts
 
 Stats = dict[str | None, LocationStats]
 """The figures of each location of a provider; None: of machines without a location."""
@@ -33,18 +31,23 @@ _WINDOW = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """A period without a health snapshot."""
+
+    seconds: float
+    ended_ago: float = 0.0
+    """Seconds; 0: the snapshot that is being taken ends it."""
+
+
+@dataclass(frozen=True, slots=True)
 class HealthSnapshot:
     """The figures of a provider's machines that have an agent."""
 
     stats: Stats
-    timeouts: HealthTimeouts
-    """
-    The timeouts by which the machines were evaluated, including the gaps between snapshots. Claims must use the same.
-    """
     suspended: bool
     """A suspension is in force in at least one location."""
     claimable: int
-    """Number of machines that can be claimed: of 1,000 due rows, and as many of machines that did not come back."""
+    """Number of machines that can be claimed, of 1,000 due rows."""
     idle: bool
     """No row is due at all: a claim would find nothing."""
     quarantined: int
@@ -54,12 +57,15 @@ class HealthSnapshot:
     """The locations where an SSH outage is on record."""
     no_access: int = 0
     """Number of machines on which no agent can be started until an operator acts."""
+    gaps: tuple[Gap, ...] = ()
+    """The gaps between snapshots that may still matter."""
+    extended_timeout_seconds: float | None = None
+    """The heartbeat timeout, if a gap makes it longer."""
 
 
 def take_health_snapshot(
     session: Session,
     provider: str,
-    timeouts: HealthTimeouts,
     *,
     skipped_locations: Collection[str] = (),
     before: HealthSnapshot | None = None,
@@ -69,49 +75,34 @@ def take_health_snapshot(
 
     Records the time of this snapshot and the gap since the last one. Moves the due
     rows of healthy machines, as a claim would. Pass the snapshot *before* to use
-    its sample and gaps again. May run twice.
+    its sample again. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.
     """
-    timeouts = before.timeouts if before else timeouts
     while True:
-        parameters = timeouts.parameters()
         rows = session.run(
             "take_health_snapshot",
             provider=provider,
             sample=0 if before else _SAMPLE,
             start=uuid4(),  # a new sample each time: the next one may have enough machines of a location to judge it
             skipped_locations=sorted(skipped_locations),
-            **parameters,
         )
         totals = {figure: number for figure, _, _, _, number, _ in rows}  # of the figures that have a single row
         if not totals["sessions"]:
             raise SessionExpired
-        if before is None:
-            timeouts = replace(timeouts, gaps=_gaps(rows))
-            if any(gap.ended_ago == 0 for gap in timeouts.gaps):
-                session.run("delete_old_gaps", provider=provider)
-        before = _snapshot(rows, totals, timeouts, before, whole=not skipped_locations)
-        if timeouts.parameters() == parameters and (totals["window"] < _WINDOW or not totals["rescheduled"]):
-            return before  # else the machines were evaluated without the gaps, or more may be due
+        before = _snapshot(rows, totals, before, whole=not skipped_locations)
+        if any(gap.ended_ago == 0 for gap in before.gaps):
+            session.run("delete_old_gaps", provider=provider)
+        if totals["window"] < _WINDOW or not totals["rescheduled"]:
+            return before  # else more may be due
         if session.seconds_left() < 2 * session.renew_interval:
             session.renew()
-
-
-def gaps(connection: Connection, provider: str) -> tuple[Gap, ...]:
-    """Return the gaps between snapshots, as a snapshot taken now would find them."""
-    return tuple(Gap(**record) for record in connection.records("recovery_gaps", provider=provider))
-
-
-def _gaps(rows: list[list[Any]]) -> tuple[Gap, ...]:
-    return tuple(Gap(number, ago) for figure, _, _, _, number, ago in rows if figure == "gap")
 
 
 def _snapshot(
     rows: list[list[Any]],
     totals: Mapping[str, float],
-    timeouts: HealthTimeouts,
     before: HealthSnapshot | None,
     *,
     whole: bool,
@@ -140,14 +131,15 @@ def _snapshot(
                 stats[location].due[kind] += int(number) if is_new else 0
     return HealthSnapshot(
         stats,
-        timeouts,
         "suspended" in totals,
         claimable,
-        whole and totals["window"] == totals["rescheduled"] and not totals["overdue"],
+        whole and totals["window"] == totals["rescheduled"],
         int(totals["quarantined"]),
         ssh,
         frozenset(location for figure, location, *_ in rows if figure == "outage"),
         int(totals["no_access"]),
+        tuple(Gap(number, ago) for figure, _, _, _, number, ago in rows if figure == "gap"),
+        totals.get("extended"),
     )
 
 

@@ -21,13 +21,13 @@
 -- - suspended: a suspension is in force there.
 -- - gap: a time between two snapshots long enough to matter, in seconds, and how many seconds ago it ended (ended_ago):
 --   the one that this snapshot ends and records, and earlier ones that still matter.
+-- - extended: the heartbeat timeout in seconds, if a gap makes it longer.
 -- - due: machines that are due for recovery, outside of :skipped_locations. A machine is not new if
 --   - its recovery failed since the last heartbeat,
 --   - it was rebooted in the last hour, or
 --   - it did not come back after a recovery.
 -- - window: due rows that were examined.
 -- - rescheduled: due rows that were moved.
--- - overdue: examined due rows of machines that may not have come back.
 --
 -- The due rows are evaluated as in claim, up to 1,000 at a time. Rows of machines that are not unhealthy are moved to
 -- the time from which they may be, so that the unhealthy ones remain first: if the window was full and rows were moved,
@@ -38,13 +38,20 @@ WITH session AS (
     FROM sessions
     WHERE {session_alive}
 ),
-gaps AS (
-    SELECT began_at, ended_at
-    FROM recovery_gaps_until_now
+half AS (
+    SELECT
+        heartbeat_timeout_seconds * interval '1 second' / 2 AS heartbeat,
+        startup_timeout_seconds * interval '1 second' / 2 AS startup
+    FROM recovery_policy
     WHERE provider = :provider
-        AND ended_at > statement_timestamp()
-            - greatest(:heartbeat_timeout_seconds::float8, :startup_timeout_seconds::float8) * interval '1 second'
-        AND ended_at > began_at + :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
+),
+gaps AS (
+    SELECT g.began_at, g.ended_at
+    FROM recovery_gaps_until_now g
+    CROSS JOIN half h
+    WHERE g.provider = :provider
+        AND g.ended_at > statement_timestamp() - 2 * greatest(h.heartbeat, h.startup)
+        AND g.ended_at > g.began_at + h.heartbeat
 ),
 gap_recorded AS (
     INSERT INTO recovery_gaps (provider, began_at, ended_at)
@@ -61,7 +68,10 @@ sample AS (
         (
             SELECT machine_id
             FROM machine_due
-            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id >= :start::uuid
+            WHERE process = 'ShepherdRecovery'
+                AND not_before IS NOT NULL
+                AND provider = :provider
+                AND machine_id >= :start::uuid
             ORDER BY machine_id
             LIMIT 1000
         )
@@ -69,7 +79,10 @@ sample AS (
         (
             SELECT machine_id
             FROM machine_due
-            WHERE process = 'ShepherdRecovery' AND provider = :provider AND machine_id < :start::uuid
+            WHERE process = 'ShepherdRecovery'
+                AND not_before IS NOT NULL
+                AND provider = :provider
+                AND machine_id < :start::uuid
             ORDER BY machine_id
             LIMIT 1000
         )
@@ -81,20 +94,20 @@ sample_figures AS (
         n.location,
         n.reported,
         CASE
-            WHEN n.reported
-                AND n.last_heartbeat_at > statement_timestamp() - :heartbeat_timeout_seconds::float8 * interval '1 second' / 2
-                THEN 'reporting'
+            WHEN n.reported AND n.last_heartbeat_at > statement_timestamp() - (SELECT heartbeat FROM half) THEN 'reporting'
             WHEN NOT n.failed
                 AND n.paused_until IS NULL
                 AND n.since <= statement_timestamp() - CASE
-                    WHEN n.reported THEN :heartbeat_timeout_seconds::float8 * interval '1 second'
-                    ELSE :startup_timeout_seconds::float8 * interval '1 second'
-                END / 2
+                    WHEN n.reported THEN (SELECT heartbeat FROM half)
+                    ELSE (SELECT startup FROM half)
+                END
                 THEN 'late'
         END AS figure
     FROM sample s
-    CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = s.machine_id AND NOT overdue LIMIT 1) AS n
-    WHERE n.process = 'ShepherdRecovery'
+    CROSS JOIN LATERAL (
+        SELECT * FROM machine_eligibility WHERE machine_id = s.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+    ) AS n
+    WHERE NOT n.overdue
 ),
 in_recovery AS (
     SELECT w.machine_id, n.location, n.reported
@@ -130,42 +143,21 @@ evaluated AS (
         l.revision,
         n.location,
         n.reported,
-        NOT n.failed
+        NOT n.overdue
+            AND NOT n.failed
             AND NOT coalesce(
                 (SELECT rebooted_at > statement_timestamp() - interval '1 hour'
                 FROM machine_rebooted WHERE machine_id = l.machine_id),
                 false
             ) AS is_new,
-        n.since + CASE
-            WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8 * interval '1 second'
-            ELSE :effective_startup_timeout_seconds::float8 * interval '1 second'
-        END AS unhealthy_at,
-        n.locked_until IS NULL
-            AND n.paused_until IS NULL
-            AND coalesce(n.backoff_until <= statement_timestamp(), true) AS free
+        n.locked_until IS NULL AND n.paused_until IS NULL AND n.ready_at <= statement_timestamp() AS ready,
+        n.due_at,
+        n.suspended,
+        n.recheck_at
     FROM candidates l
-    CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND NOT overdue LIMIT 1) AS n
-    WHERE n.process = 'ShepherdRecovery'
-),
-overdue_candidates AS (
-    SELECT d.machine_id
-    FROM machine_due d
-    WHERE d.provider = :provider
-        AND d.process IS DISTINCT FROM 'ShepherdRecovery'
-        AND d.recovery_not_before <= statement_timestamp()
-        AND EXISTS (SELECT 1 FROM session)
-        AND {outside_skipped_locations}
-    ORDER BY d.recovery_not_before, d.machine_id
-    LIMIT 1000
-),
-overdue_machines AS (
-    SELECT l.machine_id, n.location, n.reported
-    FROM overdue_candidates l
-    CROSS JOIN LATERAL (SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue LIMIT 1) AS n
-    WHERE n.since <= statement_timestamp() - :min_overdue_seconds::float8 * interval '1 second'
-        AND n.locked_until IS NULL
-        AND n.paused_until IS NULL
-        AND coalesce(n.backoff_until <= statement_timestamp(), true)
+    CROSS JOIN LATERAL (
+        SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND process = 'ShepherdRecovery' LIMIT 1
+    ) AS n
 ),
 ssh_unreached AS (
     SELECT n.location
@@ -200,24 +192,25 @@ ssh_reached AS (
     WHERE p.provider = :provider
 ),
 not_due AS (
-    SELECT
-        j.machine_id,
-        least(
-            j.unhealthy_at,
-            statement_timestamp() + :recheck_seconds::float8 * interval '1 second',
-            CASE WHEN NOT j.reported THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second' END
-        ) AS not_before
+    SELECT e.machine_id, e.recheck_at
     FROM machine_due d
-    JOIN evaluated j ON j.machine_id = d.machine_id AND j.revision = d.revision
-    WHERE d.machine_id = ANY(ARRAY(SELECT machine_id FROM candidates)) AND j.unhealthy_at > statement_timestamp()
-    ORDER BY j.machine_id
+    JOIN evaluated e ON e.machine_id = d.machine_id AND e.revision = d.revision
+    WHERE d.process = 'ShepherdRecovery'
+        AND d.machine_id = ANY(ARRAY(SELECT machine_id FROM candidates))
+        AND (
+            e.due_at > statement_timestamp()
+            OR e.suspended AND NOT EXISTS (
+                SELECT 1 FROM recovery_overrides WHERE provider = :provider AND expires_at > statement_timestamp()
+            )
+        )
+    ORDER BY e.machine_id
     FOR UPDATE OF d SKIP LOCKED
 ),
 rescheduled AS (
     UPDATE machine_due d
-    SET not_before = e.not_before, revision = d.revision + 1
+    SET not_before = e.recheck_at, revision = d.revision + 1
     FROM not_due e
-    WHERE d.machine_id = e.machine_id
+    WHERE d.machine_id = e.machine_id AND d.process = 'ShepherdRecovery'
     RETURNING d.machine_id
 )
 SELECT
@@ -237,6 +230,11 @@ SELECT
     extract(epoch FROM ended_at - began_at)::float8,
     extract(epoch FROM statement_timestamp() - ended_at)::float8
 FROM gaps
+UNION ALL
+SELECT 'extended', NULL, NULL, NULL, extract(epoch FROM max(statement_timestamp() - began_at + doubt))::float8, NULL
+FROM recovery_gaps_in_doubt
+WHERE provider = :provider AND NOT never_reported
+HAVING count(*) > 0
 UNION ALL
 SELECT 'suspended', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL
 UNION ALL
@@ -268,17 +266,9 @@ FROM (
 UNION ALL
 SELECT 'window', NULL, NULL, NULL, count(*), NULL FROM candidates
 UNION ALL
-SELECT 'overdue', NULL, NULL, NULL, count(*), NULL FROM overdue_candidates
-UNION ALL
 SELECT 'rescheduled', NULL, NULL, NULL, count(*), NULL FROM rescheduled
 UNION ALL
-SELECT 'due', location, reported, is_new, count(*), NULL
-FROM (
-    SELECT location, reported, is_new FROM evaluated WHERE free AND unhealthy_at <= statement_timestamp()
-    UNION ALL
-    SELECT location, reported, false FROM overdue_machines
-) AS j
-GROUP BY location, reported, is_new;
+SELECT 'due', location, reported, is_new, count(*), NULL FROM evaluated WHERE ready GROUP BY location, reported, is_new;
 
 -- name: set_suspensions
 -- Suspend recovery in these locations ('' is the whole provider), from now on unless it is suspended already, and end
@@ -343,14 +333,6 @@ WITH outages_deleted AS (
     DELETE FROM ssh_outages WHERE provider = :provider
 )
 DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL;
-
--- name: recovery_gaps
--- The gaps between snapshots, in seconds, and how many seconds ago each ended, as a snapshot taken now would find them.
-SELECT
-    extract(epoch FROM ended_at - began_at)::float8 AS seconds,
-    extract(epoch FROM statement_timestamp() - ended_at)::float8 AS ended_ago
-FROM recovery_gaps_until_now
-WHERE provider = :provider;
 
 -- name: delete_old_gaps
 -- Delete gaps that ended more than a day ago, which no statement needs any more.

@@ -197,17 +197,16 @@ CREATE INDEX pauses_by_machine ON pauses USING btree (machine_id);
 
 CREATE TABLE machine_due (
     machine_id uuid NOT NULL,
+    process text NOT NULL,
     provider text NOT NULL,
-    process text,
-    not_before timestamptz NOT NULL,
+    not_before timestamptz,
     revision bigint NOT NULL DEFAULT 0,
-    recovery_not_before timestamptz,
-    CONSTRAINT machine_due_pkey PRIMARY KEY (machine_id),
-    CONSTRAINT machine_due_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id)
+    CONSTRAINT machine_due_pkey PRIMARY KEY (machine_id, process),
+    CONSTRAINT machine_due_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
+    CONSTRAINT machine_due_process CHECK ((process = ANY (ARRAY['ShepherdAgentStart'::text, 'ShepherdRecovery'::text])))
 );
-CREATE INDEX machine_due_by_time ON machine_due USING btree (process, provider, not_before);
-CREATE INDEX machine_due_for_recovery ON machine_due USING btree (provider, recovery_not_before) WHERE (recovery_not_before IS NOT NULL);
-CREATE INDEX machine_due_with_agent ON machine_due USING btree (provider, machine_id) WHERE (process = 'ShepherdRecovery'::text);
+CREATE INDEX machine_due_by_time ON machine_due USING btree (process, provider, not_before) WHERE (not_before IS NOT NULL);
+CREATE INDEX machine_due_for_recovery ON machine_due USING btree (provider, machine_id) WHERE ((process = 'ShepherdRecovery'::text) AND (not_before IS NOT NULL));
 
 CREATE TABLE machine_rebooted (
     machine_id uuid NOT NULL,
@@ -234,6 +233,17 @@ CREATE TABLE machine_quarantine (
     evidence text NOT NULL,
     CONSTRAINT machine_quarantine_pkey PRIMARY KEY (machine_id),
     CONSTRAINT machine_quarantine_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id)
+);
+
+CREATE TABLE recovery_policy (
+    provider text NOT NULL,
+    heartbeat_timeout_seconds float8 NOT NULL,
+    startup_timeout_seconds float8 NOT NULL,
+    grace_seconds float8 NOT NULL,
+    CONSTRAINT recovery_policy_pkey PRIMARY KEY (provider),
+    CONSTRAINT recovery_policy_grace CHECK ((grace_seconds >= (0)::double precision)),
+    CONSTRAINT recovery_policy_heartbeat CHECK ((heartbeat_timeout_seconds > (0)::double precision)),
+    CONSTRAINT recovery_policy_startup CHECK ((startup_timeout_seconds > (0)::double precision))
 );
 
 CREATE TABLE recovery_suspensions (
@@ -363,20 +373,15 @@ CREATE VIEW machine_process_needs AS
     machine_need.last_heartbeat_at,
     machine_need.location,
     machine_need.quarantined,
-    false AS overdue
+    false AS overdue,
+    false AS in_outage
    FROM machine_need
 UNION ALL
  SELECT n.machine_id,
     n.provider,
     'ShepherdRecovery'::text AS process,
         CASE
-            WHEN (EXISTS ( SELECT 1
-               FROM work_backoff s
-              WHERE s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart'::text AND s.last_interval_seconds IS NOT NULL AND (s.fault = 'machine'::text OR s.fault = 'unreached'::text AND ((EXISTS ( SELECT 1
-                       FROM recovery_exempt_machines e
-                      WHERE e.machine_id = w.machine_id)) OR NOT (EXISTS ( SELECT 1
-                       FROM ssh_outages o
-                      WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND COALESCE(o.ended_at >= (s.until - s.last_interval_seconds::double precision * '00:00:01'::interval), true))))))) THEN GREATEST(w.grace_until, (( SELECT max(x.ended_at) AS max
+            WHEN s.fault = ANY (ARRAY['machine'::text, 'unreached'::text]) THEN GREATEST(w.grace_until, (( SELECT max(x.ended_at) AS max
                FROM recovery_suspensions x
               WHERE x.provider = n.provider AND (x.location = ANY (ARRAY[''::text, n.location])) AND x.ended_at > w.grace_began_at)) + (w.grace_until - w.grace_began_at))
             ELSE 'infinity'::timestamp with time zone
@@ -385,10 +390,85 @@ UNION ALL
     n.last_heartbeat_at,
     n.location,
     n.quarantined,
-    true AS overdue
+    true AS overdue,
+    COALESCE(s.fault = 'unreached'::text, false) AND (EXISTS ( SELECT 1
+           FROM ssh_outages o
+          WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND COALESCE(o.ended_at >= (s.until - s.last_interval_seconds::double precision * '00:00:01'::interval), true))) AS in_outage
    FROM machine_grace w
      JOIN machine_need n ON n.machine_id = w.machine_id
+     LEFT JOIN work_backoff s ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart'::text AND s.last_interval_seconds IS NOT NULL
   WHERE n.process = 'ShepherdAgentStart'::text;
+
+CREATE VIEW recovery_gaps_until_now AS
+ SELECT recovery_gaps.provider,
+    recovery_gaps.began_at,
+    recovery_gaps.ended_at
+   FROM recovery_gaps
+UNION ALL
+ SELECT recovery_snapshots.provider,
+    recovery_snapshots.taken_at AS began_at,
+    statement_timestamp() AS ended_at
+   FROM recovery_snapshots;
+
+CREATE VIEW recovery_gaps_in_doubt AS
+ SELECT provider,
+    never_reported,
+    began_at,
+    ended_at,
+    doubt
+   FROM ( SELECT x.provider,
+            t.never_reported,
+            t.timeout,
+            x.began_at,
+            x.ended_at,
+            LEAST(t.timeout, 0.6::double precision * (x.ended_at - x.began_at) + 0.15::double precision * t.timeout) AS doubt
+           FROM ( SELECT recovery_policy.provider,
+                    false AS never_reported,
+                    recovery_policy.heartbeat_timeout_seconds * '00:00:01'::interval AS timeout
+                   FROM recovery_policy
+                UNION ALL
+                 SELECT recovery_policy.provider,
+                    true,
+                    recovery_policy.startup_timeout_seconds * '00:00:01'::interval
+                   FROM recovery_policy) t
+             JOIN recovery_gaps_until_now x ON x.provider = t.provider AND x.ended_at > (statement_timestamp() - t.timeout)) g
+  WHERE (ended_at - began_at + doubt) > timeout AND (ended_at + doubt) > statement_timestamp();
+
+CREATE VIEW machine_due_at AS
+ SELECT n.machine_id,
+    n.provider,
+    n.process,
+    n.since,
+    n.reported,
+    n.last_heartbeat_at,
+    n.location,
+    n.quarantined,
+    n.overdue,
+    n.in_outage,
+    n.since + t.timeout AS timeout_at,
+    n.last_heartbeat_at + t.timeout AS unhealthy_at,
+        CASE n.process
+            WHEN 'ShepherdAgentStart'::text THEN n.since
+            WHEN 'ShepherdRecovery'::text THEN GREATEST(COALESCE(n.since + t.timeout, 'infinity'::timestamp with time zone), d.doubt_until)
+            ELSE NULL::timestamp with time zone
+        END AS due_at,
+    t.heartbeat_timeout
+   FROM machine_process_needs n
+     LEFT JOIN recovery_policy y ON y.provider = n.provider
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN n.overdue THEN 0::double precision
+                    WHEN n.reported THEN y.heartbeat_timeout_seconds
+                    ELSE y.startup_timeout_seconds
+                END * '00:00:01'::interval AS timeout,
+            y.heartbeat_timeout_seconds * '00:00:01'::interval AS heartbeat_timeout) t
+     LEFT JOIN LATERAL ( SELECT max(g.ended_at + g.doubt) AS doubt_until
+           FROM recovery_gaps_in_doubt g
+          WHERE n.process = 'ShepherdRecovery'::text AND g.provider = n.provider AND g.never_reported = (NOT n.reported AND NOT n.overdue) AND n.since > (g.began_at -
+                CASE
+                    WHEN n.overdue THEN '00:00:00'::interval
+                    ELSE g.doubt
+                END)) d ON true;
 
 CREATE VIEW machine_eligibility AS
  SELECT n.machine_id,
@@ -398,20 +478,44 @@ CREATE VIEW machine_eligibility AS
     n.reported,
     b.until AS backoff_until,
     b.last_interval_seconds,
-    ( SELECT max(s.deadline) AS max
-           FROM work w
-             JOIN sessions s ON s.session_id = w.session_id
-          WHERE w.machine_id = n.machine_id AND (w.process = ANY (ARRAY['ShepherdAccess'::text, 'ShepherdAgentStart'::text, 'ShepherdRecovery'::text]))) AS locked_until,
-    ( SELECT max(COALESCE(x.expires_at, 'infinity'::timestamp with time zone)) AS max
-           FROM pauses x
-          WHERE x.machine_id = n.machine_id AND (x.process IS NULL OR x.process = n.process) AND (x.provider IS NULL OR x.provider = n.provider) AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())) AS paused_until,
+    l.locked_until,
+    u.paused_until,
     n.last_heartbeat_at,
     n.location,
     COALESCE((b.until - b.last_interval_seconds::double precision * '00:00:01'::interval) > n.last_heartbeat_at, false) AS failed,
     n.overdue,
-    n.quarantined
-   FROM machine_process_needs n
-     LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process;
+    n.in_outage,
+    n.in_outage AND e.exemptions = 0 AS suspended,
+    n.quarantined,
+    n.timeout_at,
+    n.unhealthy_at,
+    n.due_at,
+    r.ready_at,
+    LEAST(r.ready_at,
+        CASE
+            WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:10:00'::interval)
+            ELSE NULL::timestamp with time zone
+        END) AS recheck_at
+   FROM machine_due_at n
+     LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
+     LEFT JOIN LATERAL ( SELECT max(s.deadline) AS locked_until
+           FROM work w
+             JOIN sessions s ON s.session_id = w.session_id
+          WHERE w.machine_id = n.machine_id AND (w.process = ANY (ARRAY['ShepherdAccess'::text, 'ShepherdAgentStart'::text, 'ShepherdRecovery'::text]))) l ON true
+     LEFT JOIN LATERAL ( SELECT max(COALESCE(x.expires_at, 'infinity'::timestamp with time zone)) AS paused_until
+           FROM pauses x
+          WHERE x.machine_id = n.machine_id AND (x.process IS NULL OR x.process = n.process) AND (x.provider IS NULL OR x.provider = n.provider) AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())) u ON true
+     LEFT JOIN LATERAL ( SELECT count(*) AS exemptions
+           FROM recovery_exempt_machines x
+          WHERE n.in_outage AND x.machine_id = n.machine_id) e ON true
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN n.due_at IS NULL THEN NULL::timestamp with time zone
+                    WHEN l.locked_until IS NOT NULL THEN GREATEST(l.locked_until, statement_timestamp() + '00:00:05'::interval)
+                    WHEN n.in_outage AND e.exemptions = 0 THEN 'infinity'::timestamp with time zone
+                    WHEN u.paused_until IS NOT NULL THEN GREATEST(n.due_at, b.until, LEAST(u.paused_until, statement_timestamp() + '00:10:00'::interval))
+                    ELSE GREATEST(n.due_at, b.until)
+                END AS ready_at) r;
 
 CREATE VIEW machine_pauses AS
  SELECT w.machine_id,
@@ -474,14 +578,3 @@ CREATE VIEW machine_facts AS
   WHERE (( SELECT z.machine_id
            FROM machine_quarantine z
           WHERE z.machine_id = p.machine_id)) IS NULL;
-
-CREATE VIEW recovery_gaps_until_now AS
- SELECT recovery_gaps.provider,
-    recovery_gaps.began_at,
-    recovery_gaps.ended_at
-   FROM recovery_gaps
-UNION ALL
- SELECT recovery_snapshots.provider,
-    recovery_snapshots.taken_at AS began_at,
-    statement_timestamp() AS ended_at
-   FROM recovery_snapshots;

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, ProviderId, WorkEvent
 from shepherd_core.domain.provider import REBOOT
 
@@ -66,20 +65,12 @@ class Claim:
     """
 
 
-_AT_ONCE = HealthTimeouts(startup_timeout_seconds=0, heartbeat_timeout_seconds=0)
-"""
-For a loop that does not recover: a row that turns out to be about recovery becomes due at once, and the Recoverer,
-which has the timeouts, moves it.
-"""
-
-
 def claim(
     session: Session,
     process: Process,
     provider: str,
     limit: int,
     *,
-    timeouts: HealthTimeouts | None = None,
     known: Collection[UUID] = (),
 ) -> Claim:
     """
@@ -87,13 +78,11 @@ def claim(
 
     One statement. It skips, and never waits for, machines that another session works
     on, that are in backoff, that are paused or that have a recent heartbeat.
-    *timeouts* are for recovery. *known* are the machines that this session has
-    claimed already.
+    *known* are the machines that this session has claimed already.
 
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
     """
-    timeouts = timeouts or _AT_ONCE
 
     def take() -> Claim:
         rows = session.run_once(
@@ -101,7 +90,6 @@ def claim(
             process=process,
             provider=provider,
             limit=limit,
-            **timeouts.parameters(),
         )
         if not rows[0][0]:
             raise SessionExpired

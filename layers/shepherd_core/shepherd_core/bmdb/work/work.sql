@@ -6,40 +6,38 @@
 -- machine that is missing in the result was lost.
 
 -- name: claim
--- Claim up to :limit due machines, the longest due first.
---
--- How it works: lock up to :limit due rows (10 if :limit is 0), and evaluate them by the facts. Claim those
--- that are really due. Move the others to the time from which they may be due. A claimed row moves to the session's
--- deadline: if the session expires, the machine becomes due without any further action.
+-- Claim up to :limit due machines, the longest due first. Locks as many due rows as are wanted (10 if :limit is 0) and
+-- evaluates their machines by the facts (machine_eligibility). Those that are ready are claimed; their rows move to the
+-- session's deadline, so that the machines become due if the session expires. The other rows move to the time from
+-- which they may be ready. Where recovery is suspended, machines are skipped and stay due, except those that an
+-- operator's override lets through; the history says so.
 --
 -- Two claims never take the same machine:
--- - SKIP LOCKED: a row that another statement has locked is skipped, never waited for.
--- - A row that another claim took and committed after this statement began is locked in its newest version. That is not
---   due any more, or its revision differs from the one that this statement's snapshot shows (the join in evaluated
---   reads the row again without a lock). In both cases the row is left alone, because the facts in the snapshot may be
---   as old as the snapshot's version of the row.
--- - The primary key of work (machine_id, process) would refuse the second one.
+-- - The due row of the agent start stands for the machine: every claim locks it and changes its revision, a claim for
+--   recovery besides its own row (a in evaluated). A machine of which another statement has locked one of these rows is
+--   skipped, never waited for (SKIP LOCKED). Of two claims for different processes, the one that gets this row goes on.
+-- - Whatever ends work with a result, or changes a fact that decides what a machine needs, also changes the revisions
+--   of its rows, and has them locked until it commits.
+-- - Rows are locked in their newest version. If that is newer than this statement's snapshot, its revision differs from
+--   the one in the snapshot, which the joins in evaluated read without a lock, and the machine is left alone. So a
+--   machine is evaluated by a snapshot that contains every claim before this one, or not at all.
+-- - The primary key of work (machine_id, process) would refuse a second claim for the same process.
 --
 -- Lock order: due rows, then the session's row. Only a claim that takes a machine locks the session's row; a claim that
 -- finds nothing writes nothing.
 --
--- Where recovery is suspended, machines are skipped and stay due, so that their number can be seen. Machines that an
--- operator's override admits are claimed nevertheless, and the history says so.
---
 -- Plan: the inner limit is a constant and the evaluation is LATERAL, so the planner expects few rows in a fleet of any
 -- size and never scans it.
 WITH session AS (
-    SELECT session_id
-    FROM sessions
-    WHERE {live_session}
+    SELECT session_id FROM sessions WHERE {live_session}
 ),
 skipped_locations AS (
     SELECT location
     FROM recovery_suspensions
     WHERE :process = 'ShepherdRecovery' AND provider = :provider AND ended_at IS NULL
 ),
-admitted AS (
-    SELECT machine_id, owner, reason
+exempt AS (
+    SELECT machine_id, 'although recovery is suspended, by ' || owner || ': ' || reason AS remark
     FROM recovery_exempt_machines
     WHERE provider = :provider
         AND (
@@ -51,20 +49,7 @@ admitted AS (
             )
         )
 ),
-claim_allowed AS (
-    SELECT session_id
-    FROM session
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM pauses
-        WHERE machine_id IS NULL
-            AND (process IS NULL OR process = :process)
-            AND (provider IS NULL OR provider = :provider)
-            AND (expires_at IS NULL OR expires_at > clock_timestamp())
-    )
-    AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM admitted))
-),
-due_candidates AS (
+candidates AS (
     SELECT machine_id, not_before, revision
     FROM (
         SELECT d.machine_id, d.not_before, d.revision
@@ -72,159 +57,85 @@ due_candidates AS (
         WHERE d.process = :process
             AND d.provider = :provider
             AND d.not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM claim_allowed)
-            AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) OR {outside_skipped_locations})
+            AND EXISTS (SELECT 1 FROM session)
+            AND NOT EXISTS (
+                SELECT 1
+                FROM pauses
+                WHERE machine_id IS NULL
+                    AND (process IS NULL OR process = :process)
+                    AND (provider IS NULL OR provider = :provider)
+                    AND (expires_at IS NULL OR expires_at > clock_timestamp())
+            )
+            AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM exempt))
+            AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) OR {outside_skipped_locations})
         ORDER BY d.not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d SKIP LOCKED
     ) AS first_due
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
--- Machines that did not come back after a recovery have a date of their own: recovery_not_before.
-overdue_candidates AS (
-    SELECT machine_id, recovery_not_before, revision
-    FROM (
-        SELECT d.machine_id, d.recovery_not_before, d.revision
-        FROM machine_due d
-        WHERE :process = 'ShepherdRecovery'
-            AND d.process IS DISTINCT FROM 'ShepherdRecovery'
-            AND d.provider = :provider
-            AND d.recovery_not_before <= statement_timestamp()
-            AND EXISTS (SELECT 1 FROM claim_allowed)
-            AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM admitted)) OR {outside_skipped_locations})
-        ORDER BY d.recovery_not_before, d.machine_id
-        LIMIT 100
-        FOR UPDATE OF d SKIP LOCKED
-    ) AS first_overdue
-    LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
-),
-candidates AS (
-    SELECT machine_id, not_before, revision, false AS overdue FROM due_candidates
-    UNION ALL
-    SELECT machine_id, recovery_not_before, revision, true FROM overdue_candidates
-),
 evaluated AS (
     SELECT
-        l.machine_id,
-        l.not_before,
-        l.overdue,
-        n.process,
-        n.reported,
-        n.last_interval_seconds,
-        CASE
-            WHEN n.machine_id IS NULL THEN NULL
-            WHEN n.process IS NULL THEN statement_timestamp()
-            WHEN n.locked_until IS NOT NULL
-                THEN greatest(n.locked_until, statement_timestamp() + interval '5 seconds')
-            ELSE greatest(
-                n.since + CASE
-                    WHEN n.process <> 'ShepherdRecovery' THEN interval '0 seconds'
-                    WHEN n.overdue THEN :min_overdue_seconds::float8 * interval '1 second'
-                    WHEN n.reported THEN :effective_heartbeat_timeout_seconds::float8 * interval '1 second'
-                    ELSE :effective_startup_timeout_seconds::float8 * interval '1 second'
-                END,
-                n.backoff_until,
-                CASE
-                    WHEN n.paused_until IS NULL THEN n.since
-                    ELSE least(n.paused_until, statement_timestamp() + interval '10 minutes')
-                END
-            )
-        END AS ready_at
-    FROM candidates l
-    JOIN machine_due d ON d.machine_id = l.machine_id AND d.revision = l.revision
+        c.machine_id,
+        c.not_before,
+        coalesce(n.ready_at <= statement_timestamp(), false) AS ready,
+        n.recheck_at,
+        n.last_interval_seconds
+    FROM candidates c
+    CROSS JOIN LATERAL (
+        SELECT revision FROM machine_due WHERE machine_id = c.machine_id AND process = 'ShepherdAgentStart'
+        FOR UPDATE SKIP LOCKED
+    ) AS a
+    JOIN machine_due d ON d.machine_id = c.machine_id AND d.process = :process AND d.revision = c.revision
+    JOIN machine_due s ON s.machine_id = c.machine_id AND s.process = 'ShepherdAgentStart' AND s.revision = a.revision
     LEFT JOIN LATERAL (
-        SELECT * FROM machine_eligibility WHERE machine_id = l.machine_id AND overdue = l.overdue LIMIT 1
+        SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND process = :process LIMIT 1
     ) AS n ON true
-    WHERE l.overdue OR n.machine_id IS NOT NULL
 ),
-selected AS (
-    SELECT machine_id, not_before, last_interval_seconds, overdue
-    FROM evaluated
-    WHERE process = :process AND ready_at <= statement_timestamp()
-    ORDER BY not_before, machine_id
-    LIMIT :limit
-),
-locked_session AS (
-    SELECT session_id, deadline
-    FROM sessions
-    WHERE {live_session}
-        AND EXISTS (SELECT 1 FROM selected)
-    FOR UPDATE
-),
-claimed AS (
-    SELECT c.machine_id, c.not_before, c.last_interval_seconds, c.overdue, f.session_id, f.deadline
-    FROM selected c CROSS JOIN locked_session f
-),
--- The timeout of a machine can become shorter without a change of its due row, so the row is not moved too far ahead:
--- - The first heartbeat of a new agent ends the startup timeout; so the row moves by the heartbeat timeout at most.
--- - A gap between two snapshots lengthens the timeouts for a while; so the row moves by :recheck_seconds at most (null:
---   there is no gap).
-not_due AS (
-    SELECT
-        machine_id,
-        process,
-        overdue,
-        CASE
-            WHEN ready_at IS NULL OR process IS DISTINCT FROM 'ShepherdRecovery' THEN ready_at
-            ELSE least(
-                ready_at,
-                statement_timestamp() + :recheck_seconds::float8 * interval '1 second',
-                CASE
-                    WHEN NOT overdue AND NOT reported
-                        THEN statement_timestamp() + :heartbeat_timeout_seconds::float8 * interval '1 second'
-                END
-            )
-        END AS ready_at
-    FROM evaluated
-    WHERE process IS DISTINCT FROM :process OR ready_at > statement_timestamp()
+work_rows AS (
+    INSERT INTO work (machine_id, process, session_id)
+    SELECT e.machine_id, :process, s.session_id
+    FROM (SELECT machine_id FROM evaluated WHERE ready ORDER BY not_before, machine_id LIMIT :limit) AS e
+    CROSS JOIN (
+        SELECT session_id FROM sessions WHERE {live_session} AND EXISTS (SELECT 1 FROM evaluated WHERE ready) FOR UPDATE
+    ) AS s
+    RETURNING machine_id, session_id
 ),
 rescheduled AS (
     UPDATE machine_due d
     SET
-        process = CASE WHEN x.overdue THEN d.process ELSE x.process END,
-        not_before = CASE WHEN x.overdue THEN d.not_before ELSE x.not_before END,
-        recovery_not_before = CASE WHEN x.overdue THEN x.not_before ELSE d.recovery_not_before END,
+        not_before = CASE
+            WHEN d.process <> :process THEN d.not_before WHEN w.machine_id IS NULL THEN e.recheck_at ELSE s.deadline
+        END,
         revision = d.revision + 1
-    FROM (
-        SELECT t.machine_id, :process AS process, t.overdue, t.deadline AS not_before FROM claimed t
-        UNION ALL
-        SELECT e.machine_id, e.process, e.overdue, e.ready_at FROM not_due e
-    ) AS x
-    WHERE d.machine_id = x.machine_id
+    FROM evaluated e
+    LEFT JOIN work_rows w ON w.machine_id = e.machine_id
+    LEFT JOIN sessions s ON s.session_id = w.session_id
+    WHERE d.machine_id = e.machine_id
+        AND d.process IN (:process, 'ShepherdAgentStart')
+        AND (w.machine_id IS NOT NULL OR d.process = :process AND NOT e.ready)
     RETURNING d.machine_id
-),
-work_rows AS (
-    INSERT INTO work (machine_id, process, session_id)
-    SELECT machine_id, :process, session_id FROM claimed
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT
-        t.machine_id,
-        :process,
-        'Started',
-        (
-            SELECT 'although recovery is suspended, by ' || max(s.owner) || ': ' || max(s.reason)
-            FROM admitted s
-            WHERE s.machine_id = t.machine_id
-            HAVING count(*) > 0
-        ),
-        t.session_id
-    FROM claimed t
+    SELECT w.machine_id, :process, 'Started', max(x.remark), w.session_id
+    FROM work_rows w LEFT JOIN exempt x ON x.machine_id = w.machine_id
+    GROUP BY w.machine_id, w.session_id
 )
 SELECT
     (SELECT count(*) FROM session) AS sessions,
-    (SELECT count(*) FROM rescheduled) AS examined,
-    t.machine_id,
+    (SELECT count(DISTINCT machine_id) FROM rescheduled) AS examined,
+    w.machine_id,
     p.provider_id,
     k.host_key,
-    t.last_interval_seconds,
-    t.not_before
+    e.last_interval_seconds,
+    e.not_before
 FROM (SELECT 1) AS one_row
-LEFT JOIN claimed t ON true
-LEFT JOIN machine_provided p ON p.machine_id = t.machine_id
-LEFT JOIN machine_host_key k ON k.machine_id = t.machine_id
-ORDER BY t.not_before, t.machine_id;
+LEFT JOIN work_rows w ON true
+LEFT JOIN evaluated e ON e.machine_id = w.machine_id
+LEFT JOIN machine_provided p ON p.machine_id = w.machine_id
+LEFT JOIN machine_host_key k ON k.machine_id = w.machine_id
+ORDER BY e.not_before, w.machine_id;
 
 -- name: start_work
 -- Lock one machine for a process that no loop schedules, whether it is due or not. Locks the due row, then the
@@ -232,23 +143,23 @@ ORDER BY t.not_before, t.machine_id;
 --
 -- No machine in the row: another process works on it, or claimed it after this statement began (the revision changed).
 -- Fails with a unique violation if the machine already has work of this process.
-WITH revision_before AS (
-    SELECT revision FROM machine_due WHERE machine_id = :machine_id
+WITH revisions_before AS (
+    SELECT sum(revision) AS revisions FROM machine_due WHERE machine_id = :machine_id
 ),
-due_row AS (
-    SELECT revision FROM machine_due WHERE machine_id = :machine_id FOR UPDATE
+due_rows AS (
+    SELECT revision FROM machine_due WHERE machine_id = :machine_id ORDER BY process FOR UPDATE
 ),
 session AS (
     SELECT session_id, deadline
     FROM sessions
-    WHERE (SELECT count(*) FROM due_row) >= 0
+    WHERE (SELECT count(*) FROM due_rows) >= 0
         AND {live_session}
     FOR UPDATE
 ),
 allowed AS (
     SELECT session_id, deadline
     FROM session
-    WHERE (SELECT revision FROM due_row) IS NOT DISTINCT FROM (SELECT revision FROM revision_before)
+    WHERE (SELECT sum(revision) FROM due_rows) IS NOT DISTINCT FROM (SELECT revisions FROM revisions_before)
         AND NOT EXISTS (
             SELECT 1
             FROM work
@@ -261,7 +172,7 @@ allowed AS (
 rescheduled AS (
     UPDATE machine_due
     SET not_before = (SELECT deadline FROM allowed), revision = revision + 1
-    WHERE machine_id = :machine_id AND EXISTS (SELECT 1 FROM allowed)
+    WHERE machine_id = :machine_id AND not_before IS NOT NULL AND EXISTS (SELECT 1 FROM allowed)
 ),
 work_row AS (
     INSERT INTO work (machine_id, process, session_id)
@@ -362,7 +273,7 @@ history_rows AS (
 ),
 rescheduled AS (
     UPDATE machine_due
-    SET process = 'ShepherdRecovery', not_before = clock_timestamp(), recovery_not_before = NULL, revision = revision + 1
+    SET not_before = CASE process WHEN 'ShepherdRecovery' THEN clock_timestamp() END, revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
 SELECT machine_id FROM work_deleted;
@@ -425,12 +336,12 @@ history_rows AS (
 rescheduled AS (
     UPDATE machine_due
     SET
-        process = CASE WHEN :loses_agent::boolean THEN 'ShepherdAgentStart' ELSE process END,
-        not_before = clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
-        recovery_not_before = CASE
-            WHEN :loses_agent::boolean OR recovery_not_before IS NOT NULL
-                THEN clock_timestamp() + :grace_seconds::float8 * interval '1 second'
-        END,
+        not_before = clock_timestamp() + CASE
+            WHEN process = 'ShepherdAgentStart' AND (:loses_agent::boolean OR not_before IS NOT NULL)
+                THEN :boot_wait_seconds::float8
+            WHEN process = 'ShepherdRecovery' AND :loses_agent::boolean THEN :grace_seconds::float8
+            WHEN process = 'ShepherdRecovery' THEN :boot_wait_seconds::float8
+        END * interval '1 second',
         revision = revision + 1
     WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 )
@@ -448,11 +359,8 @@ history_rows AS (
 ),
 rescheduled AS (
     UPDATE machine_due
-    SET
-        not_before = clock_timestamp(),
-        recovery_not_before = CASE WHEN recovery_not_before IS NOT NULL THEN clock_timestamp() END,
-        revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    SET not_before = clock_timestamp(), revision = revision + 1
+    WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;
 
@@ -502,17 +410,11 @@ history_rows AS (
 rescheduled AS (
     UPDATE machine_due d
     SET
-        not_before = clock_timestamp()
-            + CASE WHEN d.process = :process THEN g.seconds ELSE 0 END * interval '1 second',
-        recovery_not_before = CASE
-            WHEN d.recovery_not_before IS NOT NULL
-                THEN clock_timestamp()
-                    + CASE WHEN :process = 'ShepherdRecovery' THEN g.seconds ELSE 0 END * interval '1 second'
-        END,
+        not_before = clock_timestamp() + CASE WHEN d.process = :process THEN g.seconds ELSE 0 END * interval '1 second',
         revision = d.revision + 1
     FROM input_rows g
     JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE d.machine_id = g.machine_id
+    WHERE d.machine_id = g.machine_id AND d.not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;
 
@@ -529,12 +431,9 @@ history_rows AS (
 ),
 rescheduled AS (
     UPDATE machine_due d
-    SET
-        not_before = g.not_before,
-        recovery_not_before = CASE WHEN d.recovery_not_before IS NOT NULL THEN g.not_before END,
-        revision = d.revision + 1
+    SET not_before = g.not_before, revision = d.revision + 1
     FROM input_rows g
     JOIN work_deleted e ON e.machine_id = g.machine_id
-    WHERE d.machine_id = g.machine_id
+    WHERE d.machine_id = g.machine_id AND d.not_before IS NOT NULL
 )
 SELECT machine_id FROM work_deleted;

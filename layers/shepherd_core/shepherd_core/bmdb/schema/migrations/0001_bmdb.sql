@@ -213,26 +213,25 @@ CREATE TABLE pauses (
 
 CREATE INDEX pauses_by_machine ON pauses (machine_id);
 
--- The due index, derived from the facts: the process that a provided machine may need next, and from when on
--- (not_before); and from when on it may need recovery besides, because it did not come back (recovery_not_before). It
--- may be too early (the claim evaluates the facts), never too late. revision counts the changes of the row: a claim
--- whose snapshot has an older revision leaves the row alone. Written with every fact that decides what a machine
--- needs, and by claims; goes when the machine is decommissioned.
+-- The due index, derived from the facts: from when on a process may need a machine; not_before is null while it does
+-- not. Each provided machine has a row for each process of a loop. not_before may be too early (the claim evaluates the
+-- facts), never too late. revision counts the changes of the row: a claim whose snapshot has an older revision leaves
+-- the row alone. The rows of a machine are the lock on the facts that decide what it needs. Written with every such
+-- fact, and by claims; goes when the machine is decommissioned.
 CREATE TABLE machine_due (
-    machine_id uuid PRIMARY KEY CONSTRAINT machine_due_machine REFERENCES machines,
+    machine_id uuid NOT NULL CONSTRAINT machine_due_machine REFERENCES machines,
+    process text NOT NULL CONSTRAINT machine_due_process CHECK (process IN ('ShepherdAgentStart', 'ShepherdRecovery')),
     provider text NOT NULL,
-    process text,
-    not_before timestamptz NOT NULL,
+    not_before timestamptz,
     revision bigint NOT NULL DEFAULT 0,
-    recovery_not_before timestamptz
+    PRIMARY KEY (machine_id, process)
 );
 
-CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before);
-CREATE INDEX machine_due_for_recovery ON machine_due (provider, recovery_not_before)
-    WHERE recovery_not_before IS NOT NULL;
+CREATE INDEX machine_due_by_time ON machine_due (process, provider, not_before) WHERE not_before IS NOT NULL;
 
--- Machines that have an agent, by their ids. Ids are random, so a range of them is a random sample.
-CREATE INDEX machine_due_with_agent ON machine_due (provider, machine_id) WHERE process = 'ShepherdRecovery';
+-- Machines that may need recovery, by their ids. Ids are random, so a range of them is a random sample.
+CREATE INDEX machine_due_for_recovery ON machine_due (provider, machine_id)
+    WHERE process = 'ShepherdRecovery' AND not_before IS NOT NULL;
 
 -- Recovery -----------------------------------------------------------------------------------------------------------
 
@@ -262,6 +261,18 @@ CREATE TABLE machine_quarantine (
     quarantined_at timestamptz NOT NULL,
     cause text NOT NULL,
     evidence text NOT NULL
+);
+
+-- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
+-- if it never reported. grace_seconds: how long a machine has to come back. Written by the Recoverer when it opens its
+-- session, from its settings; stays.
+CREATE TABLE recovery_policy (
+    provider text PRIMARY KEY,
+    heartbeat_timeout_seconds double precision NOT NULL
+        CONSTRAINT recovery_policy_heartbeat CHECK (heartbeat_timeout_seconds > 0),
+    startup_timeout_seconds double precision NOT NULL
+        CONSTRAINT recovery_policy_startup CHECK (startup_timeout_seconds > 0),
+    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0)
 );
 
 -- Recovery is suspended at a location of a provider ('': all of it), because too much of the fleet is unhealthy at
@@ -413,11 +424,14 @@ JOIN recovery_override_machines m ON m.override_id = o.override_id
 WHERE o.expires_at > clock_timestamp();
 
 -- The processes that each machine needs: that of machine_need and, with overdue, also its recovery if it did not come
--- back. It did not come back if an agent start has failed since, with fault `machine`, or `unreached` outside an SSH
--- outage (or by an operator's override). If recovery was suspended in between, it may be our fault that the machine could not be reached: its grace
--- starts again.
+-- back. It did not come back if an agent start has failed since, with fault `machine` or `unreached`. If recovery was
+-- suspended in between, it may be our fault that the machine could not be reached: its grace starts again. in_outage:
+-- it is unreached, and SSH has an outage at its location, or had one when the agent start began.
 CREATE VIEW machine_process_needs AS
-SELECT machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined, false AS overdue
+SELECT
+    machine_id, provider, process, since, reported, last_heartbeat_at, location, quarantined,
+    false AS overdue,
+    false AS in_outage
 FROM machine_need
 UNION ALL
 SELECT
@@ -425,32 +439,7 @@ SELECT
     n.provider,
     'ShepherdRecovery',
     CASE
-        WHEN EXISTS (
-            SELECT 1
-            FROM work_backoff s
-            WHERE s.machine_id = w.machine_id
-                AND s.process = 'ShepherdAgentStart'
-                AND s.last_interval_seconds IS NOT NULL
-                AND (
-                    s.fault = 'machine'
-                    OR (
-                        s.fault = 'unreached'
-                        AND (
-                            EXISTS (SELECT 1 FROM recovery_exempt_machines e WHERE e.machine_id = w.machine_id)
-                            OR NOT EXISTS (
-                                SELECT 1
-                                FROM ssh_outages o
-                                WHERE o.provider = n.provider
-                                    AND o.location IN ('', n.location)
-                                    AND coalesce(
-                                        o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true
-                                    )
-                            )
-                        )
-                    )
-                )
-        )
-        THEN greatest(
+        WHEN s.fault IN ('machine', 'unreached') THEN greatest(
             w.grace_until,
             (
                 SELECT max(x.ended_at)
@@ -464,14 +453,102 @@ SELECT
     n.last_heartbeat_at,
     n.location,
     n.quarantined,
-    true
+    true,
+    coalesce(s.fault = 'unreached', false) AND EXISTS (
+        SELECT 1
+        FROM ssh_outages o
+        WHERE o.provider = n.provider
+            AND o.location IN ('', n.location)
+            AND coalesce(o.ended_at >= s.until - s.last_interval_seconds * interval '1 second', true)
+    )
 FROM machine_grace w
 JOIN machine_need n ON n.machine_id = w.machine_id
+LEFT JOIN work_backoff s
+    ON s.machine_id = w.machine_id AND s.process = 'ShepherdAgentStart' AND s.last_interval_seconds IS NOT NULL
 WHERE n.process = 'ShepherdAgentStart';
 
--- The same, with everything that may block it. locked_until is set while any Shepherd process has work on the machine,
--- even if its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last
--- heartbeat; a backoff without an interval does not come from a failure.
+-- The gaps between health snapshots, and the time from the last snapshot until now.
+CREATE VIEW recovery_gaps_until_now AS
+SELECT provider, began_at, ended_at FROM recovery_gaps
+UNION ALL
+SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;
+
+-- The gaps in which missing heartbeats prove nothing, for agents that have reported and for those that never did
+-- (never_reported), which have another timeout. A snapshot that finds no heartbeats from a time in which the BMDB was
+-- down cannot tell that from an unhealthy machine. An agent that cannot report waits longer after each attempt: for
+-- about half of the time that it has been trying, and for some heartbeats at most. So a gap leaves a doubt for as long
+-- before its begin and after its end. Gaps of up to half of the timeout make no difference.
+CREATE VIEW recovery_gaps_in_doubt AS
+SELECT g.provider, g.never_reported, g.began_at, g.ended_at, g.doubt
+FROM (
+    SELECT
+        x.provider,
+        t.never_reported,
+        t.timeout,
+        x.began_at,
+        x.ended_at,
+        least(t.timeout, 0.6 * (x.ended_at - x.began_at) + 0.15 * t.timeout) AS doubt
+    FROM (
+        SELECT provider, false AS never_reported, heartbeat_timeout_seconds * interval '1 second' AS timeout
+        FROM recovery_policy
+        UNION ALL
+        SELECT provider, true, startup_timeout_seconds * interval '1 second' FROM recovery_policy
+    ) AS t
+    JOIN recovery_gaps_until_now x ON x.provider = t.provider AND x.ended_at > statement_timestamp() - t.timeout
+) AS g
+WHERE g.ended_at - g.began_at + g.doubt > g.timeout AND g.ended_at + g.doubt > statement_timestamp();
+
+-- When each of these processes is due by the facts and the policy of its provider. timeout_at: when the timeout is
+-- over; unhealthy_at: the same without regard to suspensions. due_at is timeout_at, or the end of the doubt about a
+-- gap, if that is later: the timeout must have begun before the doubt did. A machine that did not come back must have
+-- been overdue before the gap began. Without a policy, no agent is unhealthy.
+CREATE VIEW machine_due_at AS
+SELECT
+    n.machine_id,
+    n.provider,
+    n.process,
+    n.since,
+    n.reported,
+    n.last_heartbeat_at,
+    n.location,
+    n.quarantined,
+    n.overdue,
+    n.in_outage,
+    n.since + t.timeout AS timeout_at,
+    n.last_heartbeat_at + t.timeout AS unhealthy_at,
+    CASE n.process
+        WHEN 'ShepherdAgentStart' THEN n.since
+        WHEN 'ShepherdRecovery' THEN greatest(coalesce(n.since + t.timeout, 'infinity'), d.doubt_until)
+    END AS due_at,
+    t.heartbeat_timeout
+FROM machine_process_needs n
+LEFT JOIN recovery_policy y ON y.provider = n.provider
+CROSS JOIN LATERAL (
+    SELECT
+        CASE
+            WHEN n.overdue THEN 0
+            WHEN n.reported THEN y.heartbeat_timeout_seconds
+            ELSE y.startup_timeout_seconds
+        END * interval '1 second' AS timeout,
+        y.heartbeat_timeout_seconds * interval '1 second' AS heartbeat_timeout
+) AS t
+LEFT JOIN LATERAL (
+    SELECT max(g.ended_at + g.doubt) AS doubt_until
+    FROM recovery_gaps_in_doubt g
+    WHERE n.process = 'ShepherdRecovery'
+        AND g.provider = n.provider
+        AND g.never_reported = (NOT n.reported AND NOT n.overdue)
+        AND n.since > g.began_at - CASE WHEN n.overdue THEN interval '0 seconds' ELSE g.doubt END
+) AS d ON true;
+
+-- The same, with everything that may block it: whether and when a claim takes a machine is decided here, for claims,
+-- snapshots and operators alike. ready_at: not before then; null: the process is not needed. recheck_at: when to
+-- evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a change
+-- of the due row: the first heartbeat of an agent ends the startup timeout. suspended: an SSH outage suspends its
+-- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
+-- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat;
+-- a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
+-- planned and done once for a machine, and left out where its column is not read.
 CREATE VIEW machine_eligibility AS
 SELECT
     n.machine_id,
@@ -481,28 +558,56 @@ SELECT
     n.reported,
     b.until AS backoff_until,
     b.last_interval_seconds,
-    (
-        SELECT max(s.deadline)
-        FROM work w
-        JOIN sessions s ON s.session_id = w.session_id
-        WHERE w.machine_id = n.machine_id
-            AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
-    ) AS locked_until,
-    (
-        SELECT max(coalesce(x.expires_at, 'infinity'))
-        FROM pauses x
-        WHERE x.machine_id = n.machine_id
-            AND (x.process IS NULL OR x.process = n.process)
-            AND (x.provider IS NULL OR x.provider = n.provider)
-            AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
-    ) AS paused_until,
+    l.locked_until,
+    u.paused_until,
     n.last_heartbeat_at,
     n.location,
     coalesce(b.until - b.last_interval_seconds * interval '1 second' > n.last_heartbeat_at, false) AS failed,
     n.overdue,
-    n.quarantined
-FROM machine_process_needs n
-LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process;
+    n.in_outage,
+    n.in_outage AND e.exemptions = 0 AS suspended,
+    n.quarantined,
+    n.timeout_at,
+    n.unhealthy_at,
+    n.due_at,
+    r.ready_at,
+    least(
+        r.ready_at,
+        CASE
+            WHEN n.process = 'ShepherdRecovery' AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL)
+                THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '10 minutes')
+        END
+    ) AS recheck_at
+FROM machine_due_at n
+LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
+LEFT JOIN LATERAL (
+    SELECT max(s.deadline) AS locked_until
+    FROM work w
+    JOIN sessions s ON s.session_id = w.session_id
+    WHERE w.machine_id = n.machine_id AND w.process IN ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery')
+) AS l ON true
+LEFT JOIN LATERAL (
+    SELECT max(coalesce(x.expires_at, 'infinity')) AS paused_until
+    FROM pauses x
+    WHERE x.machine_id = n.machine_id
+        AND (x.process IS NULL OR x.process = n.process)
+        AND (x.provider IS NULL OR x.provider = n.provider)
+        AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
+) AS u ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS exemptions FROM recovery_exempt_machines x WHERE n.in_outage AND x.machine_id = n.machine_id
+) AS e ON true
+CROSS JOIN LATERAL (
+    SELECT
+        CASE
+            WHEN n.due_at IS NULL THEN NULL
+            WHEN l.locked_until IS NOT NULL THEN greatest(l.locked_until, statement_timestamp() + interval '5 seconds')
+            WHEN n.in_outage AND e.exemptions = 0 THEN 'infinity'
+            WHEN u.paused_until IS NOT NULL
+                THEN greatest(n.due_at, b.until, least(u.paused_until, statement_timestamp() + interval '10 minutes'))
+            ELSE greatest(n.due_at, b.until)
+        END AS ready_at
+) AS r;
 
 -- A row for each pause that keeps a loop away from a machine: of the machine, the process, the provider, or
 -- everything. A machine that is not created yet needs no process. Operators see pauses through this view; claims check
@@ -551,9 +656,3 @@ SELECT
     ) AS not_ready
 FROM machine_provided p
 WHERE (SELECT z.machine_id FROM machine_quarantine z WHERE z.machine_id = p.machine_id) IS NULL;
-
--- The gaps between health snapshots, and the time from the last snapshot until now.
-CREATE VIEW recovery_gaps_until_now AS
-SELECT provider, began_at, ended_at FROM recovery_gaps
-UNION ALL
-SELECT provider, taken_at, statement_timestamp() FROM recovery_snapshots;

@@ -1,5 +1,7 @@
 """
-How gaps between two health snapshots of the Recoverer extend the timeouts: a pure rule.
+How gaps between two health snapshots of the Recoverer extend the timeouts: the rule of machine_due_at, in Python.
+
+With it the rule can be tried on many schedules; a test holds the view to it.
 
 A snapshot that finds no heartbeats from a period in which the BMDB was down
 cannot tell that period from one in which the machine was unhealthy: both ended
