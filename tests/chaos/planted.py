@@ -129,8 +129,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 _WORK,
-                "    WHERE {live_session}\n),",
-                "    WHERE session_id = :session_id AND fence = :fence AND deadline > now()\n),",
+                "FROM sessions WHERE {live_session}\n),",
+                "FROM sessions WHERE session_id = :session_id AND fence = :fence AND deadline > now()\n),",
                 "claim",
             ),
         ),

@@ -143,9 +143,9 @@ def test_a_helper_that_is_gone_is_started_again(
     """Connections that it had are lost by our fault; the next one works, and nothing of the old ones is left."""
     gone = [helper(), child()]
     os.kill(gone[0], signal.SIGKILL)
+    eventually(lambda: not any(processes.size(pid) for pid in gone))
     with pytest.raises(SshHelperLost):
         connection.run("agent", b"", deadline)
-    eventually(lambda: not any(processes.size(pid) for pid in gone))
     with closing(SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)) as second:
         assert second.run("true", b"", deadline).exit_status == 0
 

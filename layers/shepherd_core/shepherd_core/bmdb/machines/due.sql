@@ -89,7 +89,8 @@ SET provider = excluded.provider, not_before = excluded.not_before, revision = m
 -- - For a machine with an agent: 1 day, the longest timeout of an agent that can be configured.
 -- - For a machine that is expected back: its grace. The boot wait is shorter, and a suspension that begins again makes
 --   since earlier by up to a grace.
--- - For its recovery also: 1 day after the last gap between snapshots, the longest time for which a gap can be in doubt.
+-- - For its recovery also: while an SSH outage suspends it; and 1 day after the last gap between snapshots, the longest
+--   time for which a gap can be in doubt.
 --
 -- The lookups are LATERAL, as in claim.
 WITH provided_sample AS (
@@ -130,7 +131,8 @@ evaluated AS (
             WHEN n.process IS NOT NULL AND d.not_before > interval '10 minutes' + CASE
                 WHEN n.overdue THEN greatest(
                     statement_timestamp() + w.grace,
-                    n.ready_at,
+                    n.due_at,
+                    CASE WHEN n.suspended THEN 'infinity'::timestamptz END,
                     n.backoff_until,
                     n.locked_until,
                     (SELECT max(ended_at) FROM recovery_gaps WHERE provider = :provider) + interval '1 day'
