@@ -9,7 +9,8 @@ import pg8000.native
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.health import HealthTimeouts
+
+from tests.support import defaults
 
 if TYPE_CHECKING:
     from shepherd_core.settings.functions import BmdbSettings
@@ -104,7 +105,7 @@ class BenchFleet:
     def session(self, connection: Connection | None = None) -> Session:
         """Open a session of an hour."""
         return Session.open(
-            connection or self.connect(), SystemClock(), "bench", "bench", 3600, ("static", HealthTimeouts())
+            connection or self.connect(), SystemClock(), "bench", "bench", 3600, ("static", defaults.HEALTH)
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.plain_eligibility import plainly_eligible
 
@@ -229,16 +230,28 @@ def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()
     assert (
-        claimed(session, RECOVER, timeouts=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        claimed(
+            session,
+            RECOVER,
+            timeouts=replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50),
+        )
         == []
     )
     fleet.pass_time(50)
     assert ids(
-        claimed(session, RECOVER, timeouts=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        claimed(
+            session,
+            RECOVER,
+            timeouts=replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50),
+        )
     ) == [once]
     fleet.pass_time(50)
     assert ids(
-        claimed(session, RECOVER, timeouts=HealthTimeouts(startup_timeout_seconds=100, heartbeat_timeout_seconds=50))
+        claimed(
+            session,
+            RECOVER,
+            timeouts=replace(defaults.HEALTH, startup_timeout_seconds=100, heartbeat_timeout_seconds=50),
+        )
     ) == [never]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,10 @@ from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import Fault
-from shepherd_core.domain.health import Access, HealthTimeouts, LocationStats, Unhealthy
+from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 from shepherd_core.domain.machine import Process
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
 from tests.support.bmdb.work_ends import KEY
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
 MINUTE = 60
-TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
+TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 HERE, THERE = "rack 1", "rack 2"
 
 

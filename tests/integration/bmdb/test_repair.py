@@ -16,7 +16,6 @@ import pytest
 from shepherd_core.bmdb.machines import due, queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import RESTART_AGENT
 from shepherd_core.loops.updater import Updater
@@ -287,7 +286,7 @@ def _in_doubt_after_a_gap(fleet: Fleet) -> None:
     fleet.sql(
         "INSERT INTO recovery_gaps (provider, began_at, ended_at) VALUES ('static', now() - interval '2 days', now())"
     )
-    longest = HealthTimeouts(startup_timeout_seconds=DAY, heartbeat_timeout_seconds=DAY)
+    longest = replace(defaults.HEALTH, startup_timeout_seconds=DAY, heartbeat_timeout_seconds=DAY)
     assert claimed(fleet.open_session(), RECOVER, timeouts=longest) == []
 
 

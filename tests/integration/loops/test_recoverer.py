@@ -12,7 +12,6 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SessionExpired
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 ACTIONS = "/devices/{id}/actions"
 MINUTE = 60
-SILENCE = HealthTimeouts(startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
+SILENCE = replace(defaults.HEALTH, startup_timeout_seconds=15 * MINUTE, heartbeat_timeout_seconds=5 * MINUTE)
 BOOT_WAIT = 120
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.loops import runner
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.runner import RunLimits
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 MINUTE = 60
-TIMEOUTS = HealthTimeouts(startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
+TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 
 
 class RecoveryEnvironment:

@@ -20,10 +20,10 @@ class Unhealthy(StrEnum):
 class HealthTimeouts:
     """After how many seconds a started agent counts as unhealthy, and a machine as not come back."""
 
-    startup_timeout_seconds: float = 1800
+    startup_timeout_seconds: float
     """If it never reported."""
-    heartbeat_timeout_seconds: float = 600
-    grace_seconds: float = 1800
+    heartbeat_timeout_seconds: float
+    grace_seconds: float
     """For a machine to come back, out of quarantine too."""
 
 
