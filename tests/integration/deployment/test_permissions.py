@@ -47,6 +47,7 @@ from tests.support.deployment.deployments import (
     logical_id,
     transformed,
 )
+from tests.support.deployment.iam import allows
 from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
 
 if TYPE_CHECKING:
@@ -513,6 +514,20 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
     wide = [each for each in statements if "*" in str(each["Resource"]).removesuffix(":*")]
     assert [each["Sid"] for each in wide] == ["JoinVpc"]
     assert wide[0]["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("deployment", "function"),
+    [(STATIC, "InitializerFunction"), (EQUINIX, "ProvisionerFunction"), (HETZNER, "RecovererFunction")],
+)
+def test_no_function_may_replace_the_ssh_key(deployment: dict[str, str], function: str) -> None:
+    """Who has taken one over could put his own there, and be root on machines that are created from then on."""
+    statements = Stack(transformed(), deployment).statements(function)
+    (made,) = [each for each in statements if each["Sid"] == "MakeSshKey"]
+    put = ("ssm:PutParameter", made["Resource"])
+    assert allows(statements, *put, ssm_Overwrite="false")
+    assert not allows(statements, *put, ssm_Overwrite="true")
+    assert not allows(statements, *put)
 
 
 def test_decryption_is_for_what_is_read_alone() -> None:
