@@ -150,6 +150,52 @@ def test_a_helper_that_is_gone_is_started_again(
         assert second.run("true", b"", deadline).exit_status == 0
 
 
+def test_a_process_that_is_killed_from_outside_is_not_the_fault_of_its_machine(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """A function with too little memory would have healthy machines recovered."""
+    AFTER_LOGIN["complaints without end"](server)
+    killed = threading.Timer(0.2, os.kill, (child(), signal.SIGKILL))
+    killed.start()
+    with pytest.raises(SshHelperLost, match="may need more memory"):
+        connection.run("agent", b"", deadline)
+    killed.join()
+
+
+def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnection, deadline: Deadline) -> None:
+    """What a machine sends may be too much for it at any time."""
+    pid = child()
+    os.kill(pid, signal.SIGXCPU)
+    eventually(lambda: not processes.size(pid))
+    with pytest.raises(SshMisbehaved, match="processor time"):
+        connection.run("agent", b"", deadline)
+
+
+def test_a_process_whose_helper_does_not_end_it_ends_soon_after_its_time(
+    server: SshServer, connection: SshConnection
+) -> None:
+    """A killed helper ends nothing, and Lambda may not let the kernel do it. The process has the SSH key."""
+    left, stopped = child(), helper()
+    server.freezes_at = "program"
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(SshTimedOut):
+        connection.run("agent", b"", Deadline(SystemClock(), 0.2))
+    eventually(lambda: not processes.size(left))
+    os.kill(stopped, signal.SIGCONT)
+
+
+def test_a_process_that_cannot_be_made_is_not_the_fault_of_its_machine(
+    server: SshServer, connection: SshConnection, deadline: Deadline
+) -> None:
+    """And the others go on: the helper lives."""
+    resource.prlimit(helper(), resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{helper()}/fd").iterdir())) + 2,) * 2)
+    dialer = SshDialer(KEY, "root", server.port, connect_timeout=2)
+    with pytest.raises(SshHelperLost, match="no process can be made"):
+        dialer.dial("127.0.0.1", None, deadline)
+    assert connection.run("true", b"", deadline).exit_status == 0
+    os.kill(helper(), signal.SIGKILL)  # for the other tests
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -164,6 +210,9 @@ def test_a_helper_that_is_gone_is_started_again(
         b'{"host_key": 1}',
         b'{"host_key": "ssh-ed25519"}',
         b'{"host_key": "ssh-ed25519 A A"}',
+        b'{"host_key": "ssh\\u0000 AAAA"}',
+        b'{"host_key": "\\u001b[2J AAAA"}',
+        b'{"stdout": "", "stderr": "", "exit_status": true}',
         b'{"host_key": "ssh-ed25519 A\\u00e9"}',
         messages.encode({"host_key": "ssh-ed25519 " + "A" * messages.HOST_KEY}),
         b'{"stdout": "", "stderr": ""}',

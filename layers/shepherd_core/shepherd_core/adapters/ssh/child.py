@@ -27,6 +27,10 @@ from shepherd_core.adapters.ssh.messages import MEMORY_BYTES, MESSAGE_BYTES, TEX
 _OUT_OF_MEMORY = 70
 """The exit status of a process that has no memory left even for saying so."""
 _CRASHED = 71
+_WITHOUT_LIMITS = 72
+_GRACE_SECONDS = 5
+"""How long after the time of a request the process ends, if nobody has ended it: the helper may have been killed."""
+_NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 _STACK_BYTES = 1 << 20
 _FILES = 64
@@ -34,13 +38,14 @@ _FILES = 64
 _MEMORY = f"it made the process that talks to it use more than {MEMORY_BYTES >> 20} MiB of memory"
 
 
-def serve(machine: socket.socket, requests: socket.socket) -> NoReturn:
-    """Carry out requests until killed; to be called in a new process."""
-    status = _CRASHED
+def serve(machine: socket.socket, requests: socket.socket, helper: int) -> NoReturn:
+    """Carry out requests until killed; to be called in a new process of the process *helper*."""
+    status = _WITHOUT_LIMITS
     try:
         _limit()
+        status = _CRASHED
         client = Client(machine)
-        while True:
+        while os.getppid() == helper:  # else it ended before the kernel was told to end this process with it
             data, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 1)
             if not data:
                 break
@@ -55,19 +60,25 @@ def serve(machine: socket.socket, requests: socket.socket) -> NoReturn:
         os._exit(status)
 
 
-def how_it_ended(status: int) -> str:
+def how_it_ended(status: int) -> tuple[Failure, str]:
     """Return why a process ended by itself; *status* is its exit status, or the negative number of its signal."""
+    if status == -signal.SIGKILL:
+        return Failure.OURS, "the process that talks to it was killed: the function may need more memory"
+    if status == _WITHOUT_LIMITS:
+        return Failure.OURS, "the process that talks to it could not set its limits"
     if status == -signal.SIGXCPU:
-        return "it made the process that talks to it use up its processor time"
+        return Failure.MISBEHAVED, "it made the process that talks to it use up its processor time"
     if status == _OUT_OF_MEMORY:
-        return _MEMORY
+        return Failure.MISBEHAVED, _MEMORY
     how = f"signal {-status}" if status < 0 else f"status {status}"
-    return f"it made the process that talks to it end with {how}"
+    return Failure.MISBEHAVED, f"it made the process that talks to it end with {how}"
 
 
 def _limit() -> None:
     """Set the limits of this process; only the one of processor time grows, with each request."""
+    # Not everywhere allowed; then the timer of the last request ends a process whose helper was killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(_NICENESS)
     threading.stack_size(_STACK_BYTES)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     memory = pages * resource.getpagesize() + MEMORY_BYTES
@@ -81,6 +92,7 @@ def _limit() -> None:
 
 
 def _answer(client: Client, request: dict[str, Any], stdin: int = -1) -> bytes:
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _GRACE_SECONDS)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + request["processor_seconds"]) + 1, most))
     try:

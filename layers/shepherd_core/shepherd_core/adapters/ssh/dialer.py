@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import secrets
 import shlex
 import socket
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import tempfile
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
@@ -195,11 +195,18 @@ class SshConnection:
         self._requests.close()
 
     def _execute(self, command: str, stdin: bytes, doing: str, deadline: Deadline) -> RunResult:
-        with self._step(doing), os.fdopen(os.memfd_create("stdin"), "wb") as source:
-            source.write(stdin)
-            source.flush()
-            source.seek(0)
+        with self._step(doing), self._file(stdin) as source:
             return messages.result(self._ask({"do": "execute", "command": command}, deadline, stdin=source.fileno()))
+
+    @contextmanager
+    def _file(self, content: bytes) -> Iterator[IO[bytes]]:
+        try:
+            with tempfile.TemporaryFile() as source:
+                source.write(content)
+                source.seek(0)
+                yield source
+        except OSError as error:
+            raise SshHelperLost(f"no temporary file for {self._peer}: {_text(error)}") from error
 
     def _ask(
         self,
@@ -215,20 +222,26 @@ class SshConnection:
             seconds = deadline.left(at_most)
         except TimeLimitExceeded:
             raise _Late from None
-        message = messages.encode({"processor_seconds": PROCESSOR_SECONDS, **request})
+        message = messages.encode({"processor_seconds": PROCESSOR_SECONDS, "seconds": seconds, **request})
         self._requests.settimeout(seconds)
         try:
-            socket.send_fds(self._requests, [message], [] if stdin is None else [stdin])
-            answer = self._requests.recv(messages.MESSAGE_BYTES)
+            with suppress(ConnectionError):  # it has ended; its last message says how
+                socket.send_fds(self._requests, [message], [] if stdin is None else [stdin])
+            answer = self._answer()
         except TimeoutError:
             self.close()
             raise _Late(f"{seconds:.3g}") from None
-        except OSError:
-            answer = b""
         if not answer:  # the helper reports every other end of the process
             self.close()
             raise SshHelperLost
         return messages.decode(answer)
+
+    def _answer(self) -> bytes:
+        """Return the next message, empty if there is none. A request that was not read hides it once."""
+        for _ in range(2):
+            with suppress(ConnectionError):
+                return self._requests.recv(messages.MESSAGE_BYTES)
+        return b""
 
     @contextmanager
     def _step(self, doing: str, fault: type[SshError] = SshError) -> Iterator[None]:
@@ -248,6 +261,8 @@ class SshConnection:
             if error.failure is Failure.FLOODED:
                 raise MalformedAnswer(text) from error
             self.close()
+            if error.failure is Failure.OURS:
+                raise SshHelperLost(f"{doing} {self._peer} ended: {text}") from error
             if error.failure is Failure.MISBEHAVED:
                 raise SshMisbehaved(f"{self._peer} misbehaved while {doing} it: {text}") from error
             raise SshConnectionLost(f"the connection broke while {doing} {self._peer}: {text}") from error

@@ -30,7 +30,8 @@ _CONTROL = 0
 @dataclass(frozen=True, slots=True)
 class _Child:
     pid: int
-    pidfd: int
+    lifeline: int
+    """The reading end of a pipe whose other end the process alone holds: it closes when the process ends."""
     requests: socket.socket
     """The child's end, to notice that the function has closed the other, and for the last message."""
 
@@ -43,18 +44,22 @@ class _Helper:
         self._children: dict[int, _Child] = {}  # by the process, and by the socket of its requests
 
     def serve(self) -> None:
-        """Serve until the function ends."""
-        while True:
-            for descriptor, _ in self._poll.poll():
-                if descriptor == _CONTROL:
-                    if not self._begin():
-                        return
-                elif found := self._children.get(descriptor):  # else it ended in this round
-                    if descriptor == found.pidfd:
-                        self._end(found)
-                    else:
-                        self._poll.unregister(descriptor)
-                        signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
+        """Serve until the function ends; then no process is left."""
+        try:
+            while True:
+                for descriptor, _ in self._poll.poll():
+                    if descriptor == _CONTROL:
+                        if not self._begin():
+                            return
+                    elif found := self._children.get(descriptor):  # else it ended in this round
+                        if descriptor == found.lifeline:
+                            self._end(found)
+                        else:
+                            self._poll.unregister(descriptor)
+                            os.kill(found.pid, signal.SIGKILL)
+        finally:
+            for left in set(self._children.values()):
+                os.kill(left.pid, signal.SIGKILL)
 
     def _begin(self) -> bool:
         """Make the process for one machine; return False if the function has ended."""
@@ -62,39 +67,53 @@ class _Helper:
         if not message:
             return False
         machine, requests = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-        pid = os.fork()
+        helper = os.getpid()
+        try:
+            lifeline, held = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            _report(requests, Failure.OURS, f"no process can be made: {error.strerror}")
+            machine.close()
+            return True
         if pid == 0:
+            os.close(lifeline)
             self._control.close()
             for other in set(self._children.values()):
                 other.requests.close()
-                os.close(other.pidfd)
-            child.serve(machine, requests)
+                os.close(other.lifeline)
+            child.serve(machine, requests, helper)
+        os.close(held)
         machine.close()
-        begun = _Child(pid, os.pidfd_open(pid), requests)
-        self._children[begun.pidfd] = self._children[requests.fileno()] = begun
-        self._poll.register(begun.pidfd, select.POLLIN)
-        self._poll.register(requests, 0)  # reports only that the other end is closed
+        begun = _Child(pid, lifeline, requests)
+        self._children[lifeline] = self._children[requests.fileno()] = begun
+        self._poll.register(lifeline, 0)  # reports only that the other end is closed
+        self._poll.register(requests, 0)
         return True
 
     def _end(self, ended: _Child) -> None:
         """Report how a process ended, if the function still waits for an answer of it."""
+        os.kill(ended.pid, signal.SIGKILL)  # without effect on a process that has ended
         _, status = os.waitpid(ended.pid, 0)
-        for descriptor in (ended.pidfd, ended.requests.fileno()):
+        for descriptor in (ended.lifeline, ended.requests.fileno()):
             del self._children[descriptor]
             with suppress(KeyError):
                 self._poll.unregister(descriptor)
-        text = child.how_it_ended(os.waitstatus_to_exitcode(status))
-        ended.requests.settimeout(0)
-        with suppress(OSError):  # the function has closed it, or does not read
-            ended.requests.send(messages.encode({"failure": Failure.MISBEHAVED, "text": text}))
-        ended.requests.close()
-        os.close(ended.pidfd)
+        _report(ended.requests, *child.how_it_ended(os.waitstatus_to_exitcode(status)))
+        os.close(ended.lifeline)
+
+
+def _report(requests: socket.socket, failure: Failure, text: str) -> None:
+    """Tell the function, if it still waits for an answer, and close the socket."""
+    requests.settimeout(0)
+    with requests, suppress(OSError):  # the function has closed it, or does not read
+        requests.send(messages.encode({"failure": failure, "text": text}))
 
 
 def main() -> None:
     """Serve until the function ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the function too, whose end ends this
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.closerange(3, most)  # what the function's process lets its children inherit
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.collect()
     gc.freeze()  # a collection in a child then copies no memory

@@ -9,6 +9,7 @@ form, one answer to one request.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ class Failure(StrEnum):
     """The machine does not accept our key."""
     FLOODED = "flooded"
     """The program wrote more than ``STDOUT_BYTES``."""
+    OURS = "ours"
+    """The machine is not at fault: its process could not be made, or was killed from outside."""
     MISBEHAVED = "misbehaved"
     """The machine sent what no SSH server sends, or used up what its process may use."""
 
@@ -92,10 +95,9 @@ def host_key(answer: Mapping[str, Any]) -> str:
         RequestFailed: there is none.
     """
     key = answer.get("host_key")
-    if isinstance(key, str) and len(key) <= HOST_KEY and key.isascii():
-        kind, _, blob = key.partition(" ")
-        if kind and blob and "".join(key.split()) == kind + blob and _bytes(blob, HOST_KEY):
-            return key
+    valid = isinstance(key, str) and len(key) <= HOST_KEY and re.fullmatch(r"[a-z0-9@.-]{1,64} [^ ]+", key)
+    if isinstance(key, str) and valid and _bytes(key.partition(" ")[2], HOST_KEY):
+        return key
     raise RequestFailed(Failure.MISBEHAVED, "the process that talks to it answered no host key")
 
 
@@ -108,7 +110,7 @@ def result(answer: Mapping[str, Any]) -> RunResult:
     """
     stdout, stderr = _bytes(answer.get("stdout"), STDOUT_BYTES), _bytes(answer.get("stderr"), STDERR_BYTES)
     status = answer.get("exit_status")
-    if stdout is None or stderr is None or not isinstance(status, int) or status not in _EXIT_STATUS:
+    if stdout is None or stderr is None or type(status) is not int or status not in _EXIT_STATUS:
         raise RequestFailed(Failure.MISBEHAVED, "the process that talks to it answered no result of a program")
     return RunResult(stdout, stderr, status)
 

@@ -24,7 +24,7 @@ class Helper:
 
     def start(self) -> None:
         """Start it, if it does not run; returns before it is ready."""
-        with self._lock:
+        with self._lock, suppress(OSError):  # then ``process`` tries again, and says why not
             if self._control is None:
                 self._control = self._spawn()
 
