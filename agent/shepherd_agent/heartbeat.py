@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .duration import seconds_from
 from .endpoint import NotDelivered
 from .messages import heartbeat_request, installation_request
-from .reporter import Refused
+from .reporter import Refused, TooOften
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +59,7 @@ class Heartbeats:
         self._reporter = reporter
         self._inventory = inventory
         self._installer = installer
+        self._hardware_waits = False
 
     def send(self) -> None:
         """
@@ -69,7 +70,8 @@ class Heartbeats:
                 not repeated soon, so that it cannot block the heartbeats.
         """
         installation = self._installer.report()
-        hardware = b"" if installation else self._inventory.report()
+        hardware = b"" if installation or self._hardware_waits else self._inventory.report()
+        self._hardware_waits = False
         message = heartbeat_request(self._reporter.machine_id, hardware=hardware, installation=installation)
         try:
             answer = self._reporter.send("heartbeat", message)
@@ -79,6 +81,9 @@ class Heartbeats:
                 raise NotDelivered(f"the answer is not a HeartbeatResponse: {error}", answered=True) from error
         except Refused:
             self._reported(hardware, installation)
+            raise
+        except TooOften:
+            self._hardware_waits = bool(hardware)  # the next heartbeat goes without it, or none would be accepted
             raise
         self._reported(hardware, installation)
         if request is not None:

@@ -86,7 +86,7 @@ class Installer:
 
     def _lock(self) -> int | None:
         """Lock the command's file for all processes of one installation; return None if it is locked already."""
-        file = os.open(self._command, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its other end
+        file = os.open(self._command, os.O_RDONLY | os.O_NONBLOCK)  # of a pipe it would wait for the other end
         try:
             _check(self._command, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,25 +115,26 @@ def _check(command: str, file: int) -> None:
     """
     Check that nobody but root and the agent's user can change *command*, which is open as *file*.
 
-    As sshd does for the keys of a user (StrictModes): neither the file nor a directory above it may belong to somebody
-    else or be writable by others. A directory with the sticky bit may, because only owners rename in it.
+    As sshd does for the keys of a user (StrictModes): neither the file nor a directory above it may be a link, belong
+    to somebody else or be writable by others. Further up, a directory may be writable that has the sticky bit, because
+    only owners rename in it.
 
     Raises:
         OSError: they can, or it is not an executable file.
     """
+    path = Path(command).absolute()
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or not os.access(command, os.X_OK):
         raise FileNotFoundError(0, "not an executable file")
-    paths = (Path(command).absolute(), Path(command).resolve())
-    above = {directory: directory.stat() for path in paths for directory in path.parents}
-    for place, found in {Path(command): status, **above}.items():
-        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if path.resolve() != path:
+        raise PermissionError(0, f"not safe to run: it is reached by a link, and is {path.resolve()}")
+    for place, found in {path: status, **{directory: directory.stat() for directory in path.parents}}.items():
+        sticky = found.st_mode & stat.S_ISVTX and place not in (path, path.parent)
         if found.st_uid not in (0, os.geteuid()):
             raise PermissionError(0, f"not safe to run: {place} belongs to user {found.st_uid}, not to root")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
-            raise PermissionError(
-                0, f"not safe to run: {place} is writable by others (mode {stat.S_IMODE(found.st_mode):04o})"
-            )
+            mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
+            raise PermissionError(0, f"not safe to run: {place} is writable by others ({mode})")
 
 
 def _execute(command: str, request: InstallationRequest, limit: float, lock: int) -> str | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Machine", "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"
-_ACCEPTED, _MALFORMED, _UNAUTHORIZED, _TOO_LARGE = 200, 400, 401, 413
+_ACCEPTED, _MALFORMED, _UNAUTHORIZED, _TOO_LARGE, _TOO_OFTEN = 200, 400, 401, 413, 429
 _TOLERANCE = 300_000  # milliseconds by which the endpoint accepts a different time
 
 
@@ -27,6 +27,10 @@ def milliseconds() -> int:
 
 class Refused(NotDelivered):
     """The endpoint refuses this message, and would refuse it again."""
+
+
+class TooOften(NotDelivered):
+    """The endpoint accepts no such message yet."""
 
 
 class Unauthorized(NotDelivered):
@@ -73,6 +77,7 @@ class Reporter:
         Raises:
             Unauthorized: the signature was not accepted; the clock is adjusted. Send the message again after a pause.
             Refused: the endpoint refuses this message; do not send it again.
+            TooOften: the endpoint accepts such messages less often; leave out what can wait.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
         text = str(self._clock.next())
@@ -87,4 +92,6 @@ class Reporter:
             if server.isascii() and server.isdigit() and len(server) < 16:  # noqa: PLR2004 - the year 33658
                 self._clock.correct(int(server))
             raise Unauthorized(answer.reason, answered=True)
+        if answer.status == _TOO_OFTEN:
+            raise TooOften(answer.reason, answered=True)
         raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)

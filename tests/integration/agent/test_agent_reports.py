@@ -21,7 +21,7 @@ from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.heartbeat import Heartbeats
 from agent.shepherd_agent.installation import Installer
 from agent.shepherd_agent.inventory import Inventory
-from agent.shepherd_agent.reporter import Refused, Reporter, Unauthorized
+from agent.shepherd_agent.reporter import Refused, Reporter, TooOften, Unauthorized
 from tests.support.agents.agent_server import AgentServer, Answer, Request
 from tests.support.waiting import eventually
 
@@ -166,6 +166,18 @@ def test_the_hardware_is_sent_until_it_arrives(server: AgentServer, agent: Agent
     assert answered == [True, True, True]  # it is not sent again sooner than usual
     sent = [request.heartbeat.HasField("hardware_report") for request in server.requests]
     assert sent == [True, True, True, True, False]
+
+
+def test_hardware_that_comes_too_often_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
+    """The endpoint limits hardware reports, and a machine without heartbeats is rebooted."""
+    server.answer = lambda request: Answer(429 if request.heartbeat.HasField("hardware_report") else 200)
+    for _ in range(2):
+        with pytest.raises(TooOften):
+            agent.heartbeats.send()
+        agent.heartbeats.send()
+    server.answer = lambda _: Answer()
+    agent.heartbeats.send()
+    assert server.requests[-1].heartbeat.HasField("hardware_report")
 
 
 def test_a_refused_report_does_not_keep_the_heartbeats_out(server: AgentServer, agent: Agent) -> None:
@@ -365,22 +377,18 @@ def test_a_command_that_cannot_be_started_is_reported(server: AgentServer, agent
     assert "could not be run" in agent.outcome(server).error.error
 
 
-@pytest.mark.parametrize("place", ["agent.install", "below", "link"])
-@pytest.mark.parametrize("mode", [0o777, 0o775])
+@pytest.mark.parametrize("place", ["agent.install", "below"])
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
 def test_a_command_that_others_can_change_is_not_run(
     server: AgentServer, tmp_path: Path, place: str, mode: int
 ) -> None:
-    """It runs as root: whoever can write it, rename it or turn a link to it would be root."""
+    """It runs as root: whoever can write it or put another file in its place would be root."""
     folder = tmp_path / "below"
     folder.mkdir()
     ran = tmp_path / "ran"
     agent = Agent(server.url, folder / "agent.install")
     agent.configure(f"touch {ran}")
-    if place == "link":
-        (tmp_path / "link").mkdir()
-        agent = Agent(server.url, tmp_path / "link" / "agent.install")
-        agent.command.symlink_to(folder / "agent.install")
-    changed = {"agent.install": agent.command, "below": folder, "link": tmp_path / "link"}[place]
+    changed = {"agent.install": agent.command, "below": folder}[place]
     changed.chmod(mode)
     server.answer = lambda _: _asking(1)
     agent.heartbeats.send()
@@ -391,6 +399,24 @@ def test_a_command_that_others_can_change_is_not_run(
     agent.heartbeats.send()
     assert agent.outcome(server).HasField("success")
     assert ran.exists()
+
+
+@pytest.mark.parametrize("linked", ["file", "folder"])
+def test_a_command_that_a_link_leads_to_is_not_run(server: AgentServer, tmp_path: Path, linked: str) -> None:
+    """Who can turn the link, or one that it goes over, decides what runs."""
+    real = tmp_path / "real"
+    real.mkdir()
+    Agent(server.url, real / "agent.install").configure("")
+    link = tmp_path / "link"
+    if linked == "folder":
+        link.symlink_to(real)
+    else:
+        link.mkdir()
+        (link / "agent.install").symlink_to(real / "agent.install")
+    agent = Agent(server.url, link / "agent.install")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    assert f"reached by a link, and is {real / 'agent.install'}" in agent.outcome(server).error.error
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
