@@ -220,15 +220,22 @@ def test_a_conflict_of_two_workers_has_one_winner(fleet: Fleet) -> None:
     assert fleet.holders(machine_id) == [sessions[0].session_id]
 
 
-def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet: Fleet) -> None:
-    """One takes the machine, and the other one goes on with what is left."""
+def _overdue_machine(fleet: Fleet) -> UUID:
+    """Return a machine that did not come back: both loops need it."""
     machine_id = fleet.provided_machine()
+    fleet.watch(PROVIDER)
     fleet.change(
         machine_id,
-        f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '1 hour', now() - interval '1 minute')",
+        f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '5 hours', now() - interval '4 hours')",
         "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
         f"VALUES ('{machine_id}', 'ShepherdAgentStart', now(), 'SshTimedOut: no', 300)",
     )
+    return machine_id
+
+
+def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet: Fleet) -> None:
+    """One takes the machine, and the other one goes on with what is left."""
+    machine_id = _overdue_machine(fleet)
     first, second = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
 
     def unit() -> list[list[UUID]]:
@@ -236,6 +243,19 @@ def test_concurrent_claims_do_not_wait_for_machines_that_did_not_come_back(fleet
         return [ids(work.claim(each, RECOVER, PROVIDER, 1).work) for each in sessions]
 
     assert first.connection.transact(unit) == [[machine_id], []]
+
+
+def test_a_machine_in_another_claims_hands_takes_no_place(fleet: Fleet) -> None:
+    """A dry run or a claim of the Initializer may hold the longest due machines for as long as it takes."""
+    held = [_overdue_machine(fleet) for _ in range(3)]
+    free = fleet.unhealthy_machine()
+    dry_run, recoverer = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
+
+    def unit() -> list[UUID]:
+        assert set(ids(work.claim(dry_run, START, PROVIDER, 10).work)) == set(held)
+        return ids(work.claim(recoverer, RECOVER, PROVIDER, 1).work)
+
+    assert dry_run.connection.transact(unit) == [free]
 
 
 def test_of_two_provisioners_that_take_the_lock_at_once_one_has_it(fleet: Fleet) -> None:

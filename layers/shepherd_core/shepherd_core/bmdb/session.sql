@@ -118,15 +118,18 @@ rescheduled AS (
 ),
 sessions_deleted AS (
     DELETE FROM sessions
-    WHERE session_id = :session_id
-        OR session_id IN (
-            SELECT s.session_id
-            FROM sessions s
-            WHERE s.deadline <= statement_timestamp() - interval '1 minute'
-                AND NOT EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
-            ORDER BY s.deadline
-            LIMIT 100
-            FOR UPDATE SKIP LOCKED
+    WHERE (SELECT count(*) FROM due_rows) >= 0
+        AND (
+            session_id = :session_id
+            OR session_id IN (
+                SELECT s.session_id
+                FROM sessions s
+                WHERE s.deadline <= statement_timestamp() - interval '1 minute'
+                    AND NOT EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
+                ORDER BY s.deadline
+                LIMIT 100
+                FOR UPDATE SKIP LOCKED
+            )
         )
 )
 SELECT

@@ -160,7 +160,7 @@ evaluated AS (
 SELECT machine_id, wrong FROM evaluated WHERE provider = :provider AND wrong IS NOT NULL ORDER BY machine_id, process;
 
 -- name: delete_orphaned_due_rows
--- Delete due rows of machines that are not provided. Claims skip such rows and never move them.
+-- Delete due rows of machines that are not provided. No claim takes such a machine.
 DELETE FROM machine_due d
 WHERE d.machine_id = ANY(:machine_ids::uuid[])
     AND NOT EXISTS (SELECT 1 FROM machine_provided p WHERE p.machine_id = d.machine_id);

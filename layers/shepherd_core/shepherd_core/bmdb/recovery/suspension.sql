@@ -51,7 +51,7 @@ gaps AS (
     CROSS JOIN half h
     WHERE g.provider = :provider
         AND g.ended_at > statement_timestamp() - 2 * greatest(h.heartbeat, h.startup)
-        AND g.ended_at > g.began_at + h.heartbeat
+        AND g.ended_at > g.began_at + least(h.heartbeat, h.startup)
 ),
 gap_recorded AS (
     INSERT INTO recovery_gaps (provider, began_at, ended_at)

@@ -14,7 +14,7 @@
 --
 -- Two claims never take the same machine:
 -- - The due row of the agent start stands for the machine: every claim locks it and changes its revision, a claim for
---   recovery besides its own row (a in evaluated). A machine of which another statement has locked one of these rows is
+--   recovery besides its own row (a in candidates). A machine of which another statement has locked one of these rows is
 --   skipped, never waited for (SKIP LOCKED). Of two claims for different processes, the one that gets this row goes on.
 -- - Whatever ends work with a result, or changes a fact that decides what a machine needs, also changes the revisions
 --   of its rows, and has them locked until it commits.
@@ -50,10 +50,11 @@ exempt AS (
         )
 ),
 candidates AS (
-    SELECT machine_id, not_before, revision
+    SELECT machine_id, not_before, revision, start_revision
     FROM (
-        SELECT d.machine_id, d.not_before, d.revision
+        SELECT d.machine_id, d.not_before, d.revision, a.revision AS start_revision
         FROM machine_due d
+        JOIN machine_due a ON a.machine_id = d.machine_id AND a.process = 'ShepherdAgentStart'
         WHERE d.process = :process
             AND d.provider = :provider
             AND d.not_before <= statement_timestamp()
@@ -70,7 +71,7 @@ candidates AS (
             AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) OR {outside_skipped_locations})
         ORDER BY d.not_before, d.machine_id
         LIMIT 100
-        FOR UPDATE OF d SKIP LOCKED
+        FOR UPDATE OF d, a SKIP LOCKED
     ) AS first_due
     LIMIT CASE WHEN :limit > 0 THEN :limit ELSE 10 END
 ),
@@ -82,12 +83,8 @@ evaluated AS (
         n.recheck_at,
         n.last_interval_seconds
     FROM candidates c
-    CROSS JOIN LATERAL (
-        SELECT revision FROM machine_due WHERE machine_id = c.machine_id AND process = 'ShepherdAgentStart'
-        FOR UPDATE SKIP LOCKED
-    ) AS a
     JOIN machine_due d ON d.machine_id = c.machine_id AND d.process = :process AND d.revision = c.revision
-    JOIN machine_due s ON s.machine_id = c.machine_id AND s.process = 'ShepherdAgentStart' AND s.revision = a.revision
+    JOIN machine_due s ON s.machine_id = c.machine_id AND s.process = 'ShepherdAgentStart' AND s.revision = c.start_revision
     LEFT JOIN LATERAL (
         SELECT * FROM machine_eligibility WHERE machine_id = c.machine_id AND process = :process LIMIT 1
     ) AS n ON true
