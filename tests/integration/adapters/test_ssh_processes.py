@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import resource
 import signal
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
 from shepherd_core.adapters.ssh.messages import RequestFailed
@@ -23,14 +21,13 @@ from shepherd_core.domain.errors import ShepherdError, SshHelperLost, SshMisbeha
 
 from tests.support import processes
 from tests.support.agents.hostile_server import AFTER_LOGIN
-from tests.support.agents.ssh_server import SshServer
+from tests.support.agents.ssh_server import KEY, SshServer
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HELPER = "shepherd_core.adapters.ssh.helper"
-KEY = ssh_keys.generate()
 
 DIALS = """
 import sys
@@ -41,21 +38,6 @@ deadline = Deadline(SystemClock(), 600)
 SshDialer(sys.argv[1], "root", int(sys.argv[2]), 2).dial("127.0.0.1", None, deadline).run("hangs", b"", deadline)
 """
 """A function that works on a machine."""
-
-
-@pytest.fixture(autouse=True)
-def _no_hanging() -> Iterator[None]:
-    """End the tests when something waits without a limit."""
-    faulthandler.dump_traceback_later(60, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
-@pytest.fixture
-def server() -> Iterator[SshServer]:
-    """Return a machine that knows our key."""
-    with SshServer(ssh_keys.public_line(KEY)) as server:
-        yield server
 
 
 @pytest.fixture
