@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -58,6 +59,7 @@ class Helper:
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        atexit.register(ours.close)
         environment = {
             "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path),
             "MALLOC_ARENA_MAX": "1",  # each arena would count as 64 MiB of a process's memory
