@@ -97,8 +97,8 @@ def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, c
     server.freezes_at = "program"
     with pytest.raises(SshTimedOut):
         connection.run("agent", b"", Deadline(SystemClock(), 0.3))
-    eventually(lambda: processes.below(helper()) == [])
-    assert not Path(f"/proc/{first}").exists()
+    eventually(lambda: not Path(f"/proc/{first}").exists())
+    assert processes.below(helper()) == []
 
 
 def test_a_killed_function_leaves_no_process(server: SshServer) -> None:
