@@ -56,7 +56,8 @@ def helper() -> int:
 
 
 def child() -> int:
-    """Return the only process of a machine."""
+    """Return the only process of a machine; that of the test before may still be ending."""
+    eventually(lambda: len(processes.below(helper())) == 1)
     (found,) = processes.below(helper())
     return found
 
