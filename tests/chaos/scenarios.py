@@ -264,7 +264,11 @@ class Recoveries:
         back = fleet.unhealthy_machine()
         self._back = back, environment.machine_at_provider(back)
         self._unhealthy = [fleet.unhealthy_machine() for _ in range(2)]
-        environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in self._unhealthy}
+        # The one that comes back may be, until it has reported: in a process of its own the provider tells it nothing.
+        environment.may_be_rebooted = {
+            self._back[1],
+            *(environment.machine_at_provider(machine_id) for machine_id in self._unhealthy),
+        }
         gone = fleet.unhealthy_machine()
         environment.api.forget(environment.machine_at_provider(gone))
         environment.healthy = [fleet.unhealthy_machine(silent_for=60) for _ in range(16)]
@@ -301,6 +305,7 @@ class Recoveries:
         heard = "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() WHERE machine_id = :id"
         if asked == provider_id and self._fleet.sql(f"{heard} RETURNING 1", id=machine_id):
             environment.healthy.append(machine_id)
+            environment.may_be_rebooted.discard(provider_id)
 
     def missing(self, environment: Environment) -> list[str]:
         """See ``Scenario``."""
