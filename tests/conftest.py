@@ -42,7 +42,7 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 # For a long search (--hypothesis-profile=long --hypothesis-seed=N), and for bugs that were planted and need no
 # shortest example.
-settings.register_profile("long", settings.get_profile("default"), max_examples=10_000)
+settings.register_profile("long", settings.get_profile("default"), max_examples=500)
 settings.register_profile(
     "planted",
     settings.get_profile("ci"),
