@@ -6,7 +6,7 @@ The cost of a cold start of each function, as a ratio to the cost of its indispe
 
 Two stages: ``import`` is the import of the handler, as by Lambda; ``ready`` is the function built from settings with a
 machine list in a file (the Recoverer: with Equinix Metal, since a list cannot reboot), its first log line and metrics
-written, and, in the Initializer, its side of SSH loaded (the helper process imports paramiko at the same time). Each
+written, and, in the Initializer, its side of SSH loaded (the fork server imports paramiko at the same time). Each
 figure is the median of new processes, alternating between ours and the bare libraries, which find their modules as on
 Lambda: on a path, with bytecode. Time is processor time, memory is the growth of the process. A ratio above the goal of
 1.15 means that Shepherd's own code is slow to load.

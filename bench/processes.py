@@ -8,25 +8,25 @@ import time
 
 import psutil
 
-_HELPER = "shepherd_core.adapters.ssh.helper"
+_FORK_SERVER = "shepherd_core.adapters.ssh.fork_server"
 
 
 def processor_seconds() -> float:
     """Return the processor time used so far, when the processes of closed connections have ended."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     used = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    for helper in _helpers():
-        while helper.children():
+    for fork_server in _fork_servers():
+        while fork_server.children():
             time.sleep(0.001)
-        used += sum(helper.cpu_times()[:4])
+        used += sum(fork_server.cpu_times()[:4])
     return used
 
 
 def memory() -> int:
     """Return the bytes that this process and those of machines have for themselves."""
     found = [psutil.Process(os.getpid())]
-    for helper in _helpers():
-        found += helper.children()
+    for fork_server in _fork_servers():
+        found += fork_server.children()
     total = 0
     for process in found:
         try:
@@ -36,6 +36,6 @@ def memory() -> int:
     return total
 
 
-def _helpers() -> list[psutil.Process]:
+def _fork_servers() -> list[psutil.Process]:
     children = psutil.Process(os.getpid()).children()
-    return [child for child in children if _HELPER in child.cmdline()]
+    return [child for child in children if _FORK_SERVER in child.cmdline()]

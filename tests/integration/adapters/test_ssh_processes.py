@@ -17,7 +17,7 @@ from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.dialer import SshConnection, SshDialer
 from shepherd_core.adapters.ssh.messages import RequestFailed
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ShepherdError, SshHelperLost, SshMisbehaved, SshTimedOut
+from shepherd_core.domain.errors import ShepherdError, SshForkServerLost, SshMisbehaved, SshTimedOut
 
 from tests.support import processes
 from tests.support.agents.hostile_server import AFTER_LOGIN
@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HELPER = "shepherd_core.adapters.ssh.helper"
+FORK_SERVER = "shepherd_core.adapters.ssh.fork_server"
 
 DIALS = """
 import sys
@@ -49,16 +49,16 @@ def connection(server: SshServer, deadline: Deadline) -> Iterator[SshConnection]
         yield connection
 
 
-def helper() -> int:
-    """Return the helper of this process."""
-    (found,) = [pid for pid in processes.running(HELPER) if processes.parent(pid) == os.getpid()]
+def fork_server() -> int:
+    """Return the fork server of this process."""
+    (found,) = [pid for pid in processes.running(FORK_SERVER) if processes.parent(pid) == os.getpid()]
     return found
 
 
 def child() -> int:
     """Return the only process of a machine; that of the test before may still be ending."""
-    eventually(lambda: len(processes.below(helper())) == 1)
-    (found,) = processes.below(helper())
+    eventually(lambda: len(processes.below(fork_server())) == 1)
+    (found,) = processes.below(fork_server())
     return found
 
 
@@ -99,7 +99,7 @@ def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, c
     with pytest.raises(SshTimedOut):
         connection.run("agent", b"", Deadline(SystemClock(), 0.3))
     eventually(lambda: not Path(f"/proc/{first}").exists())
-    assert processes.below(helper()) == []
+    assert processes.below(fork_server()) == []
 
 
 def test_a_killed_function_leaves_no_process(server: SshServer) -> None:
@@ -113,21 +113,21 @@ def test_a_killed_function_leaves_no_process(server: SshServer) -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
 
 
-def test_the_helper_knows_no_secret(connection: SshConnection) -> None:
+def test_the_fork_server_knows_no_secret(connection: SshConnection) -> None:
     """The function's environment holds credentials of AWS; a machine's process must not."""
     variables = Path(f"/proc/{child()}/environ").read_bytes().split(b"\0")
     names = {variable.partition(b"=")[0] for variable in variables if variable}
     assert names <= {b"PYTHONPATH", b"MALLOC_ARENA_MAX", b"LD_LIBRARY_PATH"}
 
 
-def test_a_helper_that_is_gone_is_started_again(
+def test_a_fork_server_that_is_gone_is_started_again(
     server: SshServer, connection: SshConnection, deadline: Deadline
 ) -> None:
     """Connections that it had are lost by our fault; the next one works, and nothing of the old ones is left."""
-    gone = [helper(), child()]
+    gone = [fork_server(), child()]
     os.kill(gone[0], signal.SIGKILL)
     eventually(lambda: not any(processes.size(pid) for pid in gone))
-    with pytest.raises(SshHelperLost):
+    with pytest.raises(SshForkServerLost):
         connection.run("agent", b"", deadline)
     with closing(SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)) as second:
         assert second.run("true", b"", deadline).exit_status == 0
@@ -140,7 +140,7 @@ def test_a_process_that_is_killed_from_outside_is_not_the_fault_of_its_machine(
     AFTER_LOGIN["complaints without end"](server)
     killed = threading.Timer(0.2, os.kill, (child(), signal.SIGKILL))
     killed.start()
-    with pytest.raises(SshHelperLost, match="may need more memory"):
+    with pytest.raises(SshForkServerLost, match="may need more memory"):
         connection.run("agent", b"", deadline)
     killed.join()
 
@@ -154,11 +154,11 @@ def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnec
         connection.run("agent", b"", deadline)
 
 
-def test_a_process_whose_helper_does_not_end_it_ends_soon_after_its_time(
+def test_a_process_whose_fork_server_does_not_end_it_ends_soon_after_its_time(
     server: SshServer, connection: SshConnection
 ) -> None:
-    """A killed helper ends nothing, and Lambda may not let the kernel do it. The process has the SSH key."""
-    left, stopped = child(), helper()
+    """A killed fork server ends nothing, and Lambda may not let the kernel do it. The process has the SSH key."""
+    left, stopped = child(), fork_server()
     server.freezes_at = "program"
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(SshTimedOut):
@@ -170,13 +170,14 @@ def test_a_process_whose_helper_does_not_end_it_ends_soon_after_its_time(
 def test_a_process_that_cannot_be_made_is_not_the_fault_of_its_machine(
     server: SshServer, connection: SshConnection, deadline: Deadline
 ) -> None:
-    """And the others go on: the helper lives."""
-    resource.prlimit(helper(), resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{helper()}/fd").iterdir())) + 2,) * 2)
+    """And the others go on: the fork server lives."""
+    files = len(list(Path(f"/proc/{fork_server()}/fd").iterdir()))
+    resource.prlimit(fork_server(), resource.RLIMIT_NOFILE, (files + 2, files + 2))
     dialer = SshDialer(KEY, "root", server.port, connect_timeout=2)
-    with pytest.raises(SshHelperLost, match="no process can be made"):
+    with pytest.raises(SshForkServerLost, match="no process can be made"):
         dialer.dial("127.0.0.1", None, deadline)
     assert connection.run("true", b"", deadline).exit_status == 0
-    os.kill(helper(), signal.SIGKILL)  # for the other tests
+    os.kill(fork_server(), signal.SIGKILL)  # for the other tests
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_upload_takes_little_memory_whatever_the_size(
             return file
 
     connection.upload(Agent(b""), str(path), deadline)  # so that what is imported late is
-    (process,) = processes.below(processes.running("shepherd_core.adapters.ssh.helper")[0])
+    (process,) = processes.below(processes.running("shepherd_core.adapters.ssh.fork_server")[0])
     before = processes.peak(process)
     connection.upload(Sparse(b""), str(path), deadline)
     assert path.stat().st_size == size

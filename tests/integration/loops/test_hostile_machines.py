@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from tests.support.bmdb.fleet import Fleet
 
-FUNCTION, HELPER = "tests.chaos.stage.child", "shepherd_core.adapters.ssh.helper"
+FUNCTION, FORK_SERVER = "tests.chaos.stage.child", "shepherd_core.adapters.ssh.fork_server"
 MIB = 1 << 20
 HEALTHY = 3
 MACHINE_SECONDS = 20
 FUNCTION_BYTES = 200 * MIB
-"""What the function and the helper process use without any machine, rounded up."""
+"""What the function and the fork server use without any machine, rounded up."""
 PROCESS_BYTES = 8 * MIB
 """What the process of a machine uses, rounded up: these attacks are refused long before its limit of 32 MiB."""
 
@@ -71,7 +71,7 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._over.wait(0.1):
-            pids = [pid for module in (FUNCTION, HELPER) for pid in processes.running(module)]
+            pids = [pid for module in (FUNCTION, FORK_SERVER) for pid in processes.running(module)]
             self.most = max(self.most, sum(map(processes.memory, pids)))
 
 

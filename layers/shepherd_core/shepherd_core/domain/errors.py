@@ -37,7 +37,7 @@ The errors that Shepherd raises.
     │   │   ├── SshConnectionLost    broke in the middle
     │   │   ├── SshMisbehaved        sent what no SSH server sends
     │   │   ├── SshUploadFailed      disk full, not permitted, ...
-    │   │   └── SshHelperLost        our own process for SSH ended
+    │   │   └── SshForkServerLost    our own process for SSH ended
     │   └── TakeoverFailed
     │       ├── AgentExited          exit status other than 0
     │       ├── MalformedAnswer      not a TakeoverResponse
@@ -282,7 +282,7 @@ class SshUploadFailed(SshError):
     """The agent could not be written to the machine."""
 
 
-class SshHelperLost(SshError):
+class SshForkServerLost(SshError):
     """The process of Shepherd that talks to machines ended."""
 
     fault = Fault.OURS

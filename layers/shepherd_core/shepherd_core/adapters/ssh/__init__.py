@@ -1,1 +1,1 @@
-"""SSH to the machines: ``dialer`` for the function, ``helper`` and ``client`` for the processes of the machines."""
+"""SSH to the machines: ``dialer`` for the function, ``fork_server`` and ``client`` for the machines' processes."""

@@ -29,7 +29,7 @@ _OUT_OF_MEMORY = 70
 _CRASHED = 71
 _WITHOUT_LIMITS = 72
 _GRACE_SECONDS = 5
-"""How long after the time of a request the process ends, if nobody has ended it: the helper may have been killed."""
+"""How long after the time of a request the process ends, if the fork server, which may be gone, does not end it."""
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 _STACK_BYTES = 1 << 20
@@ -38,14 +38,14 @@ _FILES = 64
 _MEMORY = f"it made the process that talks to it use more than {MEMORY_BYTES >> 20} MiB of memory"
 
 
-def serve(machine: socket.socket, requests: socket.socket, helper: int) -> NoReturn:
-    """Carry out requests until killed; to be called in a new process of the process *helper*."""
+def serve(machine: socket.socket, requests: socket.socket, fork_server: int) -> NoReturn:
+    """Carry out requests until killed; to be called in a new process of the process *fork_server*."""
     status = _WITHOUT_LIMITS
     try:
         _limit()
         status = _CRASHED
         client = Client(machine)
-        while os.getppid() == helper:  # else it ended before the kernel was told to end this process with it
+        while os.getppid() == fork_server:  # else it ended before the kernel was told to end this process with it
             data, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 1)
             if not data:
                 break
@@ -53,7 +53,7 @@ def serve(machine: socket.socket, requests: socket.socket, helper: int) -> NoRet
     except MemoryError:
         status = _OUT_OF_MEMORY
     except OSError:
-        pass  # the function has closed the socket, and the helper is about to kill this process
+        pass  # the function has closed the socket, and the fork server is about to kill this process
     except Exception:  # noqa: BLE001 - a mistake in this code: for the log
         traceback.print_exc()
     finally:
@@ -76,7 +76,7 @@ def how_it_ended(status: int) -> tuple[Failure, str]:
 
 def _limit() -> None:
     """Set the limits of this process; only the one of processor time grows, with each request."""
-    # Not everywhere allowed; then the timer of the last request ends a process whose helper was killed.
+    # Not everywhere allowed; then the timer of the last request ends a process whose fork server was killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(_NICENESS)
     threading.stack_size(_STACK_BYTES)

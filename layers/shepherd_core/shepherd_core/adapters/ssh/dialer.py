@@ -21,14 +21,14 @@ from typing import IO, TYPE_CHECKING, Any
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.messages import Failure, RequestFailed
-from shepherd_core.adapters.ssh.processes import HELPER
+from shepherd_core.adapters.ssh.processes import FORK_SERVER
 from shepherd_core.agent.takeover import RunResult, printable
 from shepherd_core.domain.errors import (
     MalformedAnswer,
     SshAuthenticationFailed,
     SshConnectionLost,
     SshError,
-    SshHelperLost,
+    SshForkServerLost,
     SshHostKeyChanged,
     SshMisbehaved,
     SshRefused,
@@ -90,7 +90,7 @@ class SshDialer:
         self._port = port
         self._connect_timeout = connect_timeout
         self._environment = environment or {}
-        HELPER.start()  # it takes a second until it is ready
+        FORK_SERVER.start()  # it takes a second until it is ready
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""
@@ -130,7 +130,7 @@ class SshConnection:
         Hand the connection *machine* to a process; the caller closes its own.
 
         Raises:
-            SshHelperLost: there is no process.
+            SshForkServerLost: there is no process.
         """
         self.host_key = ""
         self._environment = environment
@@ -138,9 +138,9 @@ class SshConnection:
         self._user = user
         self._lost = False
         try:
-            self._requests = HELPER.process(machine)
+            self._requests = FORK_SERVER.process(machine)
         except OSError as error:
-            raise SshHelperLost(f"no process for the connection to {peer}: {_text(error)}") from error
+            raise SshForkServerLost(f"no process for the connection to {peer}: {_text(error)}") from error
 
     def exchange_keys(self, pinned: str | None, deadline: Deadline) -> None:
         """Exchange keys; refuse a machine that does not hold the *pinned* host key."""
@@ -161,7 +161,7 @@ class SshConnection:
         """See ``takeover.MachineConnection``."""
         try:
             result = self._execute(_script(_HAS, path, sha256), b"", f"hashing {path} at", deadline)
-        except (SshTimedOut, SshConnectionLost, SshMisbehaved, SshHelperLost):
+        except (SshTimedOut, SshConnectionLost, SshMisbehaved, SshForkServerLost):
             raise
         except (SshError, MalformedAnswer):
             return False
@@ -206,7 +206,7 @@ class SshConnection:
                 source.seek(0)
                 yield source
         except OSError as error:
-            raise SshHelperLost(f"no temporary file for {self._peer}: {_text(error)}") from error
+            raise SshForkServerLost(f"no temporary file for {self._peer}: {_text(error)}") from error
 
     def _ask(
         self,
@@ -231,9 +231,9 @@ class SshConnection:
         except TimeoutError:
             self.close()
             raise _Late(f"{seconds:.3g}") from None
-        if not answer:  # the helper reports every other end of the process
+        if not answer:  # the fork server reports every other end of the process
             self.close()
-            raise SshHelperLost
+            raise SshForkServerLost
         return messages.decode(answer)
 
     def _answer(self) -> bytes:
@@ -262,7 +262,7 @@ class SshConnection:
                 raise MalformedAnswer(text) from error
             self.close()
             if error.failure is Failure.OURS:
-                raise SshHelperLost(f"{doing} {self._peer} ended: {text}") from error
+                raise SshForkServerLost(f"{doing} {self._peer} ended: {text}") from error
             if error.failure is Failure.MISBEHAVED:
                 raise SshMisbehaved(f"{self._peer} misbehaved while {doing} it: {text}") from error
             raise SshConnectionLost(f"the connection broke while {doing} {self._peer}: {text}") from error

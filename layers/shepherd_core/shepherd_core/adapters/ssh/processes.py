@@ -1,4 +1,4 @@
-"""The processes that talk to machines, as the function sees them: it starts the helper, and asks for a process."""
+"""The processes that talk to machines, as the function sees them: it starts the fork server, and asks for a process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from shepherd_core.settings.sources import library_path
 
-_HELPER = "shepherd_core.adapters.ssh.helper"
+_FORK_SERVER = "shepherd_core.adapters.ssh.fork_server"
 
 
-class Helper:
-    """The helper process of this function; started when it is needed first, or again. Safe to use from any thread."""
+class ForkServer:
+    """The fork server of this function; started when it is needed first, or again. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,10 +51,10 @@ class Helper:
                 else:
                     return ours
         ours.close()
-        raise OSError("the helper process does not run")
+        raise OSError("the fork server does not run")
 
     def _spawn(self) -> socket.socket:
-        """Start the helper with a clean environment: it knows no secret of this function."""
+        """Start the fork server with a clean environment: it knows no secret of this function."""
         if self._pid:
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
@@ -68,7 +68,7 @@ class Helper:
         with theirs:
             self._pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-P", "-s", "-m", _HELPER],
+                [sys.executable, "-P", "-s", "-m", _FORK_SERVER],
                 environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
@@ -78,5 +78,5 @@ class Helper:
         return ours
 
 
-HELPER = Helper()
+FORK_SERVER = ForkServer()
 """The one of this process."""

@@ -1,8 +1,8 @@
 """
-The helper of a function: a process that makes one process for each machine, and ends it.
+The fork server of a function: a process that makes one process for each machine, and ends it.
 
 Run as ``python -m`` with the control socket as standard input. A message there
-brings a connection to a machine and the socket for its requests. The helper
+brings a connection to a machine and the socket for its requests. The fork server
 forks, which takes milliseconds because it has imported everything; unlike the
 function it has one thread, so that forking is safe, and it knows no secret. A
 machine's process is killed when the function closes the socket of its requests,
@@ -36,7 +36,7 @@ class _Child:
     """The child's end, to notice that the function has closed the other, and for the last message."""
 
 
-class _Helper:
+class _Server:
     def __init__(self) -> None:
         self._control = socket.socket(fileno=_CONTROL)
         self._poll = select.poll()
@@ -67,7 +67,7 @@ class _Helper:
         if not message:
             return False
         machine, requests = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-        helper = os.getpid()
+        fork_server = os.getpid()
         try:
             lifeline, held = os.pipe()
             pid = os.fork()
@@ -81,7 +81,7 @@ class _Helper:
             for other in set(self._children.values()):
                 other.requests.close()
                 os.close(other.lifeline)
-            child.serve(machine, requests, helper)
+            child.serve(machine, requests, fork_server)
         os.close(held)
         machine.close()
         begun = _Child(pid, lifeline, requests)
@@ -117,7 +117,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.collect()
     gc.freeze()  # a collection in a child then copies no memory
-    _Helper().serve()
+    _Server().serve()
 
 
 if __name__ == "__main__":
