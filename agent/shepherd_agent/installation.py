@@ -129,12 +129,19 @@ def _check(command: str, file: int) -> None:
     if path.resolve() != path:
         raise PermissionError(0, f"not safe to run: it is reached by a link, and is {path.resolve()}")
     for place, found in {path: status, **{directory: directory.stat() for directory in path.parents}}.items():
-        sticky = found.st_mode & stat.S_ISVTX and place not in (path, path.parent)
-        if found.st_uid not in (0, os.geteuid()):
-            raise PermissionError(0, f"not safe to run: {place} belongs to user {found.st_uid}, not to root")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
-            mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
-            raise PermissionError(0, f"not safe to run: {place} is writable by others ({mode})")
+        fault = unsafe(found, os.geteuid(), may_be_sticky=place not in (path, path.parent))
+        if fault is not None:
+            raise PermissionError(0, f"not safe to run: {place} {fault}")
+
+
+def unsafe(found: os.stat_result, user: int, *, may_be_sticky: bool) -> str | None:
+    """Return who else than root and *user* can change a file or directory, None if nobody can."""
+    if found.st_uid not in (0, user):
+        return f"belongs to user {found.st_uid}, not to root"
+    sticky = may_be_sticky and found.st_mode & stat.S_ISVTX
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+        return f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return None
 
 
 def _execute(command: str, request: InstallationRequest, limit: float, lock: int) -> str | None:

@@ -419,17 +419,6 @@ def test_a_command_that_a_link_leads_to_is_not_run(server: AgentServer, tmp_path
     assert f"reached by a link, and is {real / 'agent.install'}" in agent.outcome(server).error.error
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_command_that_belongs_to_another_user_is_not_run(server: AgentServer, agent: Agent) -> None:
-    """Its owner can change it at any time."""
-    agent.configure("")
-    os.chown(agent.command, 65534, 65534)
-    server.answer = lambda _: _asking(1)
-    agent.heartbeats.send()
-    error = agent.outcome(server).error.error
-    assert error.endswith(f"not safe to run: {agent.command} belongs to user 65534, not to root")
-
-
 def test_output_is_bounded_to_its_end(server: AgentServer, agent: Agent) -> None:
     """Programs that copy a disk print without end, and the reason comes last."""
     agent.configure("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo the reason; exit 1")
