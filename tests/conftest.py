@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import cache
 from typing import TYPE_CHECKING
@@ -52,6 +53,13 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("ci" if "CI" in os.environ else "default")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported: it would examine all of it again during every test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 class ManualClock:
