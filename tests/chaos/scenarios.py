@@ -18,7 +18,6 @@ from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.machine import Process
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
@@ -313,9 +312,7 @@ class Recoveries:
         rebooted = {device.id for device in environment.api.devices() if "reboot" in device.actions_taken}
         for machine_id in self._unhealthy:
             shown = queries.show_machine(environment.fleet.connection, machine_id)
-            # After an attempt whose function was killed, no other step follows without an Initializer.
-            attempted = shown["needs"] == Process.AGENT_START and "Attempted" in self._fleet.events(machine_id)
-            if shown["provider_id"] not in rebooted and not attempted:
+            if shown["provider_id"] not in rebooted and not environment.counts_as_rebooted(machine_id):
                 found.append(f"{machine_id} was not rebooted")
             if shown["agent_started_at"] is not None:
                 found.append(f"the agent of {machine_id} still counts as started")

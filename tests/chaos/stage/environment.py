@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines import due
+from shepherd_core.domain.machine import Process
 
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.equinix.hardware import NoHardware
@@ -91,6 +92,15 @@ class Environment:
         connection = self.fleet.connect()
         self.connections[threading.get_ident()].append(connection)
         return connection
+
+    def counts_as_rebooted(self, machine_id: UUID) -> bool:
+        """
+        Return whether the function was killed after it had recorded the attempt, and perhaps before the request.
+
+        No other step follows then without an Initializer.
+        """
+        need = self.fleet.sql("SELECT process FROM machine_need WHERE machine_id = :id", id=machine_id)
+        return need == [[Process.AGENT_START]] and "Attempted" in self.fleet.events(machine_id)
 
     def inconsistencies(self) -> list[str]:
         """Return the due rows that the repair would change now; there must never be any."""

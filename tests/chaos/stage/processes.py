@@ -308,7 +308,11 @@ def _missing(environment: Environment, silent: list[UUID]) -> list[str]:
     known = provided(environment.fleet)
     found = [] if len(ours) == environment.limit else [f"{len(ours)} of {environment.limit} machines exist"]
     found += [f"{each} is not recorded" for each in ours - set(known)]
-    found += [f"{each} was not rebooted" for name, each in known.items() if each in silent and name not in acted]
+    found += [
+        f"{each} was not rebooted"
+        for name, each in known.items()
+        if each in silent and name not in acted and not environment.counts_as_rebooted(each)
+    ]
     kept = {"machine_creation_intent": "the intent of {} is still there", "work": "there is still work on {}"}
     return found + [
         text.format(row[0])
