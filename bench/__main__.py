@@ -34,6 +34,7 @@ PARTS = (
     "environment",
     "heartbeats",
     "check_to_reboot",
+    "old_transaction",
 )
 
 

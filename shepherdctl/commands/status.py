@@ -17,6 +17,8 @@ from shepherdctl.database import bmdb
 from shepherdctl.formats import relative, span
 from shepherdctl.output import Column, Form, Output, counted, document, note, table
 
+OLD_TRANSACTION_SECONDS = 600.0
+
 
 def status(output: Output = Form.TABLE) -> None:
     """
@@ -28,7 +30,8 @@ def status(output: Output = Form.TABLE) -> None:
     in the last day are shown too, because the heartbeat timeout starts over at
     their end, and so are overrides (shepherdctl recovery). WAITING counts the
     places at the provider that stay unused because SHEPHERD_MAX_MACHINES is
-    reached.
+    reached. A transaction that has been open for ten minutes is shown with its
+    pid: PostgreSQL keeps all dead rows for it, which slows every claim.
 
     Examples:
       shepherdctl status
@@ -41,6 +44,7 @@ def status(output: Output = Form.TABLE) -> None:
         overridden = overrides.overrides(connection)
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
+        oldest = queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
         now = queries.now(connection)
     if output is Form.JSON:
         document(
@@ -50,6 +54,7 @@ def status(output: Output = Form.TABLE) -> None:
                 "overrides": overridden,
                 "waiting": waiting,
                 "pauses": len(paused),
+                "oldest_transaction": oldest,
             }
         )
         return
@@ -59,6 +64,21 @@ def status(output: Output = Form.TABLE) -> None:
     _print_waiting(waiting, now)
     if paused:
         note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
+    if oldest:
+        note(old_transaction(oldest))
+
+
+def old_transaction(found: Mapping[str, Any]) -> str:
+    """Return what to do about a transaction that slows the BMDB."""
+    lasted = span(found["seconds"])
+    if found["kind"] == "prepared":
+        name = f"{found['application']!r} of {found['owner']}"
+        return f"the transaction {name} was prepared {lasted} ago, and slows every claim"
+    by = f" ({found['application']})" if found["application"] else ""
+    return (
+        f"a transaction of {found['owner']}{by} has been open for {lasted}, and slows every claim; "
+        f"end it with SELECT pg_terminate_backend({found['pid']})"
+    )
 
 
 def _print_counts(counts: Sequence[Mapping[str, Any]]) -> None:

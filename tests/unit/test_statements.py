@@ -1,6 +1,4 @@
-"""
-The SQL of the BMDB as text: named, explained, used, and without what decisions 21 and 30 exclude.
-"""
+"""The SQL of the BMDB as text: named, explained, used, and without what decisions 21 and 30 exclude."""
 
 from __future__ import annotations
 

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _abandoned_sockets() -> Iterator[None]:
-    """Collect the sockets that a killed thread left open while their warning is ignored; later it fails another test."""
+    """Collect the sockets that killed threads left open, while their warning is ignored: it would fail a later test."""
     yield
     gc.collect()

@@ -172,6 +172,19 @@ def forget_host_key(connection: Connection, machine_id: UUID) -> bool:
     return bool(connection.run("forget_host_key", machine_id=machine_id))
 
 
+def oldest_transaction(connection: Connection, seconds: float) -> dict[str, Any] | None:
+    """
+    Return the oldest transaction that keeps dead rows of the BMDB, if it is older than *seconds*.
+
+    ``kind`` (open or prepared), ``pid`` (None if prepared), ``owner``, ``application``
+    (of a prepared one, its name), ``state`` as PostgreSQL calls it, and ``seconds``. As
+    long as it lasts, claims and snapshots read the old places of all rows that moved.
+    Sees transactions of other users only as a member of pg_read_all_stats.
+    """
+    found = connection.records("find_oldest_transaction", seconds=seconds)
+    return found[0] if found else None
+
+
 def now(connection: Connection) -> datetime:
     """Return the database's time, with which all times in the BMDB are compared."""
     found: datetime = connection.run("now")[0][0]

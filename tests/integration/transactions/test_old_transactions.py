@@ -1,0 +1,77 @@
+"""A transaction that somebody leaves open, which keeps PostgreSQL from removing dead rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import queries
+
+from shepherdctl.commands.status import old_transaction
+from tests.support.bmdb.fleet import administrator
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from tests.support.bmdb.fleet import Fleet
+
+MINUTE = 60
+END = "end it with SELECT pg_terminate_backend(42)"
+
+
+@pytest.mark.parametrize("begin", ["BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN; SELECT pg_current_xact_id()"])
+def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> None:
+    """It slows every claim, and nothing else says so."""
+    with administrator(fleet.settings) as somebody:
+        for statement in begin.split("; "):
+            somebody.run(statement)
+        (pid,) = somebody.run("SELECT pg_backend_pid()")[0]
+        found = queries.oldest_transaction(fleet.connection, 0)
+        assert found is not None
+        assert found["seconds"] > 0
+        del found["seconds"]
+        assert found == {
+            "kind": "open",
+            "pid": pid,
+            "owner": "postgres",
+            "application": "",
+            "state": "idle in transaction",
+        }
+        assert queries.oldest_transaction(fleet.connection, MINUTE) is None
+        somebody.run("ROLLBACK")
+    assert queries.oldest_transaction(fleet.connection, 0) is None
+
+
+def test_an_idle_connection_is_no_old_transaction(fleet: Fleet) -> None:
+    """It keeps nothing."""
+    with administrator(fleet.settings) as somebody:
+        somebody.run("SELECT 1")
+        assert queries.oldest_transaction(fleet.connection, 0) is None
+
+
+def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:
+    """Programs find the key all the same."""
+    shepherdctl = CommandLine(fleet.settings)
+    assert shepherdctl.load("status")["oldest_transaction"] is None
+    assert "transaction" not in shepherdctl("status").output
+
+
+@pytest.mark.parametrize(
+    ("kind", "application", "sentence"),
+    [
+        (
+            "open",
+            "psql",
+            "a transaction of alice (psql) has been open for 11 min, and slows every claim; " + END,
+        ),
+        (
+            "open",
+            "",
+            "a transaction of alice has been open for 11 min, and slows every claim; " + END,
+        ),
+        ("prepared", "night", "the transaction 'night' of alice was prepared 11 min ago, and slows every claim"),
+    ],
+)
+def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, sentence: str) -> None:
+    """Whoever reads it at night has the statement at hand."""
+    found = {"kind": kind, "pid": 42, "owner": "alice", "application": application, "seconds": 11 * MINUTE}
+    assert old_transaction(found) == sentence
