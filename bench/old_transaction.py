@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BATCH = 10
 
-# Each due row of the Recoverer becomes due, as in the last hour, and moves to the next hour: as a claim and the end of its
-# work move it, or a snapshot.
+# Each due row of the Recoverer becomes due, as in the last hour, and moves to the next hour, as a claim and the end of
+# its work move it, or a snapshot.
 _BECOME_DUE = """
 UPDATE machine_due SET not_before = now() - random() * interval '1 hour', revision = revision + 1
 WHERE process = 'ShepherdRecovery' AND not_before IS NOT NULL
