@@ -15,7 +15,7 @@ from typing import Any, Literal, get_origin
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PREFIX, Settings
 from shepherd_core.settings.checks.permissions import DOCUMENTS
-from shepherd_core.settings.deployment import DeploymentSettings
+from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
 from shepherd_core.settings.document import PLACEHOLDER, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice
@@ -92,6 +92,8 @@ def _rows() -> Iterator[tuple[str, str, str, FieldInfo]]:
                 yield _reader_of(table, name), path(table, name), name, field
     for name, field in DeploymentSettings.model_fields.items():
         yield "check", "", name, field
+    for name, field in OperatorSettings.model_fields.items():
+        yield "operators", "", name, field
 
 
 def _at_top(name: str) -> bool:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from .duration import seconds_from
 from .messages import installation_report
+from .permit import NotPermitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .messages import InstallationRequest
+    from .permit import Permit
 
 LIMIT_VARIABLE = "SHEPHERD_AGENT_INSTALL_SECONDS"
 GENERATION_VARIABLE = "SHEPHERD_AGENT_INSTALL_GENERATION"
@@ -41,35 +43,47 @@ def time_limit(environment: Mapping[str, str]) -> float:
 class Installer:
     """Runs one installation at a time, in the background. Not thread-safe."""
 
-    def __init__(self, command: str, limit: float) -> None:
-        """Prepare to run the file *command*, for *limit* seconds at most."""
+    def __init__(self, command: str, limit: float, permit: Permit) -> None:
+        """Prepare to run the file *command*, for *limit* seconds at most, for the requests that *permit* accepts."""
         self._command = command
         self._limit = limit
+        self._permit = permit
         self._thread: threading.Thread | None = None
         self._generation: int | None = None
         self._outcome = b""
         """The report on the last installation that has ended."""
         self._wanted = False
         """Whether the endpoint waits for the report."""
+        self._refusal = b""
+        """The report on a request that was refused, until it is sent."""
 
     def report(self) -> bytes:
         """Return the encoded OSInstallationReport to send; empty if there is none."""
-        return self._outcome if self._wanted else b""
+        return self._outcome if self._wanted else self._refusal
 
     def reported(self) -> None:
         """Record that the endpoint has accepted or refused the report."""
-        self._wanted = False
+        if self._wanted:
+            self._wanted = False
+        else:
+            self._refusal = b""
 
     def take(self, request: InstallationRequest) -> None:
         """
         Start the installation of *request*, unless one is running: the endpoint repeats the request.
 
-        The result of the last generation is only reported again; older generations are ignored.
+        The result of the last generation is only reported again; older generations are ignored. A request that is not
+        permitted is reported as an error, and changes nothing: a later one may have any generation.
         """
         if self._thread is not None and self._thread.is_alive():
             return
         if self._generation is not None and request.generation <= self._generation:
             self._wanted = self._wanted or request.generation == self._generation
+            return
+        try:
+            permitted = self._permit.check(request)
+        except NotPermitted as refusal:
+            self._refusal = installation_report(request.generation, f"refused: {refusal}")
             return
         try:
             lock = self._lock()
@@ -78,7 +92,7 @@ class Installer:
             return
         if lock is None:
             return  # an installation of an earlier agent is still running
-        self._thread = threading.Thread(target=self._run, args=(request, lock), name="installation", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(permitted, lock), name="installation", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
@@ -100,7 +114,10 @@ class Installer:
 
     def _run(self, request: InstallationRequest, lock: int) -> None:
         try:
+            self._permit.use(request.generation)
             error = _execute(self._command, request, self._limit, lock)
+        except NotPermitted as refusal:
+            error = f"refused: {refusal}"
         except Exception as failure:  # noqa: BLE001 - the endpoint waits for the result of any failure
             error = f"the installation command could not be run: {failure}"
         finally:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from .ed25519 import KEY_LENGTH
 from .refusal import Refusal
 from .wire import field, fields, integer, signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+V = TypeVar("V", int, bytes)
+
 _TEXT = {1: "machine_id", 2: "bmaas_endpoint"}
 _CA_CERTIFICATE = 3
+_INSTALLATION_KEY, _TIME = 1000, 1001
+_SIGNED, _SIGNATURE = 1000, 1001
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,10 @@ class TakeoverInit:
     """The only CA to trust for the endpoint, in DER; empty: those of the system."""
     received: bytes
     """The message as received; the response repeats it."""
+    installation_keys: tuple[bytes, ...] = ()
+    """The public keys that installations may be signed with, 32 bytes each."""
+    time: int = 0
+    """When Shepherd wrote it, in milliseconds since the Unix epoch; 0: it does not say."""
 
     @classmethod
     def decode(cls, message: bytes) -> TakeoverInit:
@@ -32,24 +41,30 @@ class TakeoverInit:
         Decode *message*; unknown fields are ignored.
 
         Raises:
-            Refusal: *message* is not a TakeoverInit, or names no machine or no endpoint.
+            Refusal: *message* is not a TakeoverInit, or names no machine or no endpoint; or it has keys for
+                installations, and one is not a key, or no time.
         """
-        text = dict.fromkeys(_TEXT.values(), "")
-        ca_certificate = b""
         try:
-            for number, value in fields(message):
-                if isinstance(value, int):
-                    continue
-                if number in _TEXT:
-                    text[_TEXT[number]] = value.decode()
-                elif number == _CA_CERTIFICATE:
-                    ca_certificate = value
+            text = {name: _last(message, number, b"").decode() for number, name in _TEXT.items()}
+            keys = [key for number, key in fields(message) if number == _INSTALLATION_KEY]
+            ca_certificate, time = _last(message, _CA_CERTIFICATE, b""), signed(_last(message, _TIME, 0))
         except ValueError as error:
             raise Refusal(f"the standard input is not a TakeoverInit: {error}") from error
         for name, content in text.items():
             if not content:
                 raise Refusal(f"the TakeoverInit has no {name}")
-        return cls(text["machine_id"], text["bmaas_endpoint"], ca_certificate, message)
+        installation_keys = tuple(key for key in keys if isinstance(key, bytes) and len(key) == KEY_LENGTH)
+        if len(installation_keys) != len(keys):
+            raise Refusal(f"an installation_key of the TakeoverInit is not {KEY_LENGTH} bytes long")
+        if keys and time <= 0:
+            raise Refusal("the TakeoverInit has an installation_key and no time")
+        return cls(text["machine_id"], text["bmaas_endpoint"], ca_certificate, message, installation_keys, time)
+
+
+def _last(message: bytes, number: int, default: V) -> V:
+    """Return the last value of field *number*, the one that counts; *default* if there is none of its type."""
+    found = [value for each, value in fields(message) if each == number and isinstance(value, type(default))]
+    return found[-1] if found else default
 
 
 def takeover_success(init: TakeoverInit, key: bytes, warnings: Sequence[str]) -> bytes:
@@ -80,6 +95,40 @@ class InstallationRequest:
     generation: int
     received: bytes
     """The message as received."""
+    signed: bytes = b""
+    """A SignedInstallation, encoded."""
+    signature: bytes = b""
+
+    @classmethod
+    def decode(cls, message: bytes) -> InstallationRequest:
+        """
+        Decode *message*.
+
+        Raises:
+            ValueError: *message* is not an OSInstallationRequest.
+        """
+        return cls(signed(_last(message, 1, 0)), message, _last(message, _SIGNED, b""), _last(message, _SIGNATURE, b""))
+
+
+@dataclass(frozen=True)
+class SignedInstallation:
+    """An installation as an operator signed it."""
+
+    machine_id: str
+    expires_at: int
+    """Milliseconds since the Unix epoch."""
+    request: InstallationRequest
+
+    @classmethod
+    def decode(cls, message: bytes) -> SignedInstallation:
+        """
+        Decode *message*.
+
+        Raises:
+            ValueError: *message* is not a SignedInstallation.
+        """
+        request = InstallationRequest.decode(_last(message, 3, b""))
+        return cls(_last(message, 1, b"").decode(), signed(_last(message, 2, 0)), request)
 
 
 def installation_request(response: bytes) -> InstallationRequest | None:
@@ -91,14 +140,7 @@ def installation_request(response: bytes) -> InstallationRequest | None:
     """
     # By the protobuf specification, repeated occurrences of a message field are merged.
     parts = [value for number, value in fields(response) if number == 1 and isinstance(value, bytes)]
-    if not parts:
-        return None
-    request = b"".join(parts)
-    generation = 0
-    for number, value in fields(request):
-        if number == 1 and isinstance(value, int):
-            generation = signed(value)
-    return InstallationRequest(generation, request)
+    return InstallationRequest.decode(b"".join(parts)) if parts else None
 
 
 def installation_report(generation: int, error: str | None) -> bytes:

@@ -12,6 +12,7 @@ from .heartbeat import Heartbeats, interval, send_heartbeats
 from .installation import Installer, time_limit
 from .inventory import Inventory
 from .messages import TakeoverInit, takeover_success
+from .permit import Permit
 from .process import PidFile, detach, keep_memory_private
 from .refusal import Refusal
 from .reporter import Reporter
@@ -29,7 +30,8 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     Then the calling process exits with status 0, and a detached one sends
     heartbeats until it is killed. *path* is that of the executable: the running
     agent in *path*.pid, if any, is killed before the answer, and *path*.install
-    is the operator's command for installations.
+    is the operator's command for installations; *path*.generation records the last
+    one that was started.
 
     Raises:
         Refusal: nothing was written to *answer*, and no agent was started.
@@ -37,7 +39,7 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     init = TakeoverInit.decode(_read(source))
     endpoint = Endpoint(init.bmaas_endpoint, init.ca_certificate)
     seconds = interval(os.environ)
-    installer = Installer(f"{path}.install", time_limit(os.environ))
+    installer = Installer(f"{path}.install", time_limit(os.environ), Permit(init, f"{path}.generation"))
     warnings = []
     if init.ca_certificate and not endpoint.encrypted:
         warnings.append("the ca_certificate is not used, because the endpoint is plain HTTP")

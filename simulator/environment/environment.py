@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import SystemClock
@@ -48,6 +49,7 @@ LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 _BUCKET = "shepherd-agents"
 _CA = f"s3://{_BUCKET}/ca.pem"
 _BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
+_INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-public-key"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +205,8 @@ class Environment(Assembled):
         stored = dict(self.machine_source.secrets)
         if self.postgres.password is not None:
             stored[_BMDB_PASSWORD] = self.postgres.password()
+        stored[_INSTALLATION_KEY] = ssh_keys.generate()
+        stored[_INSTALLATION_PUBLIC_KEY] = ssh_keys.public_line(stored[_INSTALLATION_KEY])
         ssm = aws.client("ssm")
         for name, secret in stored.items():
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString")

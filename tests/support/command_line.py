@@ -27,6 +27,7 @@ import typer.main
 import typer.testing
 
 from shepherdctl.main import app, main
+from tests.support.agents import installation_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,7 @@ class CommandLine:
 
     def __init__(self, settings: BmdbSettings | None, environment: Mapping[str, str] | None = None) -> None:
         """*environment* is what it gets besides; without *settings* there is no database."""
-        self.environment = dict(environment or {})
+        self.environment = {"SHEPHERD_INSTALLATION_KEY_SOURCE": installation_key.FILE, **(environment or {})}
         if settings is not None:
             self.environment |= {
                 "SHEPHERD_BMDB_HOST": settings.bmdb_host,

@@ -13,7 +13,7 @@ from shepherd_core.domain import errors
 from shepherd_core.domain.states import TRANSITIONS
 from shepherd_core.settings import base, functions, providers
 from shepherd_core.settings.check import RULES
-from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
+from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings, OperatorSettings
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.telemetry import Metric
 
@@ -60,7 +60,7 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     """A documented variable that no code reads misleads an operator."""
     documented = set(re.findall(rf"{base.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
     types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *providers.PROVIDERS.values()]
-    types += [CapacitySettings, DeploymentSettings]
+    types += [CapacitySettings, DeploymentSettings, OperatorSettings]
     fields = {f"{base.PREFIX}{name.upper()}" for each in types for name in each.model_fields}
     agents = {heartbeat.INTERVAL_VARIABLE, installation.LIMIT_VARIABLE, installation.GENERATION_VARIABLE}
     assert documented <= fields | agents | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}

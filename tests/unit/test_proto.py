@@ -67,6 +67,14 @@ CONTRACT = {
 }
 # What Shepherd's messages have besides, or declare otherwise: bytes and a message are the same on the wire.
 OURS = {
+    "cloud.agent.api.TakeoverInit": (
+        "1 string machine_id, 2 string bmaas_endpoint, 3 bytes ca_certificate, "
+        "1000 repeated bytes installation_key, 1001 int64 time"
+    ),
+    "cloud.bmaas.server.api.OSInstallationRequest": (
+        "1 int64 generation, 2 type: MetropolisInstallation metropolis, 1000 bytes signed, 1001 bytes signature"
+    ),
+    "cloud.bmaas.server.api.SignedInstallation": "1 string machine_id, 2 int64 expires_at, 3 bytes request",
     "cloud.bmaas.server.api.MetropolisInstallation": (
         "2 optional bytes node_parameters, 3 string root_device, 4 OSImageRef os_image, "
         "1000 string image_url, 1001 bytes image_sha256"
@@ -132,6 +140,8 @@ def test_an_agent_of_metropolis_reads_an_installation_request(parameters: bytes)
     image = callback_pb2.OSImageRef(scheme="https", host="r.example.com", repository="os", digest="sha256:00")
     response = callback_pb2.HeartbeatResponse()
     response.installation_request.generation = 7
+    response.installation_request.signed = b"a SignedInstallation"
+    response.installation_request.signature = bytes(64)
     response.installation_request.metropolis.MergeFrom(
         callback_pb2.MetropolisInstallation(
             node_parameters=parameters,

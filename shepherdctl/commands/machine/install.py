@@ -9,12 +9,15 @@ from urllib.parse import urlsplit
 import typer
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
+from shepherd_core.agent.installation_signature import signed
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
+from shepherd_core.domain.clock import time_of_day
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef, OSInstallationRequest
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.commands.machine.installations import image_rows, plain_image
@@ -26,7 +29,7 @@ from shepherdctl.output import Form, Output, document, facts, note
 from shepherdctl.state import Observer, observe_machine
 
 _LONGEST_PARAMETERS = 1 << 20
-"""Bytes. The request is part of the response to a heartbeat, which agents accept up to 4 MiB and Lambda up to 6."""
+"""Bytes. They are twice in the response to a heartbeat, which agents accept up to 4 MiB and Lambda up to 6."""
 
 
 def _image(text: str) -> str:
@@ -111,7 +114,9 @@ def install(
     on the machine; after a success they leave it alone.
 
     Asks for confirmation, unless --yes is given. A request cannot be withdrawn,
-    because it may be running. Pauses do not delay it.
+    because it may be running. Pauses do not delay it. It is signed with the
+    installation key (SHEPHERD_INSTALLATION_KEY_SOURCE), and no agent starts it
+    more than a day later.
 
     Examples:
       sum=$(sha256sum < metropolis.img | cut -d ' ' -f 1)
@@ -137,11 +142,16 @@ def install(
         machine_id = found["machine_id"]
         seen = installation.load(connection, machine_id)
         _refuse(found, seen, observer, replace=replace)
+        sign = adapters.installation_signer()  # also for a dry run: without the key nothing could be requested
         for consequence in _consequences(found, seen, observer):
             note(consequence)
         if not (yes or dry_run):
             confirm(found["provider_id"])
-        if not dry_run and installation.request(connection, machine_id, wanted, seen) is None:
+
+        def encode(request: OSInstallationRequest) -> bytes:
+            return signed(request, machine_id, time_of_day(), sign)
+
+        if not dry_run and installation.request(connection, machine_id, wanted, seen, encode) is None:
             message = f"meanwhile another installation was requested on machine {machine_id}, or its agent "
             raise ShepherdError(message + "reported on one: nothing was requested. See shepherdctl machine show.")
     requested = {

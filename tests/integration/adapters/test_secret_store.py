@@ -58,6 +58,7 @@ def test_a_missing_secret_is_named(ssm: Any) -> None:
     """The operator has to know which parameter to create."""
     with pytest.raises(SecretMissing, match="'/shepherd/ssh-key': there is no such SSM parameter"):
         SsmSecretStore().get(NAME)
+    assert SsmSecretStore().find(NAME) is None
 
 
 def test_a_secret_is_read_once_while_it_is_fresh(scripted_ssm: ScriptedServer) -> None:

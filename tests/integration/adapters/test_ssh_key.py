@@ -1,4 +1,4 @@
-"""Our SSH key: what other programs make of it."""
+"""Our keys: what other programs make of them, and we of theirs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import asyncssh
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
+
+from agent.shepherd_agent.ed25519 import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +43,39 @@ def test_each_key_is_new() -> None:
 def test_anything_else_is_refused_without_showing_it(written: Callable[[], str]) -> None:
     """The parameter is written by people; what they wrote there is still a secret."""
     text = written()
-    with pytest.raises(ConfigError, match="the SSH key is not") as caught:
-        ssh_keys.public_line(text)
-    assert "hunter2" not in str(caught.value)
-    assert caught.value.__context__ is None
+    for read, name in ((ssh_keys.public_line, "SSH key"), (ssh_keys.signer, "installation key")):
+        with pytest.raises(ConfigError, match=f"the {name} is not") as caught:
+            read(text)
+        assert "hunter2" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+
+def test_keys_of_ssh_keygen_sign_and_verify() -> None:
+    """So operators make the installation key, and put two public keys into one parameter to change it."""
+    privates, lines = [], ""
+    for number in range(2):
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"operator {number}@example.com")
+        privates.append(key.export_private_key("openssh").decode())
+        lines += key.export_public_key("openssh").decode() + "\n"
+    publics = ssh_keys.public_keys(lines)
+    for private, public in zip(privates, publics, strict=True):
+        assert verify(public, ssh_keys.signer(private)(b"a message"), b"a message")
+    assert ssh_keys.public_keys("\n") == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssh-ed25519",
+        "AAAAC3NzaC1lZDI1NTE5",
+        "ssh-ed25519 AAAA",
+        lambda: asyncssh.generate_private_key("ecdsa-sha2-nistp256").export_public_key().decode(),
+        ssh_keys.generate,
+    ],
+    ids=["no key", "no type", "short key", "key of another kind", "private key"],
+)
+def test_a_public_key_that_is_none_is_refused(line: str | Callable[[], str]) -> None:
+    """Agents would be given a key with which nobody signs, and refuse what the operator signs."""
+    text = line if isinstance(line, str) else line()
+    with pytest.raises(ConfigError, match="the public installation key"):
+        ssh_keys.public_keys(ssh_keys.public_line(ssh_keys.generate()) + "\n" + text)

@@ -32,6 +32,7 @@ from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_record
 from simulator.machines.pool import MachinePool
 from tests.support.agents.agent_server import AgentServer, Request
 from tests.support.agents.agent_server import Answer as ServerAnswer
+from tests.support.agents.installation_key import NOW, PUBLIC, signed_request
 from tests.support.agents.machine_client import Client, Result
 from tests.support.waiting import eventually
 
@@ -95,7 +96,9 @@ def machine(client: Client, executable: Path) -> str:
 
 
 def _start(client: Client, machine: str, endpoint: str, machine_id: str = "id", ca: bytes = b"") -> TakeoverResponse:
-    init = TakeoverInit(machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=ca)
+    init = TakeoverInit(
+        machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=ca, installation_key=[PUBLIC], time=NOW
+    )
     result = client.run(machine, PATH, init.SerializeToString())
     assert (result.status, result.errors) == (0, b"")
     answer = TakeoverResponse.FromString(result.output)
@@ -281,7 +284,7 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
 
     def answer(request: Request) -> ServerAnswer:
         done = request.heartbeat.HasField("installation_report")
-        return ServerAnswer(200, HeartbeatResponse(installation_request=None if done else wish))
+        return ServerAnswer(200, HeartbeatResponse(installation_request=None if done else signed_request(wish)))
 
     with AgentServer(answer) as server:
         key = _start(client, machine, server.url).success.key
@@ -295,6 +298,7 @@ def test_the_agent_proves_itself_reports_and_installs(client: Client, machine: s
     (error,) = {report.error.error for report in reports if report.generation == 3}
     assert error == "the installation command ended with status 1: 3"
     assert OSInstallationRequest.FromString((client.pool.disk(machine) / "root/request").read_bytes()) == wish
+    assert (client.pool.disk(machine) / "root/agent.generation").read_text().split() == ["id", "3"]
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shepherd_core.domain.errors import ConfigError, EventInvalid
+from shepherd_core.domain.pb.callback_pb2 import OSInstallationRequest
 
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint
 from agent.shepherd_agent.heartbeat import Heartbeats
 from agent.shepherd_agent.installation import Installer
 from agent.shepherd_agent.inventory import Inventory
+from agent.shepherd_agent.permit import Permit
 from agent.shepherd_agent.reporter import Reporter, Unauthorized, milliseconds
 from functions.agent_api.app import lambda_handler
 from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
+from tests.support.agents.installation_key import signed_request, taught
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.deployment import function_process
 from tests.support.waiting import eventually
@@ -195,7 +198,8 @@ class RealAgent:
         key = PrivateKey(bytes(range(32)))
         self.machine_id: UUID = fleet.started_machine()
         fleet.change(self.machine_id, f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}'")
-        self.installer = Installer(str(command), 20)
+        permit = Permit(taught(str(self.machine_id)), f"{command}.generation")
+        self.installer = Installer(str(command), 20, permit)
         reporter = Reporter(Endpoint(url, ca), key, str(self.machine_id), now)
         self.heartbeats = Heartbeats(reporter, Inventory(lambda: HARDWARE), self.installer)
 
@@ -239,7 +243,8 @@ def test_an_agent_is_asked_to_install_and_reports_it_once(
     command.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\n")
     command.chmod(0o755)
     agent = RealAgent(fleet, *served, command)
-    fleet.request_installation(agent.machine_id, 7)
+    request = signed_request(OSInstallationRequest(generation=7), machine_id=str(agent.machine_id))
+    fleet.request_installation(agent.machine_id, 7, request.SerializeToString())
 
     def reported() -> bool:
         agent.heartbeats.send()

@@ -17,6 +17,7 @@ from shepherd_core.domain.pb import agent_pb2, callback_pb2
 
 from agent.shepherd_agent import messages, node
 from agent.shepherd_agent.wire import encode
+from tests.support.agents.installation_key import NOW
 
 ROOT = Path(__file__).parents[3]
 WIRE = ROOT / "tests/data/wire"
@@ -112,7 +113,12 @@ def test_the_agent_reads_a_takeover_that_protoc_wrote() -> None:
     """An Initializer in another language may start it."""
     recorded = _recorded(f"{AGENT}.TakeoverInit")
     assert messages.TakeoverInit.decode(recorded) == messages.TakeoverInit(
-        "c0ffee00-0000-4000-8000-000000000001", "agents.example.com:443", b"0\x82\x01\x00\x00\xff", recorded
+        "c0ffee00-0000-4000-8000-000000000001",
+        "agents.example.com:443",
+        b"0\x82\x01\x00\x00\xff",
+        recorded,
+        (bytes(range(32)),),
+        NOW,
     )
 
 
@@ -120,7 +126,7 @@ def test_the_agent_reads_a_request_that_protoc_wrote() -> None:
     """And passes it on as it came in."""
     request = messages.installation_request(_recorded(f"{SERVER}.HeartbeatResponse"))
     assert request is not None
-    assert request.generation == 2**53 + 1
+    assert (request.generation, request.signed, request.signature) == (2**53 + 1, b"\n\x02id", b"\0\1\2\3")
     metropolis = callback_pb2.OSInstallationRequest.FromString(request.received).metropolis
     assert metropolis.image_sha256 == bytes(range(32))
 

@@ -21,8 +21,10 @@ from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
 from agent.shepherd_agent.heartbeat import Heartbeats
 from agent.shepherd_agent.installation import Installer
 from agent.shepherd_agent.inventory import Inventory
+from agent.shepherd_agent.permit import Permit
 from agent.shepherd_agent.reporter import Refused, Reporter, TooOften, Unauthorized
 from tests.support.agents.agent_server import AgentServer, Answer, Request
+from tests.support.agents.installation_key import signed_request, taught
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Agent:
 
     def __init__(self, url: str, command: Path, limit: float = SECONDS) -> None:
         self.command = command
-        self.installer = Installer(str(command), limit)
+        self.installer = Installer(str(command), limit, Permit(taught(), f"{command}.generation"))
         self.heartbeats = Heartbeats(
             Reporter(Endpoint(url, b""), KEY, "id"), Inventory(lambda: HARDWARE), self.installer
         )
@@ -77,7 +79,8 @@ def agent(server: AgentServer, tmp_path: Path) -> Agent:
 
 def _request(generation: int, parameters: bytes = b"") -> HeartbeatResponse:
     installation = MetropolisInstallation(image_url="https://x/y", node_parameters=parameters)
-    return HeartbeatResponse(installation_request=OSInstallationRequest(generation=generation, metropolis=installation))
+    request = OSInstallationRequest(generation=generation, metropolis=installation)
+    return HeartbeatResponse(installation_request=signed_request(request))
 
 
 def _asking(generation: int, parameters: bytes = b"") -> Answer:
@@ -255,7 +258,7 @@ def test_a_request_has_a_time_limit_as_a_whole(scheme: str, beginning: bytes) ->
 
 
 def test_an_installation_is_run_and_reported_once(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
-    """The command gets the request as it was sent."""
+    """The command gets the request as it was signed."""
     parameters = b"secret" * 50_000
     server.answer = lambda request: (
         Answer() if request.heartbeat.HasField("installation_report") else _asking(7, parameters)
@@ -267,7 +270,8 @@ def test_an_installation_is_run_and_reported_once(server: AgentServer, agent: Ag
     report = agent.outcome(server)
     assert (report.generation, report.WhichOneof("result")) == (7, "success")
     request = OSInstallationRequest.FromString((tmp_path / "request").read_bytes())
-    assert request == _request(7, parameters).installation_request
+    metropolis = MetropolisInstallation(image_url="https://x/y", node_parameters=parameters)
+    assert request == OSInstallationRequest(generation=7, metropolis=metropolis)
     server.answer = lambda _: Answer()
     agent.heartbeats.send()
     assert not server.requests[-1].heartbeat.HasField("installation_report")
@@ -464,7 +468,7 @@ def test_processes_left_by_an_installation_do_not_delay_its_outcome(
 
 
 def test_two_agents_never_install_at_the_same_time(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
-    """An agent that is replaced leaves its installation running, and the newer one is asked for it as well."""
+    """An agent that is replaced leaves its installation running; the newer one does not run it again after that."""
     os.mkfifo(tmp_path / "gate")
     agent.configure(f"echo run >>{tmp_path}/runs; cat {tmp_path}/gate")
     server.answer = lambda _: _asking(1)
@@ -477,8 +481,81 @@ def test_two_agents_never_install_at_the_same_time(server: AgentServer, agent: A
     with (tmp_path / "gate").open("w"):
         pass
     assert agent.outcome(server).HasField("success")
+    error = newer.outcome(server).error.error
+    assert error == "refused: an earlier agent has started generation 1: request a later one"
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+# --- permission ---
+
+
+def _answering(request: OSInstallationRequest) -> Answer:
+    return Answer(200, HeartbeatResponse(installation_request=request))
+
+
+def test_a_request_that_no_operator_signed_is_refused_and_leaves_nothing_behind(
+    server: AgentServer, agent: Agent, tmp_path: Path
+) -> None:
+    """The endpoint and a proxy can send one. The highest generation there is must not lock out those that follow."""
+    agent.configure(f"echo run >>{tmp_path}/runs")
+    server.answer = lambda _: _answering(OSInstallationRequest(generation=2**63 - 1))
+    agent.heartbeats.send()
+    report = agent.outcome(server)
+    assert (report.generation, report.error.error) == (2**63 - 1, "refused: the request is not signed")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    eventually(lambda: agent.outcome(server).HasField("success"))
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_refusal_does_not_take_the_place_of_an_outcome(server: AgentServer, agent: Agent) -> None:
+    """Shepherd must hear of a success, or it recovers the machine."""
+    agent.configure("true")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    eventually(agent.installer.report)
+    server.answer = lambda _: _answering(OSInstallationRequest(generation=2))
+    reports = [agent.outcome(server) for _ in range(2)]
+    assert [(report.generation, report.WhichOneof("result")) for report in reports] == [(1, "success"), (2, "error")]
+
+
+def test_a_refused_request_is_reported_each_time(server: AgentServer, agent: Agent) -> None:
+    """The endpoint repeats it until the report is on record."""
+    server.answer = lambda _: _answering(OSInstallationRequest(generation=1))
+    agent.heartbeats.send()
+    for _ in range(2):
+        assert agent.outcome(server).HasField("error")
+    server.answer = lambda _: Answer()
+    agent.outcome(server)
+    agent.heartbeats.send()
+    assert not server.requests[-1].heartbeat.HasField("installation_report")
+
+
+def test_the_machine_is_installed_once_also_by_later_agents(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
+    """A request that somebody kept is worth nothing, even after the agent was started again."""
+    agent.configure(f"echo run >>{tmp_path}/runs")
+    server.answer = lambda _: _asking(2)
+    agent.heartbeats.send()
+    assert agent.outcome(server).HasField("success")
+    for generation in (2, 1):
+        newer = Agent(server.url, agent.command)
+        server.answer = lambda _, generation=generation: _asking(generation)  # type: ignore[misc]  # a lambda with a default
+        newer.heartbeats.send()
+        report = newer.outcome(server)
+        assert report.generation == generation
+        assert report.error.error == "refused: an earlier agent has started generation 2: request a later one"
+    server.answer = lambda _: _asking(3)
     newer.heartbeats.send()
-    eventually(lambda: (tmp_path / "runs").read_text() == "run\nrun\n")
-    with (tmp_path / "gate").open("w"):
-        pass
-    assert newer.outcome(server).HasField("success")
+    eventually(lambda: newer.outcome(server).generation == 3)
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+def test_without_a_record_nothing_is_installed(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
+    """If it cannot be written, a later agent would run the installation again."""
+    agent.configure(f"touch {tmp_path}/ran")
+    Path(f"{agent.command}.generation").symlink_to(tmp_path / "elsewhere")
+    server.answer = lambda _: _asking(1)
+    agent.heartbeats.send()
+    assert "could not be run: [Errno 40]" in agent.outcome(server).error.error
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "elsewhere").exists()

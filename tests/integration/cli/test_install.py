@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,9 @@ from shepherd_core.domain.pb.callback_pb2 import (
     OSInstallationRequest,
 )
 
+from agent.shepherd_agent.messages import InstallationRequest
+from agent.shepherd_agent.permit import NotPermitted, Permit
+from tests.support.agents.installation_key import taught
 from tests.support.bmdb.fleet import claimed, ids
 from tests.support.command_line import CommandLine, without_styles
 
@@ -113,10 +118,12 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     metropolis = MetropolisInstallation(
         image_url=URL, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x07secret\xff"
     )
-    assert (generation, OSInstallationRequest.FromString(raw)) == (
-        1,
-        OSInstallationRequest(generation=1, metropolis=metropolis),
-    )
+    sent = OSInstallationRequest.FromString(raw)
+    assert (generation, sent.generation, sent.metropolis) == (1, 1, metropolis)
+    asked_for = OSInstallationRequest(generation=1, metropolis=metropolis)
+    assert permitted(machine_id, raw, tmp_path / "agent.generation", hours=23.9) == asked_for
+    with pytest.raises(NotPermitted, match="expired"):
+        permitted(machine_id, raw, tmp_path / "agent.generation", hours=24.1)
 
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["installation"] == ["generation 1, requested just now, pending"]
@@ -133,6 +140,13 @@ def test_the_agent_is_given_what_the_operator_asked_for(fleet: Fleet, tmp_path: 
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert facts["outcome"] == ["generation 2 succeeded, reported just now"]
     assert facts["state"] == ["installed"]
+
+
+def permitted(machine_id: UUID, raw: bytes, record: Path, hours: float) -> OSInstallationRequest:
+    """Return the request that an agent carries out which got *raw* some hours from now."""
+    now = time.time_ns() // 1_000_000 + int(hours * 3_600_000)
+    permit = Permit(replace(taught(str(machine_id)), time=now), str(record))
+    return OSInstallationRequest.FromString(permit.check(InstallationRequest.decode(raw)).received)
 
 
 def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet) -> None:
@@ -208,6 +222,30 @@ def test_only_a_successful_installation_ends_the_work_of_the_loops(fleet: Fleet)
     assert claimed(session, Process.RECOVERY) == claimed(session, Process.AGENT_START) == []
     shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes")
     assert ids(claimed(session, Process.RECOVERY)) == [machine_id]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (
+            "/no/such/key",
+            "SHEPHERD_INSTALLATION_KEY_SOURCE: '/no/such/key' could not be read: No such file",
+        ),
+        ("ssm:/none/installation-key", "secret '/none/installation-key': there is no such SSM parameter"),
+        (__file__, "the installation key is not an Ed25519 private key"),
+    ],
+)
+def test_without_the_installation_key_nothing_is_requested(
+    fleet: Fleet, aws: None, source: str, why: str, dry_run: bool
+) -> None:
+    """No agent would carry it out; a deployment may do without the key for as long as it installs nothing."""
+    fleet.started_machine()
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_INSTALLATION_KEY_SOURCE": source})
+    refused = shepherdctl("machine", "install", "machine-1", *IMAGE, "--dry-run" if dry_run else "--yes")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert why in " ".join(refused.stderr.split())
+    assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
 def test_a_pending_request_is_replaced_only_when_that_is_asked_for(fleet: Fleet) -> None:

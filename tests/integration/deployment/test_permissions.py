@@ -35,6 +35,7 @@ from tests.support.deployment.deployments import (
     EC2,
     EC2_SETTINGS,
     EQUINIX,
+    FUNCTIONS,
     HETZNER,
     IAM,
     KEY,
@@ -128,7 +129,7 @@ def reads(*names: str) -> set[tuple[str, str]]:
     }
 
 
-PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT = (
+PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
     f"/shepherd/{name}"
     for name in (
         "bmdb-password",
@@ -138,6 +139,8 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT = (
         "ssh-key",
         "equinix-api-key",
         "hetzner-credential",
+        "installation-public-key",
+        "installation-key",
     )
 )
 SETTINGS = "bucket/settings.toml"
@@ -226,16 +229,18 @@ CASES = [
     Case(
         "initializer",
         STATIC,
-        MAKES_SSH_KEY | reads(PASSWORD, LIST, SSH_KEY, CA, "bucket/agent"),
+        MAKES_SSH_KEY | reads(PASSWORD, LIST, SSH_KEY, KEYS, CA, "bucket/agent"),
         {**LIST_IN_SSM, **CA_IN_SSM},
     ),
     Case(
         "initializer",
         {**STATIC, **IAM},
-        TOKEN | MAKES_SSH_KEY | reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, "bucket/agent"),
+        TOKEN | MAKES_SSH_KEY | reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, "bucket/agent"),
         {**CA_IN_S3, **AGENT_CA},
     ),
-    Case("initializer", EQUINIX, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, CA, "bucket/agent"), CA_IN_SSM),
+    Case(
+        "initializer", EQUINIX, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM
+    ),
     Case("recoverer", EQUINIX, reads(PASSWORD, API_KEY, CA), CA_IN_SSM),
     Case("recoverer", {**EQUINIX, **IAM}, TOKEN | reads(API_KEY, S3_CA), CA_IN_S3),
     Case("updater", STATIC, reads(PASSWORD, LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
@@ -263,11 +268,11 @@ CASES = [
     Case(
         "initializer",
         REDFISH,
-        MAKES_SSH_KEY | reads(PASSWORD, LIST, BMCS, SSH_KEY, S3_BMC_CA, CA, "bucket/agent"),
+        MAKES_SSH_KEY | reads(PASSWORD, LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA, "bucket/agent"),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
-    Case("initializer", EC2, SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", HETZNER, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", EC2, SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", HETZNER, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
         "recoverer",
         REDFISH,
@@ -528,6 +533,18 @@ def test_no_function_may_replace_the_ssh_key(deployment: dict[str, str], functio
     assert allows(statements, *put, ssm_Overwrite="false")
     assert not allows(statements, *put, ssm_Overwrite="true")
     assert not allows(statements, *put)
+
+
+@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER])
+def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
+    """Who has taken one over, the agent API above all, could have any image installed. Nor may one change the keys."""
+    stack = Stack(transformed(), deployment)
+    for function in FUNCTIONS:
+        statements = stack.statements(logical_id(function))
+        assert not allows(statements, "ssm:GetParameter", parameter(SIGNING_KEY))
+        assert allows(statements, "ssm:GetParameter", parameter(KEYS)) == (function == "initializer")
+        for name in (SIGNING_KEY, KEYS):
+            assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="false")
 
 
 def test_decryption_is_for_what_is_read_alone() -> None:

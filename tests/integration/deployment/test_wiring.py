@@ -11,6 +11,7 @@ from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings import functions, sources
 from shepherd_core.wiring import adapters, loops
 
+from agent.shepherd_agent.ed25519 import verify
 from tests.support.agents.ssh_server import SshServer
 from tests.support.deployment import function_process
 
@@ -100,3 +101,15 @@ def test_agents_get_their_heartbeat_interval(
         connection = dialer.dial("127.0.0.1", None, deadline)
         assert connection.run(str(agent), b"", deadline).stdout == said
         connection.close()
+
+
+def test_the_keys_for_installations_may_be_missing(aws: None) -> None:
+    """A fleet on which nothing is installed needs none; but what is there must be keys."""
+    parameter = "/shepherd/installation-public-key"
+    assert adapters.installation_keys(parameter) == ()
+    key = ssh_keys.generate()
+    function_process.end()
+    ssm = boto3.client("ssm")
+    ssm.put_parameter(Name=parameter, Value=ssh_keys.public_line(key), Type="String")
+    ((public,),) = [adapters.installation_keys(parameter)]
+    assert verify(public, ssh_keys.signer(key)(b"a message"), b"a message")

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,13 +38,14 @@ from shepherd_core.telemetry import Metric
 from agent.build import build
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
+from tests.support.agents.installation_key import PUBLIC
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
     from shepherd_core.agent.takeover import MachineConnection, RunResult
@@ -130,8 +132,9 @@ class World:
         agent: Path | None = None,
         answer_seconds: float = 20,
         machine_seconds: float = 20,
+        keys: Sequence[bytes] = (),
     ) -> dict[Metric, float]:
-        """Run one invocation; *agent* is the executable instead of the real one."""
+        """Run one invocation; *agent* is the executable instead of the real one, *keys* those for installations."""
         edge = Edge(StaticProvider(lambda: json.dumps(self.entries).encode()))
         edge.before["list_machines"] = _nobody_may_list
         loop = Initializer(
@@ -143,6 +146,7 @@ class World:
                 endpoint=self.endpoint.url,
                 answer_seconds=answer_seconds,
                 backoff=Backoff(300, 14_400, 1.2),
+                installation_keys=lambda: keys,
             ),
         )
         clock = SystemClock()
@@ -226,6 +230,17 @@ def test_an_agent_is_started_and_its_key_recorded(world: World) -> None:
     assert world.fleet.events(machine_id) == ["Started", "Finished"]
     assert len(world.pool.agents(name)) == 1
     eventually(lambda: world.heard == {str(machine_id)})
+
+
+def test_an_agent_learns_the_keys_for_installations_and_the_time(world: World) -> None:
+    """Over SSH, from us: neither its endpoint nor its machine's clock is to be believed."""
+    world.machine()
+    before = time.time_ns() // 1_000_000
+    world.run(keys=[PUBLIC])
+    (answer,) = world.dialer.answers
+    learnt = TakeoverResponse.FromString(answer).success.init_message
+    assert list(learnt.installation_key) == [PUBLIC]
+    assert before <= learnt.time <= time.time_ns() // 1_000_000
 
 
 def test_many_machines_get_their_agents_at_once(world: World) -> None:

@@ -236,11 +236,11 @@ class Fleet:
 
         self.connection.transact(unit)
 
-    def request_installation(self, machine_id: UUID, generation: int) -> None:
-        """Request an installation of this generation."""
+    def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
+        """Request an installation of this generation; *raw* is what the agent gets."""
         self.change(
             machine_id,
-            f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '') "
+            f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '\\x{raw.hex()}') "
             "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation",
         )
 

@@ -16,11 +16,22 @@ from agent.shepherd_agent.refusal import Refusal
 _TEXT = st.text(min_size=1, max_size=300)
 
 
-@given(_TEXT, _TEXT, st.binary(max_size=5000))
-def test_the_agent_reads_what_the_initializer_writes(machine_id: str, endpoint: str, certificate: bytes) -> None:
+@given(
+    _TEXT,
+    _TEXT,
+    st.binary(max_size=5000),
+    st.lists(st.binary(min_size=32, max_size=32), max_size=3),
+    st.integers(1, 2**63 - 1),
+)
+def test_the_agent_reads_what_the_initializer_writes(
+    machine_id: str, endpoint: str, certificate: bytes, keys: list[bytes], time: int
+) -> None:
     """Both sides must agree on every byte."""
-    sent = TakeoverInit(machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=certificate).SerializeToString()
-    assert messages.TakeoverInit.decode(sent) == messages.TakeoverInit(machine_id, endpoint, certificate, sent)
+    sent = TakeoverInit(
+        machine_id=machine_id, bmaas_endpoint=endpoint, ca_certificate=certificate, installation_key=keys, time=time
+    ).SerializeToString()
+    read = messages.TakeoverInit(machine_id, endpoint, certificate, sent, tuple(keys), time)
+    assert messages.TakeoverInit.decode(sent) == read
 
 
 @given(_TEXT, st.binary(max_size=500), st.lists(st.text(max_size=300), max_size=5))
@@ -66,6 +77,11 @@ def test_fields_of_a_later_version_are_passed_over_and_sent_back() -> None:
         (b"", "no machine_id"),
         (TakeoverInit(machine_id="m").SerializeToString(), "no bmaas_endpoint"),
         (TakeoverInit(bmaas_endpoint="e").SerializeToString(), "no machine_id"),
+        (TakeoverInit(machine_id="m", bmaas_endpoint="e", installation_key=[b"k" * 32]).SerializeToString(), "no time"),
+        (
+            TakeoverInit(machine_id="m", bmaas_endpoint="e", installation_key=[b"k" * 31], time=1).SerializeToString(),
+            "not 32 bytes long",
+        ),
         (b"\x0a\x02\xff\xfe", "not a TakeoverInit"),
         (b"\x0a", "middle of a field"),
         (b"\x0a\x05abc", "middle of a field"),

@@ -36,11 +36,21 @@ class SsmSecretStore:
             SecretMissing: there is no such parameter, or this function may not read or decrypt it.
             SecretUnavailable: SSM did not answer, or asks to retry later.
         """
-        with self._lock:
-            value = self._read(name)
+        value = self.find(name)
         if value is None:
             raise SecretMissing(f"secret {name!r}: there is no such SSM parameter; create it as a SecureString")
         return value
+
+    def find(self, name: str) -> str | None:
+        """
+        Return the value of *name*, as ``get``; None if there is no such parameter.
+
+        Raises:
+            SecretMissing: this function may not read or decrypt it.
+            SecretUnavailable: SSM did not answer, or asks to retry later.
+        """
+        with self._lock:
+            return self._read(name)
 
     def create_once(self, name: str, make: Callable[[], str]) -> str:
         """

@@ -1,18 +1,24 @@
-"""Shepherd's SSH key: Ed25519, in OpenSSH's file format."""
+"""Shepherd's keys: Ed25519, in OpenSSH's file formats. One is for SSH, the other signs installations."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
     load_ssh_private_key,
+    load_ssh_public_key,
 )
 
 from shepherd_core.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def generate() -> str:
@@ -28,11 +34,48 @@ def public_line(private_key: str) -> str:
     Raises:
         ConfigError: *private_key* is not an Ed25519 key as ``generate`` returns it.
     """
+    key = _loaded(private_key, "SSH key").public_key()
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+
+
+def signer(private_key: str) -> Callable[[bytes], bytes]:
+    """
+    Return what returns the Ed25519 signature of a message by *private_key*, the installation key.
+
+    Raises:
+        ConfigError: as ``public_line``.
+    """
+    return _loaded(private_key, "installation key").sign
+
+
+def public_keys(lines: str) -> tuple[bytes, ...]:
+    """
+    Return the public installation keys in *lines*, ``ssh-ed25519 AAAA... COMMENT`` or empty: 32 bytes each.
+
+    Raises:
+        ConfigError: a line is something else.
+    """
+    found = []
+    for line in filter(str.strip, lines.splitlines()):
+        try:
+            key = load_ssh_public_key(line.encode())
+        except (ValueError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, Ed25519PublicKey):
+            message = (
+                f"the public installation key {line!r} is not an Ed25519 key as ssh-keygen writes it: ssh-ed25519 …"
+            )
+            raise ConfigError([message])
+        found.append(key.public_bytes_raw())
+    return tuple(found)
+
+
+def _loaded(private_key: str, name: str) -> Ed25519PrivateKey:
     try:
         key = load_ssh_private_key(private_key.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         # Raised outside of the handler: the parser's message may hold a part of the secret.
-        raise ConfigError(["the SSH key is not an Ed25519 private key in OpenSSH form without a passphrase"])
-    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+        raise ConfigError([f"the {name} is not an Ed25519 private key in OpenSSH form without a passphrase"])
+    return key

@@ -1,4 +1,4 @@
-"""Elapsed time and deadlines. The time of day comes from the database alone."""
+"""Elapsed time and deadlines. The time of day comes from the database, but for what must not trust the database."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class SystemClock:
         """Wait for *seconds*; returns at once if that is not positive."""
         if seconds > 0:
             time.sleep(seconds)
+
+
+def time_of_day() -> int:
+    """Return the milliseconds since the Unix epoch by this computer's clock; for the signatures of installations."""
+    return time.time_ns() // 1_000_000
 
 
 class Deadline:

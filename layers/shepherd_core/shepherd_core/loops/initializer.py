@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.agent.takeover import AgentProgram, take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
+from shepherd_core.domain.clock import time_of_day
 from shepherd_core.domain.errors import NoAddress, ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 from shepherd_core.loops.base import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from shepherd_core.agent.takeover import AgentBinary, Dialer
@@ -38,6 +39,8 @@ class StartOptions:
     """How long an agent may take to answer."""
     backoff: Backoff
     """How long to leave a machine alone after a failure."""
+    installation_keys: Callable[[], Sequence[bytes]] = tuple
+    """Returns the public keys that the agents accept for installations."""
 
 
 class Initializer(Loop[AgentStarted]):
@@ -64,6 +67,7 @@ class Initializer(Loop[AgentStarted]):
         deadline.left()
         binary, self._ca_certificate = self._fetch()
         options = self._options
+        self._installation_keys = options.installation_keys()
         self._program = AgentProgram(binary=binary, path=options.path, answer_seconds=options.answer_seconds)
 
     def work_on(self, task: Task) -> AgentStarted:
@@ -86,6 +90,8 @@ class Initializer(Loop[AgentStarted]):
                 machine_id=str(work.machine_id),
                 bmaas_endpoint=self._options.endpoint,
                 ca_certificate=self._ca_certificate,
+                installation_key=self._installation_keys,
+                time=time_of_day(),
             )
             takeover = take_over(connection, self._program, init, deadline)
         except ShepherdError as error:

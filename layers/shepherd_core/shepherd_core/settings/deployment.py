@@ -92,3 +92,12 @@ class DeploymentSettings(Settings):
         description="Maximum number of concurrent requests to the agent API, each with a connection to the database; "
         "unset: the account's limit.",
     )
+
+
+class OperatorSettings(Settings):
+    """What operators' commands read, in environment variables alone. No function reads it, or may."""
+
+    installation_key_source: str = Field(
+        "ssm:/shepherd/installation-key",
+        description="Where the private key is that installations are signed with: a path, or ssm:NAME.",
+    )

@@ -34,7 +34,8 @@ GIVEN = {
 }
 """Settings without a default that a deployment gives to the functions that need them, and to no other."""
 
-FIXED = {*GIVEN, "bmdb_auth", "bmdb_password_parameter", "ssh_key_parameter"} - {"agent_endpoint"}
+_NAMED = {"bmdb_password_parameter", "ssh_key_parameter", "installation_public_key_parameter"}
+FIXED = {*GIVEN, "bmdb_auth", *_NAMED} - {"agent_endpoint"}
 """Settings that a deployment gives in the environment, so that its document cannot."""
 
 _PROVIDER, _DEPLOYMENT, _RECOVERER = "provider", "deployment", "recoverer"

@@ -201,6 +201,11 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         None,
         description="PEM certificate that agents trust for the endpoint: a path or s3://…; unset: the system's CAs.",
     )
+    installation_public_key_parameter: str = Field(
+        "/shepherd/installation-public-key",
+        description="Name of the SSM parameter with the public keys, one on each line, that installations may be "
+        "signed with; given to agents at takeover. If it does not exist, agents install nothing.",
+    )
     agent_heartbeat_seconds: Seconds | None = Field(
         None,
         description="Seconds between two heartbeats of an agent, for agents started from now on; unset: what the "

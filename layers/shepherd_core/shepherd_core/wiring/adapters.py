@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.errors import ConfigError
+from shepherd_core.domain.errors import ConfigError, SourceMissing
 from shepherd_core.settings import functions
+from shepherd_core.settings.deployment import OperatorSettings
 from shepherd_core.wiring.settings import load
 
 if TYPE_CHECKING:
@@ -52,6 +53,37 @@ def certificate(source: str) -> bytes:
         return ssl.PEM_cert_to_DER_cert(read(source).decode("ascii").strip())
     except ValueError as error:
         raise ConfigError([f"{source} does not hold one PEM certificate: {error}"]) from error
+
+
+def installation_keys(parameter: str) -> tuple[bytes, ...]:
+    """
+    Return the public keys that installations may be signed with, from the SSM *parameter*; none if it does not exist.
+
+    Raises:
+        ConfigError: it holds something else.
+        SecretError: it cannot be read.
+    """
+    from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
+
+    return ssh_keys.public_keys(secrets().find(parameter) or "")
+
+
+def installation_signer() -> Callable[[bytes], bytes]:
+    """
+    Return what signs installations, with the operator's key.
+
+    Raises:
+        ConfigError: there is no such key, or it is something else.
+        SourceError: it cannot be read.
+    """
+    from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
+
+    source = load(OperatorSettings)[0].installation_key_source
+    try:
+        return ssh_keys.signer(read(source).decode(errors="replace"))
+    except SourceMissing as error:
+        fault = f"SHEPHERD_INSTALLATION_KEY_SOURCE: {error}. docs/deployment.md says how to make the installation key"
+        raise ConfigError([fault]) from error
 
 
 def rolling_back(stack: str) -> bool:

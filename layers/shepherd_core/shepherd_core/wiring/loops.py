@@ -109,6 +109,7 @@ def _initializer() -> Function:
         endpoint=settings.agent_endpoint,
         answer_seconds=settings.agent_timeout_seconds,
         backoff=settings.backoff,
+        installation_keys=lambda: adapters.installation_keys(settings.installation_public_key_parameter),
     )
     return _machine_loop(Initializer(provider, dialer, fetch, options), provider, settings)
 

@@ -10,6 +10,7 @@ from shepherd_core.domain.errors import CommitUnknown, MachineUnknown
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from uuid import UUID
 
@@ -86,10 +87,17 @@ def load(connection: Connection, machine_id: UUID) -> Installation:
 
 
 def request(
-    connection: Connection, machine_id: UUID, installation: MetropolisInstallation, seen: Installation
+    connection: Connection,
+    machine_id: UUID,
+    installation: MetropolisInstallation,
+    seen: Installation,
+    encode: Callable[[OSInstallationRequest], bytes] = OSInstallationRequest.SerializeToString,
 ) -> int | None:
     """
     Request *installation*, if *seen* still holds, and return its generation: the one after *seen*.
+
+    *encode* returns the request as the agent receives it, signed; an agent refuses
+    one without a signature.
 
     None: since ``load`` returned *seen*, another request was made or the agent
     reported; or the machine is not provided. Nothing was changed then. The agent
@@ -100,7 +108,7 @@ def request(
         CommitUnknown: the connection broke again while the outcome was read; ``load`` shows it.
     """
     generation = seen.next_generation
-    raw = OSInstallationRequest(generation=generation, metropolis=installation).SerializeToString()
+    raw = encode(OSInstallationRequest(generation=generation, metropolis=installation))
 
     def unit() -> bool:
         rows = connection.run(

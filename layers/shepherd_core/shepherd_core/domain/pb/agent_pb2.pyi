@@ -21,14 +21,18 @@ EFI_SUPPORTED: EFISupport
 EFI_ENABLED: EFISupport
 
 class TakeoverInit(_message.Message):
-    __slots__ = ("machine_id", "bmaas_endpoint", "ca_certificate")
+    __slots__ = ("machine_id", "bmaas_endpoint", "ca_certificate", "installation_key", "time")
     MACHINE_ID_FIELD_NUMBER: _ClassVar[int]
     BMAAS_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     CA_CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    INSTALLATION_KEY_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
     machine_id: str
     bmaas_endpoint: str
     ca_certificate: bytes
-    def __init__(self, machine_id: _Optional[str] = ..., bmaas_endpoint: _Optional[str] = ..., ca_certificate: _Optional[bytes] = ...) -> None: ...
+    installation_key: _containers.RepeatedScalarFieldContainer[bytes]
+    time: int
+    def __init__(self, machine_id: _Optional[str] = ..., bmaas_endpoint: _Optional[str] = ..., ca_certificate: _Optional[bytes] = ..., installation_key: _Optional[_Iterable[bytes]] = ..., time: _Optional[int] = ...) -> None: ...
 
 class TakeoverSuccess(_message.Message):
     __slots__ = ("init_message", "key", "warning")

@@ -50,12 +50,26 @@ class OSInstallationReport(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., success: _Optional[_Union[OSInstallationReport.Success, _Mapping]] = ..., error: _Optional[_Union[OSInstallationReport.Error, _Mapping]] = ...) -> None: ...
 
 class OSInstallationRequest(_message.Message):
-    __slots__ = ("generation", "metropolis")
+    __slots__ = ("generation", "metropolis", "signed", "signature")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     METROPOLIS_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     generation: int
     metropolis: MetropolisInstallation
-    def __init__(self, generation: _Optional[int] = ..., metropolis: _Optional[_Union[MetropolisInstallation, _Mapping]] = ...) -> None: ...
+    signed: bytes
+    signature: bytes
+    def __init__(self, generation: _Optional[int] = ..., metropolis: _Optional[_Union[MetropolisInstallation, _Mapping]] = ..., signed: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class SignedInstallation(_message.Message):
+    __slots__ = ("machine_id", "expires_at", "request")
+    MACHINE_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    machine_id: str
+    expires_at: int
+    request: bytes
+    def __init__(self, machine_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., request: _Optional[bytes] = ...) -> None: ...
 
 class MetropolisInstallation(_message.Message):
     __slots__ = ("node_parameters", "root_device", "os_image", "image_url", "image_sha256")

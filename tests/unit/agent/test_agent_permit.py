@@ -1,0 +1,143 @@
+"""Which installation requests the agent carries out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
+
+from agent.shepherd_agent.messages import InstallationRequest
+from agent.shepherd_agent.permit import NotPermitted, Permit
+from tests.support.agents.installation_key import KEY, NOW, PUBLIC, signed_request, taught
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
+REQUEST = OSInstallationRequest(generation=7, metropolis=MetropolisInstallation(image_url="https://x/y"))
+EVIL = OSInstallationRequest(generation=7, metropolis=MetropolisInstallation(image_url="https://evil/y"))
+
+
+def checked(permit: Permit, request: OSInstallationRequest) -> bytes:
+    """Return the request that is permitted."""
+    return permit.check(InstallationRequest.decode(request.SerializeToString())).received
+
+
+@pytest.fixture
+def permit(tmp_path: Path) -> Permit:
+    """Return that of an agent that was just taken over."""
+    return Permit(taught(), str(tmp_path / "agent.generation"))
+
+
+def test_what_was_signed_is_carried_out_and_not_what_stands_beside_it(permit: Permit) -> None:
+    """The fields of Metropolis' protocol are not signed."""
+    signed = signed_request(REQUEST)
+    signed.metropolis.image_url = "https://evil/y"
+    assert OSInstallationRequest.FromString(checked(permit, signed)) == REQUEST
+
+
+def _unsigned() -> OSInstallationRequest:
+    return REQUEST
+
+
+def _without_signature() -> OSInstallationRequest:
+    signed = signed_request(REQUEST)
+    signed.ClearField("signature")
+    return signed
+
+
+def _of_another_content() -> OSInstallationRequest:
+    signed = signed_request(EVIL)
+    signed.signature = signed_request(REQUEST).signature
+    return signed
+
+
+def _as_another_generation() -> OSInstallationRequest:
+    signed = signed_request(REQUEST)
+    signed.generation = 8
+    return signed
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (_unsigned(), "the request is not signed"),
+        (_without_signature(), "the request is not signed"),
+        (_of_another_content(), "not signed with an installation key that this agent was started with"),
+        (signed_request(REQUEST, key=OTHER), "not signed with an installation key that this agent was started with"),
+        (
+            signed_request(REQUEST, domain=b"shepherd-agent-v1\n"),
+            "not signed with an installation key that this agent was started with",
+        ),
+        (signed_request(REQUEST, machine_id="other"), "the request was signed for machine other"),
+        (signed_request(REQUEST, machine_id=""), "the request was signed for machine "),
+        (_as_another_generation(), "the request was signed as generation 7"),
+        (
+            signed_request(REQUEST, expires_at=NOW - 1),
+            "the signature expired at 2027-01-15 07:59:59Z, and it is 2027-01-15 08:00:00Z",
+        ),
+        (signed_request(REQUEST, expires_at=-(2**63)), "the signature expired at -292275055-05-16 "),
+    ],
+)
+def test_a_request_is_for_one_machine_one_generation_and_some_time(
+    permit: Permit, request_: OSInstallationRequest, why: str
+) -> None:
+    """Otherwise a request that was once signed could be used again, elsewhere or later."""
+    with pytest.raises(NotPermitted, match=why):
+        checked(permit, request_)
+
+
+def test_bytes_that_are_signed_and_no_message_are_refused(permit: Permit) -> None:
+    """Only an operator can send them, and must hear of it."""
+    content = b"\xff"
+    request = OSInstallationRequest(
+        generation=7, signed=content, signature=KEY.sign(b"shepherd-installation-v1\n" + content)
+    )
+    with pytest.raises(NotPermitted, match="not a SignedInstallation"):
+        checked(permit, request)
+
+
+def test_each_key_of_the_takeover_counts(tmp_path: Path) -> None:
+    """Two are in use while keys are changed; without any the agent installs nothing."""
+    record = str(tmp_path / "agent.generation")
+    both = Permit(taught("id", OTHER.public_key().public_bytes_raw(), PUBLIC), record)
+    for key in (KEY, OTHER):
+        assert checked(both, signed_request(REQUEST, key=key))
+    none = taught()
+    none = type(none)(none.machine_id, none.bmaas_endpoint, b"", b"")
+    with pytest.raises(NotPermitted, match="started without an installation key"):
+        checked(Permit(none, record), signed_request(REQUEST))
+
+
+def test_time_goes_on_from_the_takeover(tmp_path: Path) -> None:
+    """The machine's clock can be set by its network, and the endpoint's time is the endpoint's word."""
+    seconds = [1000.0]
+    permit = Permit(taught(), str(tmp_path / "agent.generation"), lambda: seconds[0])
+    request = signed_request(REQUEST, expires_at=NOW + 60_000)
+    seconds[0] += 60
+    assert checked(permit, request)
+    seconds[0] += 1
+    with pytest.raises(NotPermitted, match="expired"):
+        checked(permit, request)
+
+
+@pytest.mark.parametrize("content", ["", "other 9\n", "id 6\n", "id 6" + " " * 300])
+def test_a_generation_is_used_after_lower_ones_and_those_of_other_machines(
+    permit: Permit, tmp_path: Path, content: str
+) -> None:
+    """The disk may come from another machine, or the machine have another id by now."""
+    record = tmp_path / "agent.generation"
+    record.write_text(content)
+    permit.use(7)
+    assert record.read_text().split() == ["id", "7"]
+    with pytest.raises(NotPermitted, match="has started generation 7"):
+        permit.use(7)
+
+
+def test_a_damaged_record_permits_nothing(permit: Permit, tmp_path: Path) -> None:
+    """What it said is not known."""
+    (tmp_path / "agent.generation").write_text("id seven")
+    with pytest.raises(ValueError, match="seven"):
+        permit.use(7)
