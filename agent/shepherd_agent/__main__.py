@@ -32,7 +32,8 @@ environment:
   SHEPHERD_AGENT_INSTALL_SECONDS     time limit of an installation, in seconds (3600)
 
 files beside this one: agent.pid holds the process id of the running agent;
-agent.install, if it exists and is executable, is run for each installation
+agent.install, if it exists and is executable, is run for each installation that
+an operator signed; agent.generation holds the last one that was started
 
 exit status: 0 taken over, 1 refused (the TakeoverResponse has the reason),
 2 usage; with --once: 0 accepted, 1 not accepted

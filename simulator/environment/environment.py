@@ -49,7 +49,7 @@ LOOPS = ("provisioner", "initializer", "recoverer", "updater")
 _BUCKET = "shepherd-agents"
 _CA = f"s3://{_BUCKET}/ca.pem"
 _BMDB_PASSWORD = "/simulated/bmdb-password"  # noqa: S105 - its name
-_INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-public-key"
+_INSTALLATION_KEY, _INSTALLATION_PUBLIC_KEY = "/shepherd/installation-key", "/shepherd/installation-key.pub"
 
 
 @dataclass(frozen=True, kw_only=True)

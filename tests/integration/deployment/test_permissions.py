@@ -139,7 +139,7 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
         "ssh-key",
         "equinix-api-key",
         "hetzner-credential",
-        "installation-public-key",
+        "installation-key.pub",
         "installation-key",
     )
 )

@@ -105,7 +105,7 @@ def test_agents_get_their_heartbeat_interval(
 
 def test_the_keys_for_installations_may_be_missing(aws: None) -> None:
     """A fleet on which nothing is installed needs none; but what is there must be keys."""
-    parameter = "/shepherd/installation-public-key"
+    parameter = "/shepherd/installation-key.pub"
     assert adapters.installation_keys(parameter) == ()
     key = ssh_keys.generate()
     function_process.end()

@@ -136,7 +136,7 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
     assert own == (
         {
             "SHEPHERD_SSH_KEY_PARAMETER": "/shepherd/ssh-key",
-            "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": "/shepherd/installation-public-key",
+            "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": "/shepherd/installation-key.pub",
             "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
             "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"https://<AgentApi>.execute-api.{PSEUDO['AWS::Region']}.amazonaws.com",
         }

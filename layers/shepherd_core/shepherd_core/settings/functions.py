@@ -202,7 +202,7 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         description="PEM certificate that agents trust for the endpoint: a path or s3://…; unset: the system's CAs.",
     )
     installation_public_key_parameter: str = Field(
-        "/shepherd/installation-public-key",
+        "/shepherd/installation-key.pub",
         description="Name of the SSM parameter with the public keys, one on each line, that installations may be "
         "signed with; given to agents at takeover. If it does not exist, agents install nothing.",
     )
