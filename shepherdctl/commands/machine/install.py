@@ -235,4 +235,4 @@ def _consequences(machine: Mapping[str, Any], seen: Installation, observer: Obse
 def _delivery(machine: Mapping[str, Any], observer: Observer) -> str:
     if observer.state(machine) in {State.STARTING, State.RUNNING}:
         return "the agent gets the request in the response to its next heartbeat"
-    return "no agent reports from the machine now: the next agent that does gets the request"
+    return "no agent reports from the machine now: the next agent that does within a day gets the request"
