@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _DOMAIN = b"shepherd-installation-v1"
 _LONGEST_RECORD = 200
+_REMEDY = "see docs/operations.md, The installation key; then start the agent anew"
 
 
 class NotPermitted(Exception):
@@ -50,12 +51,12 @@ class Permit:
             NotPermitted: it has no signature by a known key, is for another machine or has expired.
         """
         if not self._keys:
-            raise NotPermitted("this agent was started without an installation key: see docs/agent.md of Shepherd")
+            raise NotPermitted(f"this agent was started while there was no installation key: {_REMEDY}")
         if not request.signed or not request.signature:
             raise NotPermitted("the request is not signed")
         message = _DOMAIN + b"\n" + request.signed
         if not any(verify(key, request.signature, message) for key in self._keys):
-            raise NotPermitted("the request is not signed with an installation key that this agent was started with")
+            raise NotPermitted(f"the request is not signed with a key that this agent was started with: {_REMEDY}")
         try:
             signed = SignedInstallation.decode(request.signed)
         except ValueError as error:

@@ -65,11 +65,14 @@ def _as_another_generation() -> OSInstallationRequest:
     [
         (_unsigned(), "the request is not signed"),
         (_without_signature(), "the request is not signed"),
-        (_of_another_content(), "not signed with an installation key that this agent was started with"),
-        (signed_request(REQUEST, key=OTHER), "not signed with an installation key that this agent was started with"),
+        (_of_another_content(), "not signed with a key that this agent was started with: see "),
+        (
+            signed_request(REQUEST, key=OTHER),
+            "not signed with a key that this agent was started with: see ",
+        ),
         (
             signed_request(REQUEST, domain=b"shepherd-agent-v1\n"),
-            "not signed with an installation key that this agent was started with",
+            "not signed with a key that this agent was started with: see ",
         ),
         (signed_request(REQUEST, machine_id="other"), "the request was signed for machine other"),
         (signed_request(REQUEST, machine_id=""), "the request was signed for machine "),
@@ -107,7 +110,7 @@ def test_each_key_of_the_takeover_counts(tmp_path: Path) -> None:
         assert checked(both, signed_request(REQUEST, key=key))
     none = taught()
     none = type(none)(none.machine_id, none.bmaas_endpoint, b"", b"")
-    with pytest.raises(NotPermitted, match="started without an installation key"):
+    with pytest.raises(NotPermitted, match="started while there was no installation key: see "):
         checked(Permit(none, record), signed_request(REQUEST))
 
 
