@@ -3,11 +3,13 @@ Build the agent: one executable file that needs only Python 3.9 or newer.
 
     python agent/build.py OUTPUT
 
-The build is reproducible: the same sources give the same bytes, on any machine.
+writes it and prints its SHA-256, for the setting ``agent_sha256``. The build is
+reproducible: the same sources give the same bytes, on any machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import zipfile
@@ -20,8 +22,8 @@ _SHEBANG = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def build(output: Path) -> None:
-    """Write the executable to *output*, atomically."""
+def build(output: Path) -> str:
+    """Write the executable to *output*, atomically, and return its SHA-256."""
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:  # compression differs between versions of zlib
         _add(zipped, "__main__.py", _START)
@@ -29,9 +31,11 @@ def build(output: Path) -> None:
             _add(zipped, f"{_PACKAGE.name}/{source.name}", source.read_bytes())
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    unfinished.write_bytes(_SHEBANG + archive.getvalue())
+    content = _SHEBANG + archive.getvalue()
+    unfinished.write_bytes(content)
     unfinished.chmod(0o755)
     unfinished.replace(output)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
@@ -46,7 +50,7 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004 - the program and OUTPUT
         print("usage: python agent/build.py OUTPUT", file=sys.stderr)
         return 2
-    build(Path(sys.argv[1]))
+    print(build(Path(sys.argv[1])))
     return 0
 
 

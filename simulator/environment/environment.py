@@ -212,7 +212,8 @@ class Environment(Assembled):
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString")
         agent = self.folder / "agent"
         with deferred():  # or it complains of being interrupted
-            subprocess.run([sys.executable, str(ROOT / "agent" / "build.py"), str(agent)], check=True)
+            build = [sys.executable, str(ROOT / "agent" / "build.py"), str(agent)]
+            self._agent_sha256 = subprocess.run(build, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         s3 = aws.client("s3")
         s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         s3.upload_file(str(agent), _BUCKET, "agent")
@@ -259,6 +260,7 @@ class Environment(Assembled):
                     **common,
                     "SHEPHERD_MACHINE_SECONDS": "20",
                     "SHEPHERD_AGENT_SOURCE": f"s3://{_BUCKET}/agent",
+                    "SHEPHERD_AGENT_SHA256": self._agent_sha256,
                     "SHEPHERD_AGENT_ENDPOINT": self.endpoint.url,
                     "SHEPHERD_AGENT_CA_SOURCE": _CA,
                     "SHEPHERD_SSH_PORT": str(self.pool.port),

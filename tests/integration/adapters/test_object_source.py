@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from shepherd_core.adapters import documents
 from shepherd_core.adapters.documents import AgentCache, AgentFile, read
-from shepherd_core.domain.errors import SourceError, SourceMissing, SourceUnavailable
+from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceMissing, SourceUnavailable
 
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
 
@@ -412,6 +412,64 @@ def test_a_folder_that_cannot_be_written_is_named(scripted_s3: ScriptedS3, tmp_p
     (tmp_path / "file").touch()
     with pytest.raises(SourceUnavailable, match=f"could not be kept in {tmp_path}/file"):
         AgentCache(tmp_path / "file").fetch(URL)
+
+
+@pytest.mark.parametrize("owner", ["123456789012", None])
+def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, tmp_path: Path, owner: str | None) -> None:
+    """A bucket that was deleted can be made again by anybody; S3 refuses it with 403 if it is told whose it must be."""
+    AgentCache(tmp_path, owner).fetch(URL)
+    read(URL, bucket_owner=owner)
+    sent = [request.headers.get("x-amz-expected-bucket-owner") for request in scripted_s3.server.requests]
+    assert sent == [owner, owner]
+
+
+@pytest.mark.parametrize("changed", [b"agent 2", b"agent 1 and more"])
+def test_an_agent_with_another_hash_is_refused(s3: Any, tmp_path: Path, changed: bytes) -> None:
+    """Whoever can write to the bucket would be root on every machine."""
+    wanted = hashlib.sha256(b"agent 1").hexdigest()
+    cache = AgentCache(tmp_path / "cache")
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    _assert_true(cache.fetch(URL, wanted), b"agent 1")
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=changed)
+    (tmp_path / "agent").write_bytes(changed)
+    for url in (URL, URL, str(tmp_path / "agent")):
+        with pytest.raises(AgentMismatch, match=f"{hashlib.sha256(changed).hexdigest()} instead of {wanted}") as raised:
+            cache.fetch(url, wanted)
+        assert url in str(raised.value)
+        assert not raised.value.retryable
+
+
+def test_a_kept_agent_is_hashed_by_each_process(s3: Any, tmp_path: Path) -> None:
+    """Else the name of a file, which anybody could have put there, would stand for its content."""
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    wanted = AgentCache(tmp_path).fetch(URL).sha256
+    (kept,) = tmp_path.glob("*.kept")
+    kept.write_bytes(b"agent of somebody else")
+    with pytest.raises(AgentMismatch):
+        AgentCache(tmp_path).fetch(URL, wanted)
+
+
+def test_the_folder_is_private(s3: Any, tmp_path: Path) -> None:
+    """Another user of the computer must neither read nor replace what becomes root on machines."""
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o755)
+    AgentCache(folder).fetch(URL)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_of_another_user_is_refused(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name in the temporary folder is fixed, so anybody can be there first, also with a link."""
+    s3.put_object(Bucket="agents", Key="v1/agent", Body=b"agent 1")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(SourceError, match="link is a link"):
+        AgentCache(tmp_path / "link").fetch(URL)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(SourceError, match="own belongs to another user"):
+        AgentCache(tmp_path / "own").fetch(URL)
+    assert list((tmp_path / "own").iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["https://machines.example/agent", "ssm:agent", "s3://agents"])

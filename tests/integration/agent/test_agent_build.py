@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import subprocess
 import sys
 import tomllib
@@ -20,7 +21,9 @@ SOURCES = sorted((ROOT / "agent").rglob("*.py"))
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     """The upload is skipped when the machine has the file already."""
     build(tmp_path / "one")
-    subprocess.run([sys.executable, ROOT / "agent/build.py", tmp_path / "deep/two"], check=True)
+    command = [sys.executable, str(ROOT / "agent/build.py"), str(tmp_path / "deep/two")]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert printed == hashlib.sha256((tmp_path / "one").read_bytes()).hexdigest() + "\n"
     assert (tmp_path / "one").read_bytes() == (tmp_path / "deep/two").read_bytes()
     assert (tmp_path / "one").stat().st_mode & 0o777 == 0o755
     assert [path.name for path in tmp_path.iterdir()] == ["one", "deep"] or len(list(tmp_path.iterdir())) == 2

@@ -18,7 +18,10 @@ from tests.support.command_line import CommandLine
 if TYPE_CHECKING:
     from pathlib import Path
 
-STATIC = 'version = 1\nsession_seconds = 50\n[recoverer]\ngrace_seconds = 2000\n[provider.static]\nstatic_list = "a"\n'
+UNHASHED = (
+    'version = 1\nsession_seconds = 50\n[recoverer]\ngrace_seconds = 2000\n[provider.static]\nstatic_list = "a"\n'
+)
+STATIC = f'{UNHASHED}[initializer]\nagent_sha256 = "{64 * "0"}"\n'
 
 
 @pytest.fixture
@@ -78,6 +81,14 @@ def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine,
             assert values[function][name].value == value.value, f"{function}.{name}"
 
 
+def test_the_hash_of_the_agent_is_asked_for(shepherdctl: CommandLine, file: Path) -> None:
+    """Without it the deployment would fail, or anybody who writes to the bucket would be root on the machines."""
+    file.write_text(UNHASHED)
+    result = shepherdctl("settings", "check", str(file))
+    assert result.exit_code == 0
+    assert "initializer.agent_sha256 is unset: a deployment refuses that." in result.stderr
+
+
 @pytest.mark.parametrize("source", ["s3://shepherd-bucket/settings.toml", "ssm:/shepherd/settings", "file"])
 def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path, aws: None, source: str) -> None:
     """Before it is uploaded, and after."""
@@ -135,6 +146,7 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
     assert [line.split() for line in changed] == [
         ["KEY", "VALUE", "SOURCE"],
         ["session_seconds", "50", "document"],
+        ["initializer.agent_sha256", 64 * "0", "document"],
         ["recoverer.grace_seconds", "3000", "environment"],
         ["recoverer.cooldown_seconds", "700", "deployment"],
         ["provider.static.static_list", "a", "document"],

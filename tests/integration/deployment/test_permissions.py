@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import json
 import re
@@ -144,6 +145,8 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
     )
 )
 SETTINGS = "bucket/settings.toml"
+ACCOUNT = PSEUDO["AWS::AccountId"]
+"""Every bucket that is read belongs to it, which S3 is asked to check."""
 S3_LIST, S3_CA, S3_BMC_CA, S3_AGENT_CA = (
     f"bucket/documents/{name}" for name in ("machines.json", "bmdb-ca.pem", "bmc-ca.pem", "agent-ca.pem")
 )
@@ -304,7 +307,8 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
         elif service == "cloudformation":
             found.add((f"{service}:{model.name}", params["StackName"]))
         else:
-            found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}"))
+            owner = f" of {params.get('ExpectedBucketOwner')}" if params.get("ExpectedBucketOwner") != ACCOUNT else ""
+            found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}{owner}"))
 
     def signed(**_: object) -> None:
         found.update(TOKEN)
@@ -372,6 +376,7 @@ def deployed(
                 "bmdb_name": fleet.settings.bmdb_name,
                 "bmdb_user": USER,
                 "agent_endpoint": "https://agents.example.com",
+                "agent_sha256": hashlib.sha256(b"an agent").hexdigest(),
                 "equinix_api_url": api.url,
                 "hetzner_api_url": robot.url,
                 **REQUIRED[case.provider],

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUEUE = "<FailureQueue.Arn>"
-OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
+OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
 """What is no setting of a function, but of the deployment."""
 SETTINGS: dict[str, type[Settings]] = {
     "migrator": MigratorSettings,
@@ -222,7 +222,9 @@ def test_who_needs_the_database_alone_knows_no_other_secret(
     (settings,) = load(settings_type)
     assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "shepherd")
     known = {PREFIX + name.upper() for name in settings_type.model_fields}
-    assert environment.keys() - known == {PREFIX + name for name in ("SETTINGS", "PROVIDER", "LOOP_MINUTES")}
+    assert environment.keys() - known == {
+        PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "PROVIDER", "LOOP_MINUTES")
+    }
 
 
 def test_agents_report_to_this_deployment_by_default() -> None:

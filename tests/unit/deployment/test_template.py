@@ -126,6 +126,7 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
     shared: dict[str, Any] = STACK.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"])
     assert shared == {
         "SHEPHERD_SETTINGS": "s3://bucket/settings.toml",
+        "SHEPHERD_BUCKET_OWNER": PSEUDO["AWS::AccountId"],
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_LOOP_MINUTES": "1,1,1,1",
         "SHEPHERD_BMDB_HOST": "db.example.com",

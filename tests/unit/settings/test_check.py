@@ -37,6 +37,9 @@ case(
     TIMEOUT,
 )
 case({**rate(1440)}, {**rate(0)}, RATE, TIMEOUT)
+OWNED: dict[str, object] = {"BUCKET_OWNER": "123456789012"}
+case(OWNED, {**OWNED, "AGENT_SHA256": "any"}, "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256")
+case(OWNED, {**OWNED, "AGENT_SHA256": "0" * 64}, "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256")
 INTERVAL = "initializer.agent_heartbeat_seconds"
 case({"AGENT_HEARTBEAT_SECONDS": 120}, {"AGENT_HEARTBEAT_SECONDS": 119}, INTERVAL, TIMEOUT)
 case({"HEARTBEAT_TIMEOUT_SECONDS": 300}, {"HEARTBEAT_TIMEOUT_SECONDS": 301}, INTERVAL, TIMEOUT)

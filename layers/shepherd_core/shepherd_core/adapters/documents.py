@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 
 from shepherd_core.adapters import aws
 from shepherd_core.adapters.secrets import SsmSecretStore
-from shepherd_core.domain.errors import SecretError, SourceError, SourceMissing, SourceUnavailable
+from shepherd_core.domain.errors import AgentMismatch, SecretError, SourceError, SourceMissing, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,15 +31,17 @@ _CONNECT_SECONDS = 5
 _READ_SECONDS = 10
 _OK, _NOT_MODIFIED, _SERVER_ERROR = 200, 304, 500
 _PASSING = (408, 425, 429)
+_PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 
 
-def read(url: str, limit_bytes: int = _DOCUMENT_BYTES) -> bytes:
+def read(url: str, limit_bytes: int = _DOCUMENT_BYTES, bucket_owner: str | None = None) -> bytes:
     """
     Return the document at *url*: a path, ``https://…``, ``ssm:NAME`` or ``s3://BUCKET/KEY``.
 
     ``http://`` is accepted for loopback addresses alone, and no redirect is
-    followed. Every call reads the document; a caller that needs it more than once
-    in an invocation keeps it.
+    followed. S3 refuses a bucket that does not belong to the account *bucket_owner*,
+    if it is given. Every call reads the document; a caller that needs it more than
+    once in an invocation keeps it.
 
     Raises:
         SourceMissing: there is no such document, or this function may not read it.
@@ -49,7 +52,7 @@ def read(url: str, limit_bytes: int = _DOCUMENT_BYTES) -> bytes:
     if scheme == "ssm":
         content = _read_parameter(url)
     elif scheme == "s3":
-        with _s3_errors(url), closing(_get_object(aws.client("s3"), url)["Body"]) as body:
+        with _s3_errors(url), closing(_get_object(aws.client("s3"), url, bucket_owner)["Body"]) as body:
             content = body.read(limit_bytes + 1)
     elif scheme in ("http", "https"):
         content = _read_http(url, limit_bytes)
@@ -100,30 +103,40 @@ class AgentCache:
     A local file is used in place. An object in S3 is kept in *folder*,
     one version at a time, and downloaded again only when its ETag has changed:
     keep the folder between warm invocations. Any number of threads and
-    processes may share a folder.
+    processes of one user may share a folder; nobody else can read or write it.
     """
 
-    # The name of a kept file holds all facts about it: hash of the URL, ETag, SHA-256 of the content.
-    # The file gets its name when it is complete, so nothing can contradict it.
+    # The name of a kept file holds the hash of the URL and the ETag. The file gets its name when it is complete. Its
+    # content is hashed when this process reads it first: the name proves nothing.
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bucket_owner: str | None = None) -> None:
+        """S3 refuses a bucket that does not belong to the account *bucket_owner*, if it is given."""
         self._folder = folder
+        self._bucket_owner = bucket_owner
         self._s3: Any = None
         self._hashed: dict[str, tuple[tuple[int, ...], str]] = {}
 
-    def fetch(self, url: str) -> AgentFile:
+    def fetch(self, url: str, sha256: str | None = None) -> AgentFile:
         """
         Return the current content of *url*, a path or ``s3://BUCKET/KEY``; never an older version.
 
-        Takes constant memory. Sends S3 one request each time; hashes a local
-        file again only when it has changed.
+        With *sha256* (hexadecimal), only the content that has it. Takes constant
+        memory. Sends S3 one request each time; hashes a file again only when it has
+        changed.
 
         Raises:
             SourceMissing: there is no such file or object, or this function may not read it.
             SourceUnavailable: no answer, an incomplete one, a change while it was read, or no space
                 in the folder. May be retried later.
-            SourceError: the URL is invalid.
+            AgentMismatch: the content has another SHA-256.
+            SourceError: the URL is invalid, or the folder belongs to another user.
         """
+        found = self._fetch(url)
+        if sha256 is not None and found.sha256 != sha256:
+            raise AgentMismatch(f"{url!r} has the SHA-256 {found.sha256} instead of {sha256}")
+        return found
+
+    def _fetch(self, url: str) -> AgentFile:
         scheme = _scheme(url)
         if scheme == "":
             return self._local(url)
@@ -136,7 +149,11 @@ class AgentCache:
             raise SourceUnavailable(f"{url!r} could not be kept in {self._folder}: {_reason(error)}") from error
 
     def _local(self, url: str) -> AgentFile:
-        with _file_errors(url), Path(url).open("rb") as file:
+        with _file_errors(url):
+            return self._file(url, Path(url))
+
+    def _file(self, url: str, path: Path) -> AgentFile:
+        with path.open("rb") as file:
             identity = _identity(file)
             known, sha256 = self._hashed.get(url, (None, ""))
             if known != identity:
@@ -144,38 +161,48 @@ class AgentCache:
                 if _identity(file) != identity:
                     raise SourceUnavailable(f"{url!r} changed while it was read")
                 self._hashed[url] = identity, sha256
-            return AgentFile(sha256, os.fstat(file.fileno()).st_size, url, Path(url), identity)
+            return AgentFile(sha256, os.fstat(file.fileno()).st_size, url, path, identity)
 
     def _object(self, url: str, stem: str) -> AgentFile:
         kept = next(self._folder.glob(f"{stem}.*.kept"), None)
         self._s3 = self._s3 or aws.client("s3")
         etag = bytes.fromhex(kept.name.split(".")[1]).decode() if kept else None
-        answer = _get_object(self._s3, url, etag)
+        answer = _get_object(self._s3, url, self._bucket_owner, etag)
         if answer is None and kept is not None:
-            return _kept(url, kept)
+            return self._file(url, kept)
         # One answer holds one version of the object, even if it is replaced meanwhile; a download is never
         # resumed. botocore checks the length, and the checksum if the object has one.
         with closing(answer["Body"]) as body:
             if kept is not None:
                 kept.unlink()  # outdated, and /tmp may have no space for two
             partial = self._folder / f"{stem}.partial"
-            with partial.open("wb") as file:  # overwrites the rest of a killed invocation
+            with _create(partial) as file:  # overwrites the rest of a killed invocation
                 sha256 = _copy(body, file)
-        return _kept(url, partial.rename(self._folder / f"{stem}.{answer['ETag'].encode().hex()}.{sha256}.kept"))
+                file.flush()
+                self._hashed[url] = _identity(file), sha256
+        return self._file(url, partial.rename(self._folder / f"{stem}.{answer['ETag'].encode().hex()}.kept"))
 
     @contextmanager
     def _alone(self, url: str) -> Iterator[str]:
         """Wait until no other process fetches *url* into the folder; yield the stem of its file names there."""
         stem = hashlib.sha256(url.encode()).hexdigest()[:16]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f"{stem}.lock").open("wb") as lock:
+        self._folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        status = self._folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid != os.geteuid():
+            raise SourceError(
+                f"{self._folder} belongs to another user: delete it, or set TMPDIR to a folder of your own"
+            )
+        if stat.S_ISLNK(status.st_mode):
+            raise SourceError(f"{self._folder} is a link: delete it")
+        self._folder.chmod(_PRIVATE_FOLDER)
+        with _create(self._folder / f"{stem}.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the lock ends with the process in any case
             yield stem
 
 
-def _kept(url: str, path: Path) -> AgentFile:
-    with path.open("rb") as file:
-        return AgentFile(path.name.split(".")[2], os.fstat(file.fileno()).st_size, url, path, _identity(file))
+def _create(path: Path) -> BinaryIO:
+    """Open *path* for writing, empty, for this user alone."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE_FILE), "wb")
 
 
 class _Readable(Protocol):
@@ -219,7 +246,7 @@ def _read_parameter(url: str) -> bytes:
         raise kind(f"{url!r} could not be read: {error}") from error
 
 
-def _get_object(s3: Any, url: str, known_etag: str | None = None) -> Any:
+def _get_object(s3: Any, url: str, bucket_owner: str | None, known_etag: str | None = None) -> Any:
     """Return the answer to GetObject, or None if the object still has *known_etag*."""
     from botocore.exceptions import ClientError  # noqa: PLC0415 - loaded with boto3 already
 
@@ -227,7 +254,8 @@ def _get_object(s3: Any, url: str, known_etag: str | None = None) -> Any:
     if not bucket or not key:
         raise SourceError(f"{url!r} is not valid; use s3://BUCKET/KEY")
     try:
-        return s3.get_object(Bucket=bucket, Key=key, **({"IfNoneMatch": known_etag} if known_etag else {}))
+        conditions = {"ExpectedBucketOwner": bucket_owner, "IfNoneMatch": known_etag}
+        return s3.get_object(Bucket=bucket, Key=key, **{name: value for name, value in conditions.items() if value})
     except ClientError as error:
         if known_etag and error.response["ResponseMetadata"]["HTTPStatusCode"] == _NOT_MODIFIED:
             return None

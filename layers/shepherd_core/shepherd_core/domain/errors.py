@@ -48,6 +48,7 @@ The errors that Shepherd raises.
     │   ├── SecretMissing            no such parameter, or not permitted
     │   └── SecretUnavailable        (retryable)
     └── SourceError
+        ├── AgentMismatch            the agent's file has another SHA-256 than the settings say
         ├── SourceMissing            no such file or object, or not permitted
         └── SourceUnavailable        (retryable)
 
@@ -332,6 +333,10 @@ class SourceError(ShepherdError):
     """A file or object that the operator named could not be read."""
 
     fault = Fault.OURS
+
+
+class AgentMismatch(SourceError):
+    """The agent's file does not have the SHA-256 that the settings name."""
 
 
 class SourceMissing(SourceError):

@@ -78,6 +78,11 @@ class DeploymentSettings(Settings):
         "1,1,1,1",
         description="Minutes between two runs of Provisioner, Initializer, Recoverer and Updater; 0: that loop is off.",
     )
+    bucket_owner: str | None = Field(
+        None,
+        pattern="^[0-9]{12}$",
+        description="AWS account that the bucket with agent, settings and documents must belong to; unset: any.",
+    )
     function_seconds: Annotated[str, AfterValidator(_seconds)] = Field(
         "300,300,180,180,10,300",
         description="Seconds that an invocation of Provisioner, Initializer, Recoverer, Updater, agent API and "

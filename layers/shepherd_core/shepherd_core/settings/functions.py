@@ -193,6 +193,12 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
     table = "initializer"
 
     agent_source: str = Field(description="Location of the agent executable: a path or s3://BUCKET/KEY.")
+    agent_sha256: str | None = Field(
+        None,
+        pattern="^([0-9a-f]{64}|any)$",
+        description="SHA-256 that the agent executable must have, as agent/build.py prints it; any: whatever is there "
+        "runs as root on the machines. A deployment requires one of them.",
+    )
     agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
     agent_endpoint: Annotated[str, AfterValidator(_encrypted)] = Field(
         description="Endpoint that agents report to; given to them at takeover."

@@ -16,7 +16,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
 from shepherd_core.settings import functions
 from shepherd_core.settings.deployment import OperatorSettings
-from shepherd_core.wiring.settings import load
+from shepherd_core.wiring.settings import bucket_owner, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def read(source: str) -> bytes:
     """Return the document at *source*, as ``adapters.documents.read``."""
     from shepherd_core.adapters import documents  # noqa: PLC0415 - see the module's docstring
 
-    return documents.read(source)
+    return documents.read(source, bucket_owner=bucket_owner())
 
 
 def certificate(source: str) -> bytes:

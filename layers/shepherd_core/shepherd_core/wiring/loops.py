@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core import telemetry
 from shepherd_core.bmdb.schema.migrate import require
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
@@ -20,7 +21,7 @@ from shepherd_core.settings import functions
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.wiring import adapters, providers
 from shepherd_core.wiring.adapters import CLOCK
-from shepherd_core.wiring.settings import per_document
+from shepherd_core.wiring.settings import bucket_owner, per_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,13 +97,17 @@ def _initializer() -> Function:
     from shepherd_core.loops.initializer import Initializer, StartOptions  # noqa: PLC0415
 
     settings, provider = providers.load(functions.InitializerSettings)
-    agents = documents.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent")
+    agents = documents.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent", bucket_owner())
+    expected = None if settings.agent_sha256 == "any" else settings.agent_sha256
     dialer = adapters.LazyDialer(settings)
 
     def fetch() -> tuple[AgentBinary, bytes]:
         dialer.dialer()  # here, because a missing key must not count against a machine
         source = settings.agent_ca_source
-        return agents.fetch(settings.agent_source), b"" if source is None else adapters.certificate(source)
+        agent = agents.fetch(settings.agent_source, expected)
+        if expected is None:
+            telemetry.warning("agent not checked: set agent_sha256", sha256=agent.sha256, source=settings.agent_source)
+        return agent, b"" if source is None else adapters.certificate(source)
 
     options = StartOptions(
         path=settings.agent_path,

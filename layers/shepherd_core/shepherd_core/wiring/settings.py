@@ -126,7 +126,12 @@ def fetch(source: str) -> bytes:
     from shepherd_core.adapters import documents  # noqa: PLC0415 - only where there is one
     from shepherd_core.settings.document import LIMIT_BYTES  # noqa: PLC0415
 
-    return documents.read(source, LIMIT_BYTES)
+    return documents.read(source, LIMIT_BYTES, bucket_owner())
+
+
+def bucket_owner() -> str | None:
+    """Return the account that the bucket must belong to, as the deployment says. The document cannot say it."""
+    return sources.variables(PREFIX).get("bucket_owner")
 
 
 @cache

@@ -44,7 +44,17 @@ def _groups(groups: str | None, template: str | None) -> str | None:
     return "functions may not launch into the default group: set one of them"
 
 
+def _unchecked_agent(owner: str | None, sha256: str | None) -> str | None:
+    if owner is None or sha256 is not None:
+        return None
+    return (
+        "whatever is in the bucket would run as root on the machines: set it to what agent/build.py prints, or to "
+        '"any" to accept that'
+    )
+
+
 RULES = (
+    Rule(("deployment.bucket_owner", "initializer.agent_sha256"), _unchecked_agent),
     *(Rule((f"{function}.{name}",), _named(document)) for name, (function, document) in DOCUMENTS.items()),
     Rule(("provider.ec2_launch_template",), _launch_template),
     Rule(("provider.ec2_security_groups", "provider.ec2_launch_template"), _groups),
