@@ -16,7 +16,7 @@ from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from shepherdctl.commands import db, demo, history, inventory, pause, reconcile, recovery, run, settings, status
-from shepherdctl.commands.machine import forget_host_key, install, repair, retry, show, unquarantine, why
+from shepherdctl.commands.machine import forget_host_key, install, pin_host_key, repair, retry, show, unquarantine, why
 from shepherdctl.commands.machine import list as listing
 from shepherdctl.interrupts import graceful_exit
 from shepherdctl.output import print_error
@@ -116,6 +116,7 @@ _add(machine_group, "why", why.why)
 _add(machine_group, "retry", retry.retry)
 _add(machine_group, "unquarantine", unquarantine.unquarantine)
 _add(machine_group, "install", install.install)
+_add(machine_group, "pin-host-key", pin_host_key.pin_host_key)
 _add(machine_group, "forget-host-key", forget_host_key.forget_host_key)
 _add(machine_group, "adopt", repair.adopt)
 _add(machine_group, "forget", repair.forget)

@@ -80,6 +80,10 @@ MachineArgument = Annotated[
 ReasonOption = Annotated[
     str, typer.Option("--reason", parser=reason_text, metavar="TEXT", help="Why; it is stored for others to read.")
 ]
+OptionalReason = Annotated[
+    str | None,
+    typer.Option("--reason", parser=reason_text, metavar="TEXT", help="Why; it is stored for others to read."),
+]
 OwnerOption = Annotated[
     str | None,
     typer.Option("--owner", parser=owner_name, metavar="NAME", help="Who to ask about it.", show_default="you"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.machine import HostKeyOrigin
 from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.wiring.settings import load
 
@@ -15,6 +16,12 @@ from shepherdctl.formats import fingerprint, loop_name, relative, span
 from shepherdctl.options import MachineArgument
 from shepherdctl.output import Form, Output, document, facts
 from shepherdctl.state import Observer, observe_machine, with_state
+
+_ORIGINS = {
+    HostKeyOrigin.FIRST_CONTACT: "trusted at first contact",
+    HostKeyOrigin.PROVIDER: "named by the provider",
+    HostKeyOrigin.OPERATOR: "pinned by an operator",
+}
 
 
 def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
@@ -65,7 +72,7 @@ def _rows(machine: Mapping[str, Any], observer: Observer) -> list[tuple[str, obj
         ("agent started", when("agent_started_at")),
         ("agent public key", machine["agent_public_key"]),
         ("heartbeat", when("agent_heartbeat_at")),
-        ("host key", None if machine["host_key"] is None else fingerprint(machine["host_key"])),
+        ("host key", _host_key(machine, when)),
         ("rebooted", when("rebooted_at")),
         ("boot wait ends", when("boot_wait_until")),
         ("grace ends", when("grace_until") if machine["agent_started_at"] is None else None),
@@ -110,6 +117,13 @@ def _fold_lines(evidence: list[str]) -> list[str]:
     return [
         f"{at} {event}" + (f" ({times} times since {since})" if times > 1 else "") for at, since, event, times in folded
     ]
+
+
+def _host_key(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:
+    if machine["host_key"] is None:
+        return None
+    origin = _ORIGINS[HostKeyOrigin(machine["host_key_origin"])]
+    return f"{fingerprint(machine['host_key'])}, {origin} {when('host_key_pinned_at')}"
 
 
 def _release(machine: Mapping[str, Any], when: Callable[[str], str | None]) -> str | None:

@@ -85,7 +85,7 @@ def _other_host_key(stage: Stage, _: str, machine_id: UUID) -> None:
     stage.environment.fleet.sql(
         "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=scenarios.PUBLIC_KEY
     )
-    stage.undo.callback(queries.forget_host_key, stage.environment.fleet.connection, machine_id)
+    stage.undo.callback(queries.forget_host_key, stage.environment.fleet.connection, machine_id, "the test")
 
 
 MACHINES = (

@@ -87,9 +87,10 @@ def test_the_list_shows_what_each_machine_needs_and_what_blocks_it(fleet: Fleet,
 def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:
     """Including the work in progress, and the last failure."""
     machine_id = fleet.provided_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'host key', now())", id=machine_id)
     session = fleet.open_session(seconds=2 * 3600)
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("no luck", 60, "host key")})
+    work.fail(session, {held: Failure("no luck", 60)})
     fleet.pass_time(60)
     claimed(session, START)
     shown = queries.show_machine(connection, machine_id)
@@ -144,8 +145,11 @@ def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> N
     """After a reinstall, the next contact is a first contact."""
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    assert queries.forget_host_key(connection, machine_id)
-    assert not queries.forget_host_key(connection, machine_id)
+    assert queries.forget_host_key(connection, machine_id, "alice")
+    assert not queries.forget_host_key(connection, machine_id, "bob")
+    assert [(line["event"], line["failed_cause"]) for line in queries.history(connection, machine_id)] == [
+        ("HostKeyForgotten", "alice")
+    ]
     assert claimed(fleet.open_session(), START)[0].host_key is None
 
 

@@ -11,7 +11,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import MachineUnknown, WorkConflict
-from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 
 from tests.support.bmdb.fleet import PROVIDER, claimed, ids
 
@@ -37,7 +37,8 @@ def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session)
     ((due_at,),) = fleet.sql("SELECT not_before FROM machine_due WHERE not_before IS NOT NULL")
     claim = work.claim(session, START, PROVIDER, 10)
     (provider_id,) = fleet.sql("SELECT provider_id FROM machine_provided")[0]
-    assert claim == Claim((work.Work(machine_id, START, provider_id, "pinned", None, due_at),), 1)
+    held = work.Work(machine_id, START, provider_id, "pinned", None, due_at, HostKeyOrigin.FIRST_CONTACT)
+    assert claim == Claim((held,), 1)
     assert fleet.holders(machine_id) == [session.session_id]
     assert fleet.events(machine_id) == ["Started"]
 
@@ -80,20 +81,28 @@ def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | Non
     machine_id = fleet.provided_machine()
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("no luck", 1, seen)})
-    fleet.pass_time(1)
-    (held,) = claimed(session, START)
     work.finish_agent_start(session, {held: AgentStarted(KEY, seen)})
     assert fleet.sql("SELECT host_key FROM machine_host_key") == [["pinned"]]
 
 
-def test_a_failed_first_contact_pins_the_host_key(fleet: Fleet, session: Session) -> None:
-    """The upload failed, but the host key is known."""
-    fleet.provided_machine()
+@pytest.mark.parametrize("origin", HostKeyOrigin)
+def test_a_host_key_that_still_holds_is_pinned_again(fleet: Fleet, session: Session, origin: HostKeyOrigin) -> None:
+    """A step that would have changed it was not taken; where the key is from stays known, whoever deleted the row."""
+    machine_id = fleet.unhealthy_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), :origin)", id=machine_id, origin=origin)
+    (held,) = claimed(session, RECOVER)
+    assert (held.host_key, held.host_key_origin) == ("pinned", origin)
+    fleet.sql("DELETE FROM machine_host_key")
+    work.fail(session, {held: Failure("no luck", 1, keeps_host_key=True)})
+    assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", origin]]
+
+
+def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
+    """Somebody who poses as a machine for a minute would lock the real one out."""
+    machine_id = fleet.provided_machine()
     (held,) = claimed(session, START)
-    work.fail(session, {held: Failure("disk full", 1, "host key")})
-    fleet.pass_time(1)
-    assert claimed(session, START)[0].host_key == "host key"
+    work.fail(session, {held: Failure("disk full", 1, keeps_host_key=True)})
+    assert fleet.tags(machine_id) == set()
 
 
 def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAHWFzVOjVxDXhUsHlhyv8H7DMqYBXmRq2zMCQUbGDTN"
 # As `ssh-keygen -l` prints it for this key.
+OTHER_HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 FINGERPRINT = "SHA256:WogFh3u2txlGBV34t39Vjh+f3dtjFtWtz9C3jLo75aM"
 
 
@@ -30,7 +31,7 @@ def failed(fleet: Fleet, cause: str, interval: int = 600) -> UUID:
     machine_id = fleet.provided_machine()
     session = fleet.open_session()
     works = claimed(session, Process.AGENT_START)
-    work.fail(session, {found: Failure(cause, interval, HOST_KEY) for found in works})
+    work.fail(session, {found: Failure(cause, interval) for found in works})
     session.close()
     return machine_id
 
@@ -232,7 +233,8 @@ def test_a_machine_is_named_by_the_beginning_of_its_id_or_by_its_provider_id(fle
 
 
 @pytest.mark.parametrize(
-    "arguments", ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"]
+    "arguments",
+    ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"],
 )
 def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, arguments: str) -> None:
     """A guess could be the wrong machine."""
@@ -248,6 +250,7 @@ def test_show_has_failures_work_and_pauses(fleet: Fleet) -> None:
     """One command must answer why a machine is as it is."""
     machine_id = failed(fleet, "AgentExited: status 1")
     queries.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
     session = fleet.open_session()
     work.start_work(session, Process.ACCESS, machine_id)
     shown = CommandLine(fleet.settings).read("machine", "show", str(machine_id))
@@ -277,6 +280,67 @@ def test_forgetting_a_host_key_says_which_and_does_it_once(fleet: Fleet) -> None
     assert f"no host key was pinned for machine {machine_id}" in again.stderr
     document = shepherdctl.load("machine", "forget-host-key", str(machine_id))
     assert document == {"machine_id": str(machine_id), "forgotten": False, "host_key": None}
+
+
+def test_an_operator_pins_a_host_key(fleet: Fleet) -> None:
+    """Whoever read it on the machine's console need not trust the first contact; the history says who did."""
+    machine_id = fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings)
+    command = ("machine", "pin-host-key", str(machine_id), *HOST_KEY.split(), "root@machine", "--owner", "alice")
+    assert "dry run: nothing was changed" in shepherdctl(*command, "--dry-run").stderr
+    assert "host_key" not in fleet.tags(machine_id)
+    assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read(*command, "--reason", "seen on its console")
+    assert f"ssh-ed25519 {FINGERPRINT}, pinned by an operator" in shepherdctl.read("machine", "show", str(machine_id))
+    (line,) = queries.history(fleet.connection, machine_id)
+    assert line["event"] == "HostKeyPinned"
+    assert line["failed_cause"] == f"alice: ssh-ed25519 {FINGERPRINT}: seen on its console"
+    document = shepherdctl.load(*command)  # again: it is so already
+    assert document == {
+        "machine_id": str(machine_id),
+        "dry_run": False,
+        "host_key": HOST_KEY,
+        "before": HOST_KEY,
+    }
+
+
+def test_a_pinned_host_key_is_replaced_only_on_request(fleet: Fleet) -> None:
+    """One that was pinned before is believed more than what is pasted."""
+    machine_id = fleet.provided_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
+    shepherdctl = CommandLine(fleet.settings)
+    assert f"ssh-ed25519 {FINGERPRINT}, trusted at first contact" in shepherdctl.read(
+        "machine", "show", str(machine_id)
+    )
+    command = ("machine", "pin-host-key", str(machine_id), OTHER_HOST_KEY)
+    for more in ((), ("--dry-run",)):
+        refused = shepherdctl(*command, *more)
+        assert refused.exit_code == 1
+        assert f"has the host key ssh-ed25519 {FINGERPRINT}: use --replace" in refused.stderr
+    assert queries.history(fleet.connection, machine_id) == []
+    shepherdctl.read(*command, "--replace", "--dry-run")
+    assert queries.show_machine(fleet.connection, machine_id)["host_key"] == HOST_KEY
+    assert f"ssh-ed25519 {FINGERPRINT}" in shepherdctl.read(*command, "--replace")
+    shown = queries.show_machine(fleet.connection, machine_id)
+    assert (shown["host_key"], shown["host_key_origin"]) == (OTHER_HOST_KEY, "Operator")
+
+
+@pytest.mark.parametrize("key", ["ssh-ed25519", "AAAAC3Nz", "ssh-dss AAAAB3NzaC1kc3M=", f"{HOST_KEY[:-3]}!!!"])
+def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, key: str) -> None:
+    """The machine would be locked out until somebody finds the slip."""
+    machine_id = fleet.provided_machine()
+    result = CommandLine(fleet.settings)("machine", "pin-host-key", str(machine_id), key)
+    assert result.exit_code == 2
+    assert "the KEY is no SSH host key" in " ".join(result.stderr.split())
+    assert fleet.tags(machine_id) == set()
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_the_host_key_of_a_machine_that_is_not_provided_is_not_pinned(fleet: Fleet, more: tuple[str, ...]) -> None:
+    """Nothing will ever connect to it, or the Provisioner is about to write what the provider says."""
+    machine_id = fleet.sql("INSERT INTO machines DEFAULT VALUES RETURNING machine_id")[0][0]
+    result = CommandLine(fleet.settings)("machine", "pin-host-key", str(machine_id), HOST_KEY, *more)
+    assert result.exit_code == 1
+    assert f"machine {machine_id} is not provided: nothing was changed" in result.stderr
 
 
 def test_history_is_shown_newest_last_with_causes(fleet: Fleet) -> None:

@@ -379,20 +379,21 @@ def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
     assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
 
 
-def test_the_host_key_of_a_first_contact_is_pinned_even_when_the_work_fails(fleet: Fleet, run: Runner) -> None:
-    """Otherwise an attacker who makes the work fail could pose as the machine later; the key is pinned once."""
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_host_key_that_still_holds_is_pinned_again_when_the_work_fails(
+    fleet: Fleet, run: Runner, keeps: bool
+) -> None:
+    """The step on record deleted it, and was not taken."""
     machine = fleet.provided_machine()
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine, key=HOST_KEY)
 
     def errand(task: Task) -> None:
-        task.host_key = task.host_key or f"{HOST_KEY}{len(loop.tasks)}"
+        fleet.sql("DELETE FROM machine_host_key")
+        task.keeps_host_key = keeps
         raise SshRefused
 
-    loop = Errands(errand)
-    for _ in range(3):
-        run(loop)
-        fleet.pass_time(3600)
-    assert [task.work.host_key for task in loop.tasks] == [None, f"{HOST_KEY}1", f"{HOST_KEY}1"]
-    assert queries.show_machine(fleet.connection, machine)["host_key"] == f"{HOST_KEY}1"
+    run(Errands(errand))
+    assert queries.show_machine(fleet.connection, machine)["host_key"] == (HOST_KEY if keeps else None)
 
 
 # --- time ---

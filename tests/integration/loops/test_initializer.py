@@ -133,6 +133,7 @@ class World:
         answer_seconds: float = 20,
         machine_seconds: float = 20,
         keys: Sequence[bytes] = (),
+        require_known_host_key: bool = False,
     ) -> dict[Metric, float]:
         """Run one invocation; *agent* is the executable instead of the real one, *keys* those for installations."""
         edge = Edge(StaticProvider(lambda: json.dumps(self.entries).encode()))
@@ -147,6 +148,7 @@ class World:
                 answer_seconds=answer_seconds,
                 backoff=Backoff(300, 14_400, 1.2),
                 installation_keys=lambda: keys,
+                require_known_host_key=require_known_host_key,
             ),
         )
         clock = SystemClock()
@@ -159,6 +161,13 @@ class World:
             deadline=Deadline(clock, 60),
             runtime_info="a test",
         )
+
+    def host_key(self, name: str) -> str:
+        """Return the host key that the machine shows."""
+        with self.client.login(name, key=self.key) as ssh:
+            transport = ssh.get_transport()
+            assert transport is not None
+            return f"ssh-ed25519 {base64.b64encode(transport.get_remote_server_key().asbytes()).decode()}"
 
     def cause(self, machine_id: UUID) -> str:
         """Return why the last work on the machine failed, or what became of it instead."""
@@ -292,12 +301,7 @@ def test_the_host_key_of_the_first_contact_is_pinned(world: World) -> None:
     """From then on no other machine can pose as it."""
     machine_id, name = world.machine()
     world.run()
-    kind, text = world.show(machine_id)["host_key"].split()
-    assert kind == "ssh-ed25519"
-    with world.client.login(name, key=world.key) as ssh:
-        transport = ssh.get_transport()
-        assert transport is not None
-        assert base64.b64decode(text) == transport.get_remote_server_key().asbytes()
+    assert world.show(machine_id)["host_key"] == world.host_key(name)
 
 
 def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> None:
@@ -312,7 +316,7 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(world: World) -> N
     assert world.pool.runs(name) == runs
     assert world.show(machine_id)["host_key"] == pinned
 
-    assert queries.forget_host_key(world.fleet.connection, machine_id)
+    assert queries.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
     world.fleet.pass_time(HOUR)
     assert world.run()[Metric.FINISHED] == 1
     assert world.show(machine_id)["host_key"] not in {None, pinned}
@@ -323,13 +327,40 @@ def test_without_a_pin_the_host_key_that_the_provider_knows_is_what_counts(world
     machine_id, name = world.machine()
     world.run()
     known = world.show(machine_id)["host_key"]
-    assert queries.forget_host_key(world.fleet.connection, machine_id)
+    assert queries.forget_host_key(world.fleet.connection, machine_id, "reinstalled")
     world.lose_agent(machine_id)
     provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), known)
     world.pool.change_host_key(name)
     assert world.run(provider=provider)[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith("SshHostKeyChanged: ")
     assert world.show(machine_id)["host_key"] is None
+
+
+def test_a_machine_whose_host_key_must_be_known_is_not_contacted_before(world: World) -> None:
+    """Whoever answers at its address would get the agent and what belongs to the machine."""
+    machine_id, name = world.machine()
+    assert world.run(require_known_host_key=True)[Metric.FAILED] == 1
+    assert world.cause(machine_id).startswith("HostKeyUnknown: ")
+    assert f"machine pin-host-key {machine_id} KEY" in world.cause(machine_id)
+    assert world.pool.runs(name) == 0
+    assert world.fleet.sql("SELECT fault FROM work_backoff") == [["access"]]  # which no reboot mends
+    key = world.host_key(name)
+    queries.pin_host_key(world.fleet.connection, machine_id, key, reason="read on its console")
+    world.fleet.pass_time(HOUR)
+    assert world.run(require_known_host_key=True)[Metric.FINISHED] == 1
+    assert (world.show(machine_id)["host_key"], world.show(machine_id)["host_key_origin"]) == (key, "Operator")
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_where_a_host_key_is_from_is_recorded(world: World, known: bool) -> None:
+    """A key that was trusted at first sight deserves another look; one that the provider named does not."""
+    machine_id, name = world.machine()
+    provider = None
+    if known:
+        key = world.host_key(name)
+        provider = _Knowing(StaticProvider(lambda: json.dumps(world.entries).encode()), key)
+    assert world.run(provider=provider, require_known_host_key=known)[Metric.FINISHED] == 1
+    assert world.show(machine_id)["host_key_origin"] == ("Provider" if known else "FirstContact")
 
 
 class _Knowing(Edge):
@@ -389,11 +420,11 @@ def test_every_failure_of_ssh_is_recorded_by_name(world: World) -> None:
 def test_every_failure_of_an_agent_is_recorded_by_name(
     world: World, script: Callable[[str], Path], cause: str, text: str
 ) -> None:
-    """Nothing but a full and correct answer counts as a started agent; the host key stays pinned all the same."""
+    """Nothing but a full and correct answer counts as a started agent, or pins a host key."""
     machine_id, name = world.machine()
     assert world.run(agent=script(text))[Metric.FAILED] == 1
     assert world.cause(machine_id).startswith(f"{cause}: ")
-    assert world.fleet.tags(machine_id) == {"host_key"}
+    assert world.fleet.tags(machine_id) == set()
     assert world.pool.runs(name) == 1
 
 
@@ -402,7 +433,7 @@ def test_an_agent_has_less_time_to_answer_than_a_machine_in_all(world: World, sc
     machine_id, _ = world.machine()
     assert world.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
     assert re.fullmatch(r"SshTimedOut: running /root/agent at .* took longer than 0\.\d+ s", world.cause(machine_id))
-    assert world.fleet.tags(machine_id) == {"host_key"}
+    assert world.fleet.tags(machine_id) == set()
 
 
 def test_the_last_words_of_an_agent_that_failed_are_logged(

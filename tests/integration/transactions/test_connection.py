@@ -182,10 +182,10 @@ def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
     machine_id = own_fleet.provided_machine()
     pin = "INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines"
     own_fleet.sql(pin)
-    assert queries.forget_host_key(own_fleet.connection, machine_id)
+    assert queries.forget_host_key(own_fleet.connection, machine_id, "?")
     own_fleet.sql("ALTER TABLE machine_host_key ALTER COLUMN host_key TYPE varchar(1000)")
     own_fleet.sql(pin)
-    assert queries.forget_host_key(own_fleet.connection, machine_id)
+    assert queries.forget_host_key(own_fleet.connection, machine_id, "?")
 
 
 def unreachable(settings: BmdbSettings, tmp_path: Path) -> BmdbSettings:

@@ -79,7 +79,7 @@ def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
     for ended in (
         work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), "host key")}),
         work.finish(session, [held]),
-        work.fail(session, {held: Failure("no luck", 60, "host key")}),
+        work.fail(session, {held: Failure("no luck", 60)}),
         work.cancel(session, [held]),
     ):
         assert ended == set()

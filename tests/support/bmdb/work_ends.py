@@ -43,7 +43,7 @@ def _finish_recovery(session: Session, held: Sequence[work.Work]) -> set[UUID]:
 
 
 def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
-    return work.fail(session, {each: Failure("no luck", 60, "host key") for each in held})
+    return work.fail(session, {each: Failure("no luck", 60) for each in held})
 
 
 ENDS = {

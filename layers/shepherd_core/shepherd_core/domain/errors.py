@@ -29,6 +29,7 @@ The errors that Shepherd raises.
     ├── DriftLimitExceeded           provider and BMDB disagree on too many machines
     ├── MachineError                 one machine could not be worked on
     │   ├── NoAddress                the provider names no address for it
+    │   ├── HostKeyUnknown           its SSH host key is not known, and must be
     │   ├── SshError
     │   │   ├── SshRefused           nothing listens there
     │   │   ├── SshTimedOut          no answer in time
@@ -241,6 +242,12 @@ class NoAddress(MachineError):
     fault = Fault.ACCESS
 
 
+class HostKeyUnknown(MachineError):
+    """Nobody has named the SSH host key of the machine, and the settings require it."""
+
+    fault = Fault.ACCESS
+
+
 class SshError(MachineError):
     """SSH to the machine failed."""
 
@@ -264,7 +271,7 @@ class SshAuthenticationFailed(SshError):
 
 
 class SshHostKeyChanged(SshError):
-    """The machine's SSH host key is not the one that was pinned at the first connection."""
+    """The machine's SSH host key is not the one that is pinned."""
 
     fault = Fault.ACCESS
 

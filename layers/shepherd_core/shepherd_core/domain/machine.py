@@ -74,6 +74,21 @@ class WorkEvent(StrEnum):
     """An operator ended the quarantine; its remediation policy starts over."""
     RETRIED = "Retried"
     """An operator ended a backoff."""
+    HOST_KEY_PINNED = "HostKeyPinned"
+    """An operator pinned the SSH host key."""
+    HOST_KEY_FORGOTTEN = "HostKeyForgotten"
+    """An operator forgot the pinned SSH host key."""
+
+
+class HostKeyOrigin(StrEnum):
+    """Where the pinned SSH host key of a machine is from."""
+
+    FIRST_CONTACT = "FirstContact"
+    """It was trusted when it was seen first."""
+    PROVIDER = "Provider"
+    """The provider, or the list of machines, names it."""
+    OPERATOR = "Operator"
+    """An operator pinned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ class Task:
     work: Work
     deadline: Deadline
     """Ends the work. Its ``check``, or ``confirm`` where a machine is interrupted, is the fence before every effect."""
-    host_key: str | None = None
-    """Set by the loop when it has seen the machine's SSH host key; pinned also when the work fails."""
+    keeps_host_key: bool = False
+    """Set by the loop if the pinned SSH host key still holds, although the recorded step deleted it."""
     decision: Any = None
     """Returned by ``Loop.decide`` for this machine."""
     not_taken: str | None = None

@@ -9,8 +9,8 @@ from shepherd_core import telemetry
 from shepherd_core.agent.takeover import AgentProgram, take_over
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.clock import time_of_day
-from shepherd_core.domain.errors import NoAddress, ShepherdError
-from shepherd_core.domain.machine import Process
+from shepherd_core.domain.errors import HostKeyUnknown, NoAddress, ShepherdError
+from shepherd_core.domain.machine import HostKeyOrigin, Process
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 from shepherd_core.loops.base import Loop
 
@@ -41,6 +41,8 @@ class StartOptions:
     """How long to leave a machine alone after a failure."""
     installation_keys: Callable[[], Sequence[bytes]] = tuple
     """Returns the public keys that the agents accept for installations."""
+    require_known_host_key: bool = False
+    """Contact no machine whose host key is not known before."""
 
 
 class Initializer(Loop[AgentStarted]):
@@ -83,9 +85,14 @@ class Initializer(Loop[AgentStarted]):
         known = (
             work.host_key or machine.host_key
         )  # a reinstall deletes the pinned key, but the provider may know the new one
+        if known is None and self._options.require_known_host_key:
+            message = (
+                "the machine's host key is not known, and require_known_host_key is set: name it to the provider or in "
+                f"the list, or run shepherdctl machine pin-host-key {work.machine_id} KEY"
+            )
+            raise HostKeyUnknown(message)
         connection = self._dialer.dial(str(machine.address), known, deadline)
         try:
-            task.host_key = connection.host_key
             init = TakeoverInit(
                 machine_id=str(work.machine_id),
                 bmaas_endpoint=self._options.endpoint,
@@ -106,7 +113,8 @@ class Initializer(Loop[AgentStarted]):
                 warnings=takeover.warnings,
                 agent_stderr=takeover.stderr,
             )
-        return AgentStarted(takeover.public_key, connection.host_key)
+        origin = HostKeyOrigin.FIRST_CONTACT if machine.host_key is None else HostKeyOrigin.PROVIDER
+        return AgentStarted(takeover.public_key, connection.host_key, origin)
 
     def finish(self, session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
         """Record the facts: the agents are started, with these keys."""

@@ -223,7 +223,7 @@ class Recoverer(Loop[NextStep]):
         except Exception as error:
             if not (decision.concludes or task.deadline.interrupted):
                 task.not_taken = decision.step.name
-                task.host_key = work.host_key  # nothing was done, so the pinned key still holds
+                task.keeps_host_key = True  # nothing was done
                 raise
             if decision.concludes or not isinstance(error, ProviderUnavailable):
                 raise

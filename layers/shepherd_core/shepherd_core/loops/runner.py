@@ -244,7 +244,7 @@ class _Run(Generic[F]):
     def _unneeded(self, work: Work, reason: NoLongerDue) -> Unneeded:
         task = self.running[work]
         telemetry.info("work no longer needed", machine_id=work.machine_id, reason=reason)
-        return Unneeded(str(reason), reason.recovered, task.not_taken, task.host_key)
+        return Unneeded(str(reason), reason.recovered, task.not_taken, task.keeps_host_key)
 
     def _failure(self, work: Work, error: Exception) -> bmdb_work.Failure:
         cause = cause_of(error)
@@ -258,7 +258,7 @@ class _Run(Generic[F]):
         fault = error.fault if isinstance(error, ShepherdError) else Fault.MACHINE
         if task.not_taken is not None:
             self.counts[Metric.NOT_TAKEN] += 1
-        return bmdb_work.Failure(cause, interval, task.host_key, fault, task.not_taken)
+        return bmdb_work.Failure(cause, interval, fault, task.not_taken, task.keeps_host_key)
 
     def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:

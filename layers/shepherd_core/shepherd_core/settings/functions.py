@@ -219,6 +219,11 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
     )
     ssh_user: str = Field("root", description="User to log in as on the machines.")
     ssh_port: int = Field(22, ge=1, le=65_535, description="SSH port of the machines.")
+    require_known_host_key: bool = Field(
+        False,  # noqa: FBT003 - the default of a field
+        description="Contact no machine whose SSH host key neither provider nor operator has named; false: pin the key "
+        "that is seen first.",
+    )
     ssh_connect_timeout_seconds: Seconds = Field(2, description="Seconds to wait for an SSH connection.")
     agent_timeout_seconds: Seconds = Field(60, description="Seconds to wait for the agent's answer at takeover.")
     backoff_initial_seconds: Seconds = Field(300, description="Seconds of backoff after a machine's first failure.")

@@ -115,6 +115,7 @@ def _initializer() -> Function:
         answer_seconds=settings.agent_timeout_seconds,
         backoff=settings.backoff,
         installation_keys=lambda: adapters.installation_keys(settings.installation_public_key_parameter),
+        require_known_host_key=settings.require_known_host_key,
     )
     return _machine_loop(Initializer(provider, dialer, fetch, options), provider, settings)
 

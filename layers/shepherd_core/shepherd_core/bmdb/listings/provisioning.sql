@@ -124,8 +124,10 @@ provided_row AS (
     RETURNING machine_id, provider
 ),
 host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
-    SELECT machine_id, :host_key::text, clock_timestamp() FROM provided_row WHERE :host_key::text IS NOT NULL
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT machine_id, :host_key::text, clock_timestamp(), 'Provider'
+    FROM provided_row
+    WHERE :host_key::text IS NOT NULL
 ),
 -- No interval, because nothing failed.
 backoff_set AS (

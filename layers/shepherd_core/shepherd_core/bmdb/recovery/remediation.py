@@ -121,8 +121,8 @@ class Unneeded:
     """The machine's agent reports; else the work is canceled."""
     not_taken: str | None = None
     """The recovery step that is on record."""
-    host_key: str | None = None
-    """To be pinned again, if the step on record deleted it."""
+    keeps_host_key: bool = False
+    """The host key that was pinned when the machine was claimed still holds: it is pinned again if it is not."""
 
 
 def end_unneeded(session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUID]:
@@ -139,7 +139,8 @@ def end_unneeded(session: Session, unneeded: Mapping[Work, Unneeded]) -> set[UUI
                 ended_as=event,
                 reasons=[each.reason for each in given.values()],
                 steps=[each.not_taken for each in given.values()],
-                host_keys=[each.host_key for each in given.values()],
+                host_keys=[held.host_key if each.keeps_host_key else None for held, each in given.items()],
+                origins=[held.host_key_origin for held in given],
             )
     return ended
 

@@ -183,14 +183,14 @@ LEFT JOIN claimed_machines j ON true;
 -- the event :ended_as, record that the step on record was not taken ('NotTaken'), and make the machines due now, so
 -- that they are evaluated again.
 WITH input_rows AS (
-    SELECT g.machine_id, g.reason, g.step, g.host_key
-    FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[])
-        AS g (machine_id, reason, step, host_key)
+    SELECT g.machine_id, g.reason, g.step, g.host_key, g.origin
+    FROM unnest(:machine_ids::uuid[], :reasons::text[], :steps::text[], :host_keys::text[], :origins::text[])
+        AS g (machine_id, reason, step, host_key, origin)
 ),
 {ended_work},
 host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
-    SELECT g.machine_id, g.host_key, clock_timestamp()
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING

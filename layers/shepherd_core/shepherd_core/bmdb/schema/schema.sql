@@ -51,8 +51,10 @@ CREATE TABLE machine_host_key (
     machine_id uuid NOT NULL,
     host_key text NOT NULL,
     pinned_at timestamptz NOT NULL,
+    origin text NOT NULL DEFAULT 'FirstContact'::text,
     CONSTRAINT machine_host_key_pkey PRIMARY KEY (machine_id),
-    CONSTRAINT machine_host_key_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id)
+    CONSTRAINT machine_host_key_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
+    CONSTRAINT machine_host_key_origin CHECK ((origin = ANY (ARRAY['FirstContact'::text, 'Provider'::text, 'Operator'::text])))
 );
 
 CREATE TABLE machine_release (
@@ -175,7 +177,7 @@ CREATE TABLE work_history (
     failed_cause text,
     session_id uuid,
     step text,
-    CONSTRAINT work_history_event CHECK ((event = ANY (ARRAY['Started'::text, 'Finished'::text, 'Failed'::text, 'Canceled'::text, 'Expired'::text, 'Recovered'::text, 'Attempted'::text, 'NotTaken'::text, 'Skipped'::text, 'Healthy'::text, 'Quarantined'::text, 'Unquarantined'::text, 'Retried'::text])))
+    CONSTRAINT work_history_event CHECK ((event = ANY (ARRAY['Started'::text, 'Finished'::text, 'Failed'::text, 'Canceled'::text, 'Expired'::text, 'Recovered'::text, 'Attempted'::text, 'NotTaken'::text, 'Skipped'::text, 'Healthy'::text, 'Quarantined'::text, 'Unquarantined'::text, 'Retried'::text, 'HostKeyPinned'::text, 'HostKeyForgotten'::text])))
 );
 CREATE INDEX work_history_by_machine ON work_history USING btree (machine_id, "timestamp");
 CREATE INDEX work_history_of_recovery ON work_history USING btree (machine_id, "timestamp") WHERE (process = 'ShepherdRecovery'::text);

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.connection import sanitize_for_db
 from shepherd_core.domain.errors import Fault, MachineUnknown, SessionExpired, StatementFailed, WorkConflict
-from shepherd_core.domain.machine import Process, ProviderId, WorkEvent
+from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
 from shepherd_core.domain.provider import REBOOT
 
 if TYPE_CHECKING:
@@ -45,11 +45,13 @@ class Work:
     process: Process
     provider_id: ProviderId | None
     host_key: str | None
-    """The SSH host key that was pinned at first contact."""
+    """The SSH host key that is pinned."""
     last_interval_seconds: int | None
     """The backoff after the last failure of this process; None: no failure since it last finished."""
     due_at: datetime
     """Since when the machine was due."""
+    host_key_origin: HostKeyOrigin | None = None
+    """Where the pinned host key is from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class AgentStarted:
     """The agent's Ed25519 public key, 32 bytes."""
     host_key: str | None
     """The machine's SSH host key, to be pinned unless one is pinned already."""
+    host_key_origin: HostKeyOrigin = HostKeyOrigin.FIRST_CONTACT
+    """Where the host key is from, if it is pinned now."""
 
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
@@ -148,6 +152,7 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
         list(done),
         public_keys=[facts.public_key.hex() for facts in done.values()],
         host_keys=[facts.host_key for facts in done.values()],
+        origins=[facts.host_key_origin for facts in done.values()],
     )
 
 
@@ -200,11 +205,11 @@ class Failure:
 
     cause: str
     interval_seconds: int
-    host_key: str | None = None
-    """The machine's SSH host key if this was the first contact: it is pinned although the work failed."""
     fault: Fault = Fault.MACHINE
     not_taken: str | None = None
     """The recovery step that is on record and was certainly not taken."""
+    keeps_host_key: bool = False
+    """The host key that was pinned when the machine was claimed still holds: it is pinned again if it is not."""
 
 
 def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
@@ -216,7 +221,8 @@ def fail(session: Session, failed: Mapping[Work, Failure]) -> set[UUID]:
         list(failed),
         causes=[sanitize_for_db(failure.cause) for failure in failed.values()],
         intervals=[failure.interval_seconds for failure in failed.values()],
-        host_keys=[failure.host_key for failure in failed.values()],
+        host_keys=[work.host_key if failure.keeps_host_key else None for work, failure in failed.items()],
+        origins=[work.host_key_origin for work in failed],
         faults=[failure.fault for failure in failed.values()],
         steps=[failure.not_taken for failure in failed.values()],
     )
@@ -253,5 +259,13 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
 
 
 def _work(row: Sequence[Any], process: Process) -> Work:
-    _, _, machine_id, provider_id, host_key, last_interval_seconds, due_at = row
-    return Work(machine_id, process, provider_id and ProviderId(provider_id), host_key, last_interval_seconds, due_at)
+    _, _, machine_id, provider_id, host_key, origin, last_interval_seconds, due_at = row
+    return Work(
+        machine_id,
+        process,
+        provider_id and ProviderId(provider_id),
+        host_key,
+        last_interval_seconds,
+        due_at,
+        origin and HostKeyOrigin(origin),
+    )

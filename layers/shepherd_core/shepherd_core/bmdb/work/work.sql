@@ -125,6 +125,7 @@ SELECT
     w.machine_id,
     p.provider_id,
     k.host_key,
+    k.origin AS host_key_origin,
     e.last_interval_seconds,
     e.not_before
 FROM (SELECT 1) AS one_row
@@ -186,6 +187,7 @@ SELECT
     l.machine_id,
     p.provider_id,
     k.host_key,
+    k.origin AS host_key_origin,
     b.last_interval_seconds,
     clock_timestamp() AS not_before
 FROM (SELECT 1) AS one_row
@@ -203,6 +205,7 @@ SELECT
     w.machine_id,
     p.provider_id,
     k.host_key,
+    k.origin AS host_key_origin,
     b.last_interval_seconds,
     clock_timestamp() AS not_before
 FROM work w
@@ -235,8 +238,9 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
 -- The agent was started: record its key and, at first contact, the host key; clear the backoff; make the machine due
 -- for the Recoverer, which watches it from now on.
 WITH input_rows AS (
-    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key
-    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[]) AS g (machine_id, public_key, host_key)
+    SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key, g.origin
+    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[], :origins::text[])
+        AS g (machine_id, public_key, host_key, origin)
 ),
 {ended_work_on_due_machines},
 agent_rows AS (
@@ -251,8 +255,8 @@ heartbeat_deleted AS (
     DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM work_deleted)
 ),
 host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
-    SELECT g.machine_id, g.host_key, clock_timestamp()
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
@@ -362,19 +366,19 @@ rescheduled AS (
 SELECT machine_id FROM work_deleted;
 
 -- name: fail
--- The work failed: record the cause and the fault, and back off for each machine's interval. The host key of a first
--- contact stays pinned although the rest failed. If the recovery step that is on record was certainly not taken, record
--- that too ('NotTaken').
+-- The work failed: record the cause and the fault, and back off for each machine's interval. If the recovery step that
+-- is on record was certainly not taken, record that too ('NotTaken'), and pin the host key again that it deleted.
 WITH input_rows AS (
-    SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.fault, g.step
+    SELECT g.machine_id, g.cause, g.seconds, g.host_key, g.origin, g.fault, g.step
     FROM unnest(
         :machine_ids::uuid[],
         :causes::text[],
         :intervals::bigint[],
         :host_keys::text[],
+        :origins::text[],
         :faults::text[],
         :steps::text[]
-    ) AS g (machine_id, cause, seconds, host_key, fault, step)
+    ) AS g (machine_id, cause, seconds, host_key, origin, fault, step)
 ),
 {ended_work},
 backoff_rows AS (
@@ -389,8 +393,8 @@ backoff_rows AS (
         fault = excluded.fault
 ),
 host_key_pinned AS (
-    INSERT INTO machine_host_key (machine_id, host_key, pinned_at)
-    SELECT g.machine_id, g.host_key, clock_timestamp()
+    INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
+    SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING

@@ -44,12 +44,15 @@ CREATE INDEX machine_provided_not_ready ON machine_provided (provider)
         OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
         OR (provider_status = 'Running' AND provider_ip_address IS NULL);
 
--- The SSH host key of the machine. Written at the first contact, or before it if the provider reports the key; goes
--- with a reinstallation, or when an operator forgets it.
+-- The SSH host key of the machine, and where it is from. Written when its first takeover succeeds, or before it by the
+-- Provisioner if the provider reports the key, or by an operator; goes with a reinstallation, or when an operator
+-- forgets it.
 CREATE TABLE machine_host_key (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_host_key_machine REFERENCES machines,
     host_key text NOT NULL,
-    pinned_at timestamptz NOT NULL
+    pinned_at timestamptz NOT NULL,
+    origin text NOT NULL DEFAULT 'FirstContact' CONSTRAINT machine_host_key_origin CHECK (origin IN
+        ('FirstContact', 'Provider', 'Operator'))
 );
 
 -- An operator requested the release of the machine; accepted_at is when the provider agreed. Written before the
@@ -186,7 +189,8 @@ CREATE TABLE work_history (
     process text NOT NULL,
     event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
         ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
-        'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried')),
+        'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
+        'HostKeyPinned', 'HostKeyForgotten')),
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
     session_id uuid,

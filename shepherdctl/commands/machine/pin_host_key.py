@@ -1,0 +1,70 @@
+"""The command that pins the SSH host key of a machine."""
+
+from typing import Annotated
+
+import typer
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.providers.kit import fields
+
+from shepherdctl.database import bmdb
+from shepherdctl.formats import fingerprint
+from shepherdctl.options import MachineArgument, OptionalReason, OwnerOption, current_user
+from shepherdctl.output import Form, Output, document, facts, note
+
+
+def pin_host_key(
+    machine: MachineArgument,
+    key: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY", help="The key as a line: ssh-ed25519 AAAA… (a comment after it is ignored)."),
+    ],
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Also if another key is pinned.")] = False,
+    reason: OptionalReason = None,
+    owner: OwnerOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be pinned.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """
+    Pin the SSH host key of a machine, so that no first contact has to be trusted.
+
+    From then on Shepherd gives its agent to no machine with another key. On the
+    machine, the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where nobody
+    is in between, such as on its console. Who pinned it is stored in the machine's
+    history. A machine that was refused for its key is tried again when its backoff
+    ends, or at once after "machine retry".
+
+    Examples:
+      shepherdctl machine pin-host-key 3f2a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…
+      shepherdctl machine pin-host-key 3f2a "$(cat key.pub)" --replace --reason "reinstalled"
+    """
+    owner = owner or current_user()
+    host_key = fields.host_key(" ".join(key))
+    if host_key is None:
+        message = "the KEY is no SSH host key: give a line such as ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…"
+        raise typer.BadParameter(message)
+    with bmdb() as connection:
+        machine_id = queries.find_machine(connection, machine)
+        if dry_run:
+            shown = queries.show_machine(connection, machine_id)
+            before, provided = shown["host_key"], shown["provider_id"] is not None
+            pinned = provided and (replace or before in {None, host_key})
+        else:
+            why = f"{owner}: {fingerprint(host_key)}" + (f": {reason}" if reason else "")
+            found = queries.pin_host_key(connection, machine_id, host_key, reason=why, replace=replace)
+            provided = found is not None
+            before, pinned = found or (None, False)
+    if not provided:
+        message = f"machine {machine_id} is not provided: nothing was changed"
+        raise ShepherdError(message)
+    if not pinned:
+        message = f"machine {machine_id} has the host key {fingerprint(before)}: use --replace to pin another"
+        raise ShepherdError(message)
+    if output is Form.JSON:
+        document({"machine_id": machine_id, "dry_run": dry_run, "host_key": host_key, "before": before})
+        return
+    replaced = None if before in {None, host_key} else fingerprint(before)
+    facts([("machine", machine_id), ("pinned", fingerprint(host_key)), ("instead of", replaced)])
+    if dry_run:
+        note("dry run: nothing was changed")
