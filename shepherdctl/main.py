@@ -15,7 +15,19 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from shepherdctl.commands import db, demo, history, inventory, pause, reconcile, recovery, run, settings, status
+from shepherdctl.commands import (
+    db,
+    demo,
+    history,
+    inventory,
+    pause,
+    reconcile,
+    recovery,
+    run,
+    settings,
+    ssh_key,
+    status,
+)
 from shepherdctl.commands.machine import forget_host_key, install, pin_host_key, repair, retry, show, unquarantine, why
 from shepherdctl.commands.machine import list as listing
 from shepherdctl.interrupts import graceful_exit
@@ -127,6 +139,13 @@ recovery_group = _group("Recover some machines although recovery is suspended.")
 _add(recovery_group, "override", recovery.override)
 _add(recovery_group, "withdraw", recovery.withdraw)
 app.add_typer(recovery_group, name="recovery")
+
+ssh_key_group = _group("Create, show and replace Shepherd's SSH key.")
+_add(ssh_key_group, "create", ssh_key.create)
+_add(ssh_key_group, "show", ssh_key.show)
+_add(ssh_key_group, "rotate", ssh_key.rotate)
+_add(ssh_key_group, "retire", ssh_key.retire)
+app.add_typer(ssh_key_group, name="ssh-key")
 
 _add(app, "status", status.status)
 _add(app, "reconcile", reconcile.reconcile)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from simulator.environment.faults import Rule
     from simulator.machines.pool import MachinePool
 
+_SSH_KEY = "/shepherd/ssh-key"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
@@ -88,6 +90,7 @@ class MachineSource(Closeable):
 
 
 def ssh_key() -> tuple[dict[str, str], str]:
-    """Return secret and public line of a key for machines that exist before Shepherd does."""
+    """Return what an operator stores of a new key, and its public line."""
     private = ssh_keys.generate()
-    return {"/shepherd/ssh-key": private}, ssh_keys.public_line(private)
+    public = ssh_keys.public_line(private)
+    return {_SSH_KEY: private, ssh_keys.public_parameter(_SSH_KEY): public}, public

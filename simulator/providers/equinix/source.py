@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
-from simulator.environment.machine_source import MachineSource
+from simulator.environment.machine_source import MachineSource, ssh_key
 from simulator.providers.equinix.api import EquinixApi, EquinixOptions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Source(MachineSource):
             "SHEPHERD_EQUINIX_DEVICE_PREFIX": "fleet-",
             "SHEPHERD_EQUINIX_KEY_LABEL": "shepherd",
         }
-        self.secrets = {parameter: spec.secret}
+        self.secrets = {parameter: spec.secret, **ssh_key()[0]}
 
     def names(self) -> Collection[str]:
         """See ``MachineSource``."""

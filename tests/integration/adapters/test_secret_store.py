@@ -11,7 +11,7 @@ import pytest
 from shepherd_core.adapters.secrets import SsmSecretStore
 from shepherd_core.domain.errors import SecretError, SecretMissing, SecretUnavailable
 
-from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
+from tests.support.providers.scripted_http import Answer, ScriptedServer, scripted_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,42 +87,40 @@ def test_an_invalidated_secret_is_read_again(scripted_ssm: ScriptedServer) -> No
     assert len(scripted_ssm.requests) == 2
 
 
-def test_a_secret_is_made_at_first_use(ssm: Any) -> None:
-    """No operator should have to create or see an SSH key."""
-    assert SsmSecretStore().create_once(NAME, lambda: VALUE) == VALUE
-    stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
-    assert (stored["Value"], stored["Type"]) == (VALUE, "SecureString")
-
-
-def test_a_secret_that_exists_is_not_made_again(ssm: Any) -> None:
-    """The machines know the key that they were given."""
+def test_a_secret_that_is_not_there_is_not_found(ssm: Any) -> None:
+    """A key before the current one exists only during a rotation."""
+    assert SsmSecretStore().find(NAME) is None
     ssm.put_parameter(Name=NAME, Value=VALUE, Type="SecureString")
-
-    def make() -> str:
-        raise AssertionError
-
-    assert SsmSecretStore().create_once(NAME, make) == VALUE
+    assert SsmSecretStore().find(NAME) == VALUE
 
 
-def test_the_loser_of_the_race_to_create_a_secret_uses_the_winners(ssm: Any) -> None:
-    """Two functions start at the same minute of the first day: one key must come of it."""
-
-    def slow_make() -> str:
-        assert SsmSecretStore().create_once(NAME, lambda: "of the winner") == "of the winner"
-        return "of the loser"
-
+@pytest.mark.parametrize(("secret", "kind"), [(True, "SecureString"), (False, "String")])
+def test_a_secret_is_stored_read_and_deleted(ssm: Any, secret: bool, kind: str) -> None:
+    """By an operator; what is public is not encrypted, so that readers need no key."""
     store = SsmSecretStore()
-    assert store.create_once(NAME, slow_make) == "of the winner"
-    assert store.get(NAME) == "of the winner"
+    store.put(NAME, VALUE, secret=secret)
+    stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
+    assert (stored["Value"], stored["Type"]) == (VALUE, kind)
+    assert store.get(NAME) == VALUE
+    store.put(NAME, "new", secret=secret, replace=True)
+    assert store.get(NAME) == "new"
+    store.delete(NAME)
+    assert store.find(NAME) is None
 
 
-def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: ScriptedServer) -> None:
-    """SSM reads lag behind: to go on with one's own secret would be the worst of answers."""
-    scripted_ssm.answer = lambda request: _refusal(
-        "ParameterAlreadyExists" if "PutParameter" in request.headers["X-Amz-Target"] else "ParameterNotFound"
-    )
-    with pytest.raises(SecretUnavailable, match="does not show it yet"):
-        SsmSecretStore().create_once(NAME, lambda: VALUE)
+def test_a_secret_that_exists_is_replaced_only_on_request(ssm: Any) -> None:
+    """The machines know the key that they were given."""
+    store = SsmSecretStore()
+    store.put(NAME, VALUE)
+    with pytest.raises(SecretMissing, match="ParameterAlreadyExists"):
+        store.put(NAME, "another")
+    assert store.get(NAME) == VALUE
+
+
+def test_deleting_a_secret_that_is_not_there_is_an_error(ssm: Any) -> None:
+    """A slip in the name would leave an old key in force."""
+    with pytest.raises(SecretMissing, match="delete it"):
+        SsmSecretStore().delete(NAME)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +136,14 @@ def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: Sc
 def test_a_failure_is_ours_and_leaves_what_is_stored_alone(
     scripted_ssm: ScriptedServer, answer: Answer, kind: type[SecretError], said: str
 ) -> None:
-    """What only could not be read must never be overwritten with something new."""
+    """It is not taken for an absent one, also where that is allowed."""
     scripted_ssm.answer = lambda _: answer
     store = SsmSecretStore()
     with pytest.raises(kind, match=said) as raised:
-        store.create_once(NAME, lambda: VALUE)
+        store.find(NAME)
     assert NAME in str(raised.value)
     assert raised.value.__cause__ is not None
     assert raised.value.retryable is (kind is SecretUnavailable)
-    assert not [request for request in scripted_ssm.requests if "PutParameter" in request.headers["X-Amz-Target"]]
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,15 +171,10 @@ def test_a_secret_that_cannot_be_stored_is_not_logged(
     scripted_ssm: ScriptedServer, code: str, kind: type[SecretError]
 ) -> None:
     """Some of AWS's refusals repeat what was sent, and this request holds a secret."""
-
-    def answer(request: Request) -> Answer:
-        if "GetParameter" in request.headers["X-Amz-Target"]:
-            return _refusal("ParameterNotFound")
-        return _refusal(code, "not this" if code.startswith("Access") else f"Value '{VALUE}' at 'value' is wrong")
-
-    scripted_ssm.answer = answer
-    with pytest.raises(kind, match="create it") as raised:
-        SsmSecretStore().create_once(NAME, lambda: VALUE)
+    text = "not this" if code.startswith("Access") else f"Value '{VALUE}' at 'value' is wrong"
+    scripted_ssm.answer = lambda _: _refusal(code, text)
+    with pytest.raises(kind, match="write it") as raised:
+        SsmSecretStore().put(NAME, VALUE)
     assert VALUE not in _shown(raised.value)
     assert code in str(raised.value)
 
@@ -190,5 +182,5 @@ def test_a_secret_that_cannot_be_stored_is_not_logged(
 def test_a_store_does_not_show_its_secrets(ssm: Any) -> None:
     """A repr ends up in logs and tracebacks."""
     store = SsmSecretStore()
-    store.create_once(NAME, lambda: VALUE)
+    store.put(NAME, VALUE)
     assert VALUE not in repr(store)

@@ -43,6 +43,7 @@ MACHINE_LOOP_COUNTS = {
 }
 UPDATER_COUNTS = {Metric.UPDATED, Metric.NOT_READY, Metric.MISSING, Metric.INCOMPLETE, Metric.REPAIRED}
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
+PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def equinix(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[EquinixApi]:
     """Return a project that the functions are configured for, with two free reservations."""
     boto3.client("ssm").put_parameter(Name="/api-key", Value=API_KEY, Type="SecureString")
+    SsmSecretStore().put(ssh_keys.public_parameter(SSH_KEY_PARAMETER), PUBLIC_LINE, secret=False)
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=2) as api:
         for name, value in {
             "SHEPHERD_PROVIDER": "equinix",
@@ -158,11 +160,12 @@ def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: d
     assert sessions(fleet) == 0
 
 
-def test_the_initializer_starts_agents_with_a_key_that_it_makes(
+def test_the_initializer_starts_agents_with_the_key_in_ssm(
     fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key is only in SSM; it opens all machines."""
-    private_key = SsmSecretStore().create_once(SSH_KEY_PARAMETER, ssh_keys.generate)
+    """The key is only there; it opens all machines."""
+    private_key = ssh_keys.generate()
+    SsmSecretStore().put(SSH_KEY_PARAMETER, private_key)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
     heard: set[str] = set()
     with (
@@ -223,12 +226,11 @@ def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, equinix: Equinix
 
 
 def test_the_provisioner_of_an_api_puts_our_key_into_the_project(fleet: Fleet, equinix: EquinixApi) -> None:
-    """The same key that the Initializer logs in with."""
+    """Of the key that the Initializer logs in with, the public half alone is read."""
     assert invoke("provisioner")["created"] == 2
     assert len(provided(fleet)) == 2
-    public_line = ssh_keys.public_line(SsmSecretStore().get(SSH_KEY_PARAMETER))
     (key,) = equinix.keys()
-    assert key.key == public_line
+    assert key.key == PUBLIC_LINE
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
 from shepherd_core.domain.machine import ProviderId
@@ -76,7 +77,6 @@ BY_THE_PLATFORM = {
 # cases below, and into template.yaml.
 METHODS = {
     "get_object": "s3:GetObject",
-    "put_parameter": "ssm:PutParameter",
     "describe_stacks": "cloudformation:DescribeStacks",
     "generate_db_auth_token": "rds-db:connect",
     "create_replace_root_volume_task": "ec2:CreateReplaceRootVolumeTask",
@@ -88,8 +88,8 @@ METHODS = {
 }
 # What EC2 wants besides for a call that says how the new thing shall be tagged.
 WITH_TAGS = "ec2:CreateTags"
-# The same of what only people ask for, with permissions of their own: no function releases machines.
-BY_PEOPLE = {"terminate_instances"}
+# The same of what only people ask for, with permissions of their own: no function releases machines or writes secrets.
+BY_PEOPLE = {"terminate_instances", "put_parameter", "delete_parameter"}
 # The same of what Powertools does with boto3 for us.
 POWERTOOLS = {"aws_lambda_powertools.utilities.parameters.SSMProvider": "ssm:GetParameter"}
 # Methods that clients have and that call nothing, or that are also methods of plain objects.
@@ -130,7 +130,7 @@ def reads(*names: str) -> set[tuple[str, str]]:
     }
 
 
-PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
+PASSWORD, LIST, CA, BMC_CA, SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
     f"/shepherd/{name}"
     for name in (
         "bmdb-password",
@@ -138,6 +138,8 @@ PASSWORD, LIST, CA, BMC_CA, SSH_KEY, API_KEY, ROBOT, KEYS, SIGNING_KEY = (
         "documents/bmdb-ca.pem",
         "documents/bmc-ca.pem",
         "ssh-key",
+        "ssh-key.previous",
+        "ssh-key.pub",
         "equinix-api-key",
         "hetzner-credential",
         "installation-key.pub",
@@ -151,7 +153,6 @@ S3_LIST, S3_CA, S3_BMC_CA, S3_AGENT_CA = (
     f"bucket/documents/{name}" for name in ("machines.json", "bmdb-ca.pem", "bmc-ca.pem", "agent-ca.pem")
 )
 BMCS = "/shepherd/bmc/*"
-MAKES_SSH_KEY = {("ssm:PutParameter", parameter(SSH_KEY))}
 USER = "postgres"
 TOKEN = {
     (
@@ -213,7 +214,7 @@ class Case:
         if self.function in LOOPS and self.provider == "redfish":
             found |= reads(BMC_CA, S3_BMC_CA)
         if self.function == "initializer":
-            found |= reads(S3_AGENT_CA)
+            found |= reads(S3_AGENT_CA, PREVIOUS_KEY)  # asked for a machine that refuses the current key
         if self.function == "migrator":  # which asks only when the settings have faults
             found |= SEES_STACK
         if self.update:  # which ends before it logs in
@@ -227,23 +228,21 @@ CASES = [
     Case("migrator", STATIC, SEES_STACK, {"machine_seconds": "0"}, update=True),
     Case("provisioner", STATIC, reads(PASSWORD, LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case("provisioner", {**STATIC, **IAM}, TOKEN | reads(S3_LIST, CA), CA_IN_SSM),
-    Case("provisioner", EQUINIX, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, CA), CA_IN_SSM),
-    Case("provisioner", EQUINIX, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, S3_CA), {**CA_IN_S3, **LIST_IN_SSM}),
+    Case("provisioner", EQUINIX, reads(PASSWORD, API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("provisioner", EQUINIX, reads(PASSWORD, API_KEY, PUBLIC_KEY, S3_CA), {**CA_IN_S3, **LIST_IN_SSM}),
     Case(
         "initializer",
         STATIC,
-        MAKES_SSH_KEY | reads(PASSWORD, LIST, SSH_KEY, KEYS, CA, "bucket/agent"),
+        reads(PASSWORD, LIST, SSH_KEY, KEYS, CA, "bucket/agent"),
         {**LIST_IN_SSM, **CA_IN_SSM},
     ),
     Case(
         "initializer",
         {**STATIC, **IAM},
-        TOKEN | MAKES_SSH_KEY | reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, "bucket/agent"),
+        TOKEN | reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, "bucket/agent"),
         {**CA_IN_S3, **AGENT_CA},
     ),
-    Case(
-        "initializer", EQUINIX, MAKES_SSH_KEY | reads(PASSWORD, API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM
-    ),
+    Case("initializer", EQUINIX, reads(PASSWORD, API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case("recoverer", EQUINIX, reads(PASSWORD, API_KEY, CA), CA_IN_SSM),
     Case("recoverer", {**EQUINIX, **IAM}, TOKEN | reads(API_KEY, S3_CA), CA_IN_S3),
     Case("updater", STATIC, reads(PASSWORD, LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
@@ -264,18 +263,18 @@ CASES = [
     Case(
         "provisioner",
         EC2,
-        LAUNCHES | SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, CA),
+        LAUNCHES | SEES | reads(PASSWORD, PUBLIC_KEY, CA),
         {**CA_IN_SSM, "creation_seconds": "0"},
     ),
     Case("provisioner", HETZNER, reads(PASSWORD, ROBOT, CA), CA_IN_SSM),
     Case(
         "initializer",
         REDFISH,
-        MAKES_SSH_KEY | reads(PASSWORD, LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA, "bucket/agent"),
+        reads(PASSWORD, LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA, "bucket/agent"),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
-    Case("initializer", EC2, SEES | MAKES_SSH_KEY | reads(PASSWORD, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", HETZNER, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", EC2, SEES | reads(PASSWORD, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", HETZNER, reads(PASSWORD, ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
         "recoverer",
         REDFISH,
@@ -283,7 +282,7 @@ CASES = [
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
     Case("recoverer", EC2, SEES | RESTARTS | reads(PASSWORD, CA), {**VIRTUAL, **CA_IN_SSM}),
-    Case("recoverer", HETZNER, MAKES_SSH_KEY | reads(PASSWORD, ROBOT, SSH_KEY, CA), CA_IN_SSM),
+    Case("recoverer", HETZNER, reads(PASSWORD, ROBOT, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("updater", REDFISH, reads(PASSWORD, LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
     Case("updater", EC2, SEES | reads(PASSWORD, CA), CA_IN_SSM),
     Case("updater", HETZNER, reads(PASSWORD, ROBOT, CA), CA_IN_SSM),
@@ -332,7 +331,15 @@ def deployed(
     ca = authority.path.read_text()
     others = boto3.Session()  # whose calls nobody notes
     ssm, s3 = others.client("ssm"), others.client("s3")
-    secrets = {PASSWORD: "a-password", API_KEY: "a-key", ROBOT: "a-user:a-password", f"{BMCS[:-1]}one": "a-user:a-word"}
+    private_key = ssh_keys.generate()
+    secrets = {
+        PASSWORD: "a-password",
+        SSH_KEY: private_key,
+        PUBLIC_KEY: ssh_keys.public_line(private_key),
+        API_KEY: "a-key",
+        ROBOT: "a-user:a-password",
+        f"{BMCS[:-1]}one": "a-user:a-word",
+    }
     for name, value in {**secrets, CA: ca, BMC_CA: ca}.items():
         ssm.put_parameter(Name=name, Value=value, Type="SecureString")
     with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
@@ -526,18 +533,17 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
     assert wide[0]["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
 
 
-@pytest.mark.parametrize(
-    ("deployment", "function"),
-    [(STATIC, "InitializerFunction"), (EQUINIX, "ProvisionerFunction"), (HETZNER, "RecovererFunction")],
-)
-def test_no_function_may_replace_the_ssh_key(deployment: dict[str, str], function: str) -> None:
-    """Who has taken one over could put his own there, and be root on machines that are created from then on."""
-    statements = Stack(transformed(), deployment).statements(function)
-    (made,) = [each for each in statements if each["Sid"] == "MakeSshKey"]
-    put = ("ssm:PutParameter", made["Resource"])
-    assert allows(statements, *put, ssm_Overwrite="false")
-    assert not allows(statements, *put, ssm_Overwrite="true")
-    assert not allows(statements, *put)
+@pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER], ids=lambda each: each.get("Provider"))
+def test_the_ssh_key_is_for_the_initializer_alone_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
+    """Who has taken over another function must not become root on machines, now or on those that are created."""
+    stack = Stack(transformed(), deployment)
+    for function in FUNCTIONS:
+        statements = stack.statements(logical_id(function))
+        for name in (SSH_KEY, PREVIOUS_KEY):
+            assert allows(statements, "ssm:GetParameter", parameter(name)) is (function == "initializer")
+        for name in (SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY):
+            assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="false")
+            assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="true")
 
 
 @pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER])

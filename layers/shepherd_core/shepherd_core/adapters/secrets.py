@@ -9,8 +9,6 @@ from shepherd_core.adapters import aws
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aws_lambda_powertools.utilities.parameters import SSMProvider
 
 
@@ -43,7 +41,7 @@ class SsmSecretStore:
 
     def find(self, name: str) -> str | None:
         """
-        Return the value of *name*, as ``get``; None if there is no such parameter.
+        Return the secret *name* as ``get``; None if there is no such parameter.
 
         Raises:
             SecretMissing: this function may not read or decrypt it.
@@ -52,30 +50,44 @@ class SsmSecretStore:
         with self._lock:
             return self._read(name)
 
-    def create_once(self, name: str, make: Callable[[], str]) -> str:
+    def put(self, name: str, value: str, *, secret: bool = True, replace: bool = False, kms_key: str = "") -> None:
         """
-        Return the secret *name*; if it does not exist, store the result of *make* and return it.
-
-        Any number of functions may do this at once, and all return the same
-        secret: the store accepts one, and the others read that one. *make* is
-        called at most once, and only if there is no secret: if the secret
-        cannot be read, nothing is written.
+        Store *value* as *name*, encrypted with *kms_key* or AWS's own if it is *secret*. Functions may not do this.
 
         Raises:
-            SecretMissing: this function may not read the parameter, or may not create it.
+            SecretMissing: the caller may not do it, or the parameter exists and *replace* is not set.
             SecretUnavailable: SSM did not answer, or asks to retry later. Call again.
         """
-        with self._lock:
-            value = self._read(name)
-            if value is not None:
-                return value
-            made = make()
-            if self._store(name, made):
-                return made
-            value = self._read(name)
-        if value is None:  # SSM may show a new parameter only a moment later
-            raise SecretUnavailable(f"secret {name!r}: another function just created it, and SSM does not show it yet")
-        return value
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
+
+        try:
+            self._provider(name).client.put_parameter(
+                Name=name,
+                Value=value,
+                Type="SecureString" if secret else "String",
+                Overwrite=replace,
+                **({"KeyId": kms_key} if secret and kms_key else {}),
+            )
+        except (BotoCoreError, ClientError) as error:
+            # Not chained: the error may repeat the request, which holds the secret.
+            _refuse(name, "write", *aws.classify(error), None)
+        self.invalidate(name)
+
+    def delete(self, name: str) -> None:
+        """
+        Delete *name*. Functions may not do this.
+
+        Raises:
+            SecretMissing: the caller may not do it, or there is no such parameter.
+            SecretUnavailable: SSM did not answer, or asks to retry later.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
+
+        try:
+            self._provider(name).client.delete_parameter(Name=name)
+        except (BotoCoreError, ClientError) as error:
+            _refuse(name, "delete", *aws.classify(error), error)
+        self.invalidate(name)
 
     def invalidate(self, name: str) -> None:
         """Drop *name* from the cache, for example because its value was refused."""
@@ -101,26 +113,6 @@ class SsmSecretStore:
         self._invalidated.discard(name)
         return str(value)
 
-    def _store(self, name: str, value: str) -> bool:
-        """Store *value* as *name*; False if another function did it first."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
-
-        try:
-            self._provider(name).client.put_parameter(
-                Name=name,
-                Value=value,
-                Type="SecureString",
-                Overwrite=False,
-                Description="Made by Shepherd at first use.",
-            )
-        except (BotoCoreError, ClientError) as error:
-            meaning, code = aws.classify(error)
-            if code == "ParameterAlreadyExists":
-                return False
-            # Not chained: the error may repeat the request, which holds the secret.
-            _refuse(name, "create", meaning, code, None)
-        return True
-
     def _provider(self, name: str) -> SSMProvider:
         if self._parameters is None:
             from aws_lambda_powertools.utilities.parameters import SSMProvider  # noqa: PLC0415 - brings boto3 along
@@ -134,7 +126,7 @@ class SsmSecretStore:
 
 
 def _refuse(name: str, wanted: str, meaning: aws.AwsFault, code: str, cause: BaseException | None) -> NoReturn:
-    """Raise our error for *meaning*; *wanted* is the operation: read or create."""
+    """Raise our error for *meaning*; *wanted* is the operation: read, write or delete."""
     if meaning is aws.AwsFault.PASSING:
         raise SecretUnavailable(f"secret {name!r}: SSM could not {wanted} it now ({code})") from cause
     if meaning is aws.AwsFault.DENIED:

@@ -1,4 +1,11 @@
-"""Shepherd's keys: Ed25519, in OpenSSH's file formats. One is for SSH, the other signs installations."""
+"""
+Shepherd's keys: Ed25519, in OpenSSH's file formats. One is for SSH, the other signs installations.
+
+The SSH key is in SSM, under the name that the settings have. Beside it are its
+public half, which is all that most functions may read, and, during a rotation, the
+key before it. Operators make and replace it (``shepherdctl ssh-key``), functions
+only read.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +26,16 @@ from shepherd_core.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def public_parameter(name: str) -> str:
+    """Return the name of the parameter with the public half of the key *name*."""
+    return f"{name}.pub"
+
+
+def previous_parameter(name: str) -> str:
+    """Return the name of the parameter with the key before the key *name*, which exists during a rotation."""
+    return f"{name}.previous"
 
 
 def generate() -> str:

@@ -118,7 +118,8 @@ class SshKeySettings(Settings):
     """Shepherd's SSH key."""
 
     ssh_key_parameter: str = Field(
-        "/shepherd/ssh-key", description="Name of the SSM parameter that holds the SSH key; created at first use."
+        "/shepherd/ssh-key",
+        description="Name of the SSM parameter that holds the SSH key; that of its public half ends with .pub besides.",
     )
 
 

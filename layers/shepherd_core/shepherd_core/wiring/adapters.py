@@ -116,35 +116,39 @@ def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:
 
 
 class LazyDialer:
-    """A ``takeover.Dialer`` that reads or creates its key at first use: not for a dry run, nor if nothing is due."""
+    """A ``takeover.Dialer`` that reads its key at first use: not for a dry run, nor if nothing is due."""
 
     def __init__(self, settings: functions.InitializerSettings) -> None:
         self._settings = settings
+        self._key = ""
         self._dialer: SshDialer | None = None
 
     def dialer(self) -> SshDialer:
         """
-        Return the dialer that connects.
+        Return the dialer that connects, with the key that is stored now, as far as the cache of secrets knows.
 
         Raises:
-            SecretError: the key cannot be read or created.
+            SecretError: the key cannot be read.
             ConfigError: the secret is not a key.
         """
-        if self._dialer is None:
+        settings = self._settings
+        key = secrets().get(settings.ssh_key_parameter)
+        if self._dialer is None or key != self._key:
             from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
             from shepherd_core.adapters.ssh.dialer import SshDialer  # noqa: PLC0415
 
-            settings = self._settings
             seconds = settings.agent_heartbeat_seconds
             self._dialer = SshDialer(
-                secrets().create_once(settings.ssh_key_parameter, ssh_keys.generate),
+                key,
                 settings.ssh_user,
                 settings.ssh_port,
                 settings.ssh_connect_timeout_seconds,
                 {} if seconds is None else {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": f"{seconds:g}"},
+                partial(secrets().find, ssh_keys.previous_parameter(settings.ssh_key_parameter)),
             )
+            self._key = key
         return self._dialer
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""
-        return self.dialer().dial(address, pinned_host_key, deadline)
+        return (self._dialer or self.dialer()).dial(address, pinned_host_key, deadline)

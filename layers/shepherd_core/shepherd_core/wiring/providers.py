@@ -53,4 +53,4 @@ def _public_key(settings: functions.SshKeySettings) -> str:
     """Return our public key as a line for ``authorized_keys``."""
     from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - only to create and to reinstall machines
 
-    return ssh_keys.public_line(secrets().create_once(settings.ssh_key_parameter, ssh_keys.generate))
+    return secrets().get(ssh_keys.public_parameter(settings.ssh_key_parameter)).strip()

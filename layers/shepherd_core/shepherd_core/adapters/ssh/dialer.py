@@ -18,6 +18,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from shepherd_core import telemetry
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.messages import Failure, RequestFailed
@@ -38,7 +39,7 @@ from shepherd_core.domain.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from shepherd_core.agent.takeover import AgentBinary
     from shepherd_core.domain.clock import Deadline
@@ -75,11 +76,14 @@ class SshDialer:
         port: int,
         connect_timeout: float,
         environment: Mapping[str, str] | None = None,
+        previous_key: Callable[[], str | None] = lambda: None,
     ) -> None:
         """
         Log in as *user* at *port* with *private_key* (see ``ssh_keys``); *connect_timeout* is in seconds.
 
         Programs run there get *environment* in addition to the machine's own.
+        *previous_key* returns the key that machines may still have during a rotation;
+        it is asked only for a machine that refuses *private_key*, and raises SecretError.
 
         Raises:
             ConfigError: *private_key* is not a private key.
@@ -90,16 +94,28 @@ class SshDialer:
         self._port = port
         self._connect_timeout = connect_timeout
         self._environment = environment or {}
+        self._previous_key = previous_key
         FORK_SERVER.start()  # it takes a second until it is ready
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""
+        try:
+            return self._dial(address, pinned_host_key, self._key, deadline)
+        except SshAuthenticationFailed:
+            previous = self._previous_key()
+            if previous is None:
+                raise
+            connection = self._dial(address, pinned_host_key, previous, deadline)
+        telemetry.warning("machine has the previous SSH key", address=address)
+        return connection
+
+    def _dial(self, address: str, pinned_host_key: str | None, key: str, deadline: Deadline) -> SshConnection:
         peer = f"{address} port {self._port}"
         with self._connect(address, peer, deadline) as machine:
             connection = SshConnection(machine, peer, self._user, self._environment)
         try:
             connection.exchange_keys(pinned_host_key, deadline)
-            connection.log_in(self._key, deadline)
+            connection.log_in(key, deadline)
         except BaseException:
             connection.close()
             raise

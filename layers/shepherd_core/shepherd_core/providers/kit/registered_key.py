@@ -53,7 +53,7 @@ class RegisteredKey:
         self._public_key = public_key
         self._listed = listed
         self._add = add
-        self._id: str | None = None
+        self._found: tuple[str, str] | None = None
         self._lock = threading.Lock()
 
     def line(self) -> str:
@@ -79,16 +79,16 @@ class RegisteredKey:
         if not self._lock.acquire(timeout=deadline.left(threading.TIMEOUT_MAX)):
             raise TimeLimitExceeded
         try:
-            if self._id is None:
-                line = self.line()
-                self._id = self._find(line, deadline) or self._put(line, deadline)
-            return self._id
+            line = self.line()  # again: it may have been rotated
+            if self._found is None or self._found[0] != line:
+                self._found = line, self._find(line, deadline) or self._put(line, deadline)
+            return self._found[1]
         finally:
             self._lock.release()
 
     def invalidate(self) -> None:
         """Look up the key again at its next use: the provider refused it, so it may have been removed."""
-        self._id = None
+        self._found = None
 
     def _find(self, line: str, deadline: Deadline) -> str | None:
         keys = list(self._listed(deadline))

@@ -1,0 +1,130 @@
+"""The commands on Shepherd's SSH key: ``shepherdctl ssh-key``."""
+
+from typing import Annotated
+
+import typer
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.secrets import SsmSecretStore
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import SshKeySettings
+from shepherd_core.wiring.settings import load
+
+from shepherdctl.output import Form, Output, document, facts, note
+
+_KmsKey = Annotated[
+    str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="AWS's own")
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+
+
+def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
+    """
+    Create Shepherd's SSH key, and print its public half.
+
+    The key goes to the SSM parameter that the setting ssh_key_parameter names, its
+    public half to the same name with .pub behind it. If there is a key already, only
+    the public half is written, if it is missing or does not fit: so store a key of
+    your own there first, or run this again after an interruption.
+
+    Examples:
+      shepherdctl ssh-key create
+      SHEPHERD_SSH_KEY_PARAMETER=/my-stack/ssh-key shepherdctl ssh-key create
+    """
+    store, name = _store()
+    private = store.find(name)
+    created = private is None
+    if private is None:
+        private = ssh_keys.generate()
+        store.put(name, private, kms_key=kms_key)
+    line = _publish(store, name, private)
+    _print({"parameter": name, "created": created, "public_key": line, "previous": None}, output)
+
+
+def show(output: Output = Form.TABLE) -> None:
+    """
+    Show the public half of Shepherd's SSH key and, during a rotation, of the one before it.
+
+    Examples:
+      shepherdctl ssh-key show
+      shepherdctl ssh-key show -o json | jq -r .public_key
+    """
+    store, name = _store()
+    previous = store.find(ssh_keys.previous_parameter(name))
+    _print(
+        {
+            "parameter": name,
+            "public_key": store.get(ssh_keys.public_parameter(name)),
+            "previous": None if previous is None else ssh_keys.public_line(previous),
+        },
+        output,
+    )
+
+
+def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = Form.TABLE) -> None:
+    """
+    Replace Shepherd's SSH key by a new one. Machines may have either until "ssh-key retire".
+
+    Functions use the new key within five minutes. The Initializer tries the old one
+    where a machine refuses the new one, and logs the machine's address. If this is
+    interrupted, run "ssh-key create": it completes what was begun.
+
+    Examples:
+      shepherdctl ssh-key rotate
+    """
+    store, name = _store()
+    current = store.get(name)
+    before = ssh_keys.previous_parameter(name)
+    if store.find(before) not in {None, current}:
+        message = f"{before} exists: a rotation is under way; end it with ssh-key retire"
+        raise ShepherdError(message)
+    if dry_run:
+        note(f"dry run: nothing was changed; {ssh_keys.public_line(current)} would be replaced")
+        return
+    store.put(before, current, replace=True, kms_key=kms_key)
+    new = ssh_keys.generate()
+    store.put(name, new, replace=True, kms_key=kms_key)
+    line = _publish(store, name, new)
+    _print({"parameter": name, "public_key": line, "previous": ssh_keys.public_line(current)}, output)
+
+
+def retire(*, dry_run: _DryRun = False, output: Output = Form.TABLE) -> None:
+    """
+    Delete the SSH key before the current one: machines that have only that become unreachable.
+
+    Functions may use it for five more minutes.
+
+    Examples:
+      shepherdctl ssh-key retire --dry-run
+    """
+    store, name = _store()
+    before = ssh_keys.previous_parameter(name)
+    found = store.find(before)
+    retired = None if found is None else ssh_keys.public_line(found)
+    if found is not None and not dry_run:
+        store.delete(before)
+    if output is Form.JSON:
+        document({"parameter": before, "dry_run": dry_run, "retired": retired})
+    elif retired is None:
+        note(f"there is no {before}: no rotation is under way")
+    else:
+        facts([("retired", retired)])
+    if dry_run:
+        note("dry run: nothing was changed")
+
+
+def _store() -> tuple[SsmSecretStore, str]:
+    return SsmSecretStore(max_age_seconds=0), load(SshKeySettings)[0].ssh_key_parameter
+
+
+def _publish(store: SsmSecretStore, name: str, private: str) -> str:
+    line, public = ssh_keys.public_line(private), ssh_keys.public_parameter(name)
+    if store.find(public) != line:
+        store.put(public, line, secret=False, replace=True)
+    return line
+
+
+def _print(found: dict[str, object], output: Form) -> None:
+    if output is Form.JSON:
+        document(found)
+    else:
+        facts([("public key", found["public_key"]), ("previous", found["previous"])])

@@ -1,0 +1,161 @@
+"""The commands on Shepherd's SSH key, against moto, and machines that have the key before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import SshAuthenticationFailed
+from shepherd_core.settings.functions import InitializerSettings
+from shepherd_core.wiring import adapters
+
+from tests.support.agents.ssh_server import SshServer
+from tests.support.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME, PUBLIC, PREVIOUS = "/shepherd/ssh-key", "/shepherd/ssh-key.pub", "/shepherd/ssh-key.previous"
+
+
+@pytest.fixture
+def shepherdctl(aws: None) -> Iterator[CommandLine]:
+    """Return the command line, without a database, in an empty AWS account."""
+    adapters.secrets.cache_clear()
+    yield CommandLine(None)
+    adapters.secrets.cache_clear()
+
+
+def stored() -> dict[str, tuple[str, str]]:
+    """Return value and type of all parameters."""
+    ssm = boto3.client("ssm")
+    names = [found["Name"] for found in ssm.describe_parameters()["Parameters"]]
+    found = [ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"] for name in names]
+    return {each["Name"]: (each["Value"], each["Type"]) for each in found}
+
+
+def public(name: str) -> str:
+    """Return the public half of the private key that is stored as *name*."""
+    return ssh_keys.public_line(stored()[name][0])
+
+
+def initializer(port: int) -> adapters.LazyDialer:
+    """Return what the Initializer connects with to machines at *port*."""
+    settings = InitializerSettings.model_construct(ssh_key_parameter=NAME, ssh_port=port)
+    return adapters.LazyDialer(settings)
+
+
+def test_a_key_is_created_once_with_its_public_half(shepherdctl: CommandLine) -> None:
+    """Most functions may read the public half alone, and a second key would lock us out of all machines."""
+    created = shepherdctl.load("ssh-key", "create")
+    assert stored() == {NAME: (stored()[NAME][0], "SecureString"), PUBLIC: (public(NAME), "String")}
+    assert created == {"parameter": NAME, "created": True, "public_key": public(NAME), "previous": None}
+    assert shepherdctl.load("ssh-key", "create") == {**created, "created": False}
+    assert public(NAME) in shepherdctl.read("ssh-key", "show")
+
+
+def test_the_public_half_of_a_key_that_is_there_is_written(shepherdctl: CommandLine) -> None:
+    """Of a key of one's own, and after an interruption in the middle."""
+    private = ssh_keys.generate()
+    boto3.client("ssm").put_parameter(Name=NAME, Value=private, Type="SecureString")
+    boto3.client("ssm").put_parameter(Name=PUBLIC, Value="ssh-ed25519 of another", Type="String")
+    shepherdctl.read("ssh-key", "create")
+    assert stored() == {NAME: (private, "SecureString"), PUBLIC: (ssh_keys.public_line(private), "String")}
+
+
+def test_no_command_shows_a_private_key(shepherdctl: CommandLine) -> None:
+    """Terminals are recorded."""
+    said = [shepherdctl("ssh-key", command, "-o", "json") for command in ("create", "rotate", "show", "retire")]
+    assert [each.exit_code for each in said] == [0] * 4
+    assert "PRIVATE" not in "".join(each.stdout + each.stderr for each in said)
+
+
+def test_machines_with_either_key_are_reached_during_a_rotation(
+    shepherdctl: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of docs/security.md: both keys, until the new one is on every machine; a warm function follows."""
+    deadline = Deadline(SystemClock(), 60)
+    shepherdctl.read("ssh-key", "create")
+    old = public(NAME)
+    with SshServer(old) as server:
+        dialer = initializer(server.port)
+        dialer.dialer()
+        dialer.dial("127.0.0.1", None, deadline).close()
+        new = shepherdctl.load("ssh-key", "rotate")["public_key"]
+        assert (public(PREVIOUS), public(NAME), stored()[PUBLIC][0]) == (old, new, new)
+        assert shepherdctl.load("ssh-key", "show") == {"parameter": NAME, "public_key": new, "previous": old}
+        adapters.secrets().invalidate(NAME)  # as five minutes do
+        dialer.dialer()
+        capsys.readouterr()
+        dialer.dial("127.0.0.1", None, deadline).close()
+        assert "machine has the previous SSH key" in capsys.readouterr().out
+        shepherdctl.read("ssh-key", "retire", "--dry-run")
+        dialer.dial("127.0.0.1", None, deadline).close()
+        with SshServer(new) as changed:
+            other = initializer(changed.port)
+            other.dialer()
+            other.dial("127.0.0.1", None, deadline).close()
+        assert old in shepherdctl.read("ssh-key", "retire")
+        adapters.secrets().invalidate(PREVIOUS)
+        with pytest.raises(SshAuthenticationFailed):
+            dialer.dial("127.0.0.1", None, deadline)
+    assert stored().keys() == {NAME, PUBLIC}
+
+
+def test_a_second_rotation_waits_for_the_end_of_the_first(shepherdctl: CommandLine) -> None:
+    """Machines that have only the oldest key would become unreachable."""
+    shepherdctl.read("ssh-key", "create")
+    shepherdctl.read("ssh-key", "rotate")
+    before = stored()
+    result = shepherdctl("ssh-key", "rotate")
+    assert result.exit_code == 1
+    assert "end it with ssh-key retire" in result.stderr
+    assert stored() == before
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_an_interrupted_rotation_is_completed(shepherdctl: CommandLine, writes: int) -> None:
+    """Between any two of its writes; no key is lost that machines have."""
+    shepherdctl.read("ssh-key", "create")
+    old = stored()[NAME][0]
+    ssm = boto3.client("ssm")
+    ssm.put_parameter(Name=PREVIOUS, Value=old, Type="SecureString")
+    if writes == 1:
+        shepherdctl.read("ssh-key", "rotate")
+    else:
+        ssm.put_parameter(Name=NAME, Value=ssh_keys.generate(), Type="SecureString", Overwrite=True)
+        shepherdctl.read("ssh-key", "create")
+    assert stored()[PREVIOUS][0] == old
+    assert stored()[PUBLIC][0] == public(NAME) != ssh_keys.public_line(old)
+
+
+def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> None:
+    """It names the key that would be replaced."""
+    shepherdctl.read("ssh-key", "create")
+    before = stored()
+    assert public(NAME) in " ".join(shepherdctl("ssh-key", "rotate", "--dry-run").stderr.split())
+    assert stored() == before
+
+
+def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
+    """The name depends on the stack's."""
+    for command in ("show", "rotate"):
+        result = shepherdctl("ssh-key", command)
+        assert result.exit_code == 1
+        assert f"'{PUBLIC if command == 'show' else NAME}': there is no such SSM parameter" in result.stderr
+    assert "no rotation is under way" in shepherdctl("ssh-key", "retire").stderr
+
+
+def key_ids(ssm: Any) -> dict[str, str | None]:
+    """Return the key that encrypts each parameter."""
+    return {each["Name"]: each.get("KeyId") for each in ssm.describe_parameters()["Parameters"]}
+
+
+def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: CommandLine) -> None:
+    """Whoever gave one to the deployment wants it used."""
+    shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
+    shepherdctl.read("ssh-key", "rotate", "--kms-key", "alias/ours")
+    assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}
