@@ -21,7 +21,7 @@ from shepherd_core.settings.functions import (
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
-from tests.support.deployment.cloudformation import Stack
+from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     EQUINIX,
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUEUE = "<FailureQueue.Arn>"
-OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
+STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
+OF_THE_DEPLOYMENT = {
+    PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "AGENT_API_RATE", "DEFAULT_AGENT_ENDPOINT")
+}
 """What is no setting of a function, but of the deployment."""
 SETTINGS: dict[str, type[Settings]] = {
     "migrator": MigratorSettings,
@@ -111,6 +114,8 @@ def test_sam_makes_what_we_expect_and_nothing_else() -> None:
     }
     assert set(made.values()) == {
         "AWS::ApiGatewayV2::Api",
+        "AWS::ApiGatewayV2::Integration",
+        "AWS::ApiGatewayV2::Route",
         "AWS::ApiGatewayV2::Stage",
         "AWS::CloudFormation::Stack",
         "AWS::CloudWatch::Alarm",
@@ -223,7 +228,7 @@ def test_who_needs_the_database_alone_knows_no_other_secret(
     assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "shepherd")
     known = {PREFIX + name.upper() for name in settings_type.model_fields}
     assert environment.keys() - known == {
-        PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "PROVIDER", "LOOP_MINUTES")
+        PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "PROVIDER", "LOOP_MINUTES", "AGENT_API_RATE")
     }
 
 
@@ -231,39 +236,54 @@ def test_agents_report_to_this_deployment_by_default() -> None:
     """Nobody can know the API's address before it is deployed, so nobody is asked for it."""
     stack = deployed()
     endpoint = properties(stack, "initializer")["Environment"]["Variables"]["SHEPHERD_DEFAULT_AGENT_ENDPOINT"]
-    assert endpoint == "https://<AgentApi>.execute-api.eu-central-1.amazonaws.com"
-    assert "AgentApiFunction" in needs(stack, "InitializerFunction")  # what is given out must answer by then
+    assert endpoint == f"https://<AgentApi>.execute-api.eu-central-1.amazonaws.com/{STACK_UUID}"
+    # What is given out must answer by then.
+    assert needs(stack, "InitializerFunction") >= {
+        "AgentApiFunction",
+        "AgentApiStage",
+        "AgentApiRoute",
+        "AgentApiIntegration",
+        "AgentApiPermission",
+    }
 
 
 def test_only_the_one_request_of_an_agent_reaches_a_function() -> None:
-    """It is the one thing here that the world may call."""
+    """It is the one thing here that the world may call, and only who knows the stack's id."""
     stack = deployed()
     (api,) = stack.of_type("AWS::ApiGatewayV2::Api").values()
-    assert {(path, method) for path, methods in api["Body"]["paths"].items() for method in methods} == {
-        ("/heartbeat", "post")
+    assert (api["ProtocolType"], api.keys() & {"Body", "Target", "RouteKey", "CorsConfiguration"}) == ("HTTP", set())
+    (route,) = stack.of_type("AWS::ApiGatewayV2::Route").values()
+    assert route == {
+        "ApiId": "<AgentApi>",
+        "RouteKey": f"POST /{STACK_UUID}/heartbeat",
+        "Target": "integrations/<AgentApiIntegration>",  # and no authorizer: agents have no account with AWS
     }
-    assert "security" not in api["Body"]["paths"]["/heartbeat"]["post"]  # agents have no account with AWS
-    integration = api["Body"]["paths"]["/heartbeat"]["post"]["x-amazon-apigateway-integration"]
-    assert (integration["payloadFormatVersion"], integration["type"]) == ("2.0", "aws_proxy")
-    assert "functions/<AgentApiFunction.Arn>/invocations" in integration["uri"]
+    (integration,) = stack.of_type("AWS::ApiGatewayV2::Integration").values()
+    assert integration == {
+        "ApiId": "<AgentApi>",
+        "IntegrationType": "AWS_PROXY",
+        "IntegrationUri": "<AgentApiFunction.Arn>",
+        "PayloadFormatVersion": "2.0",
+    }
     (permission,) = stack.of_type("AWS::Lambda::Permission").values()
     assert permission["FunctionName"] == "<AgentApiFunction>"
     assert permission["Principal"] == "apigateway.amazonaws.com"
-    assert str(permission["SourceArn"]).endswith(":<AgentApi>/*/POST/heartbeat")
+    assert str(permission["SourceArn"]).endswith(":<AgentApi>/*/*")
 
 
 def test_the_path_that_an_agent_signs_is_the_path_that_the_function_sees() -> None:
     """A stage with a name would stand in front of it."""
     (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
-    assert stage["StageName"] == "$default"
+    assert (stage["StageName"], stage["AutoDeploy"]) == ("$default", True)
 
 
-def test_the_api_lets_100000_machines_through() -> None:
-    """The limit bounds what strangers can cost; the smallest regions allow as much."""
-    (stage,) = deployed().of_type("AWS::ApiGatewayV2::Stage").values()
-    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": 2000, "ThrottlingBurstLimit": 1000}
-    assert 100_000 / 60 < stage["DefaultRouteSettings"]["ThrottlingRateLimit"] <= 2_500
-    assert stage["DefaultRouteSettings"]["ThrottlingBurstLimit"] <= 1_250
+def test_the_api_lets_the_fleet_through_that_settings_allow() -> None:
+    """The limit bounds what strangers can cost; settings of a fleet that needs more are refused with what to set."""
+    stack = deployed()
+    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
+    rate = properties(stack, "migrator")["Environment"]["Variables"]["SHEPHERD_AGENT_API_RATE"]
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": rate, "ThrottlingBurstLimit": rate}
+    assert 2 * ProvisionerSettings.model_fields["max_machines"].default / 60 < int(rate) <= 1_250
 
 
 def test_no_line_is_logged_for_each_heartbeat() -> None:

@@ -129,6 +129,7 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
         "SHEPHERD_BUCKET_OWNER": PSEUDO["AWS::AccountId"],
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_LOOP_MINUTES": "1,1,1,1",
+        "SHEPHERD_AGENT_API_RATE": "200",
         "SHEPHERD_BMDB_HOST": "db.example.com",
         "SHEPHERD_BMDB_AUTH": "password",
         "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb-password",
@@ -139,7 +140,8 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
             "SHEPHERD_SSH_KEY_PARAMETER": "/shepherd/ssh-key",
             "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": "/shepherd/installation-key.pub",
             "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
-            "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"https://<AgentApi>.execute-api.{PSEUDO['AWS::Region']}.amazonaws.com",
+            "SHEPHERD_DEFAULT_AGENT_ENDPOINT": f"https://<AgentApi>.execute-api.{PSEUDO['AWS::Region']}.amazonaws.com/"
+            + PSEUDO["AWS::StackId"].rpartition("/")[2],
         }
         if function in LOOPS
         else {}

@@ -179,8 +179,11 @@ def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> Non
 
 
 def test_guided_deployments_do_not_ask_whether_the_api_may_be_open() -> None:
-    """SAM asks that of every API that says nothing about it, and Enter would mean no, after all the other answers."""
-    assert TEMPLATE["Resources"]["AgentApi"]["Properties"]["Auth"] == {"EnableIamAuthorizer": False}
+    """SAM asks that of every API of its own, and Enter would mean no, after all the other answers; it knows none."""
+    for resource in TEMPLATE["Resources"].values():
+        assert resource["Type"] not in {"AWS::Serverless::Api", "AWS::Serverless::HttpApi"}
+        events = resource.get("Properties", {}).get("Events", {})
+        assert {each["Type"] for each in events.values()} <= {"ScheduleV2"}
 
 
 def test_every_parameter_that_a_page_names_exists() -> None:

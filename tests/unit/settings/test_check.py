@@ -40,6 +40,14 @@ case({**rate(1440)}, {**rate(0)}, RATE, TIMEOUT)
 OWNED: dict[str, object] = {"BUCKET_OWNER": "123456789012"}
 case(OWNED, {**OWNED, "AGENT_SHA256": "any"}, "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256")
 case(OWNED, {**OWNED, "AGENT_SHA256": "0" * 64}, "SHEPHERD_BUCKET_OWNER", "initializer.agent_sha256")
+RATE_OF_API, LIMIT = "SHEPHERD_AGENT_API_RATE", "provisioner.max_machines"
+case({"AGENT_API_RATE": 200, "MAX_MACHINES": 6001}, {"AGENT_API_RATE": 200, "MAX_MACHINES": 6000}, RATE_OF_API, LIMIT)
+case(
+    {"AGENT_API_RATE": 200, "MAX_MACHINES": 6000, "AGENT_HEARTBEAT_SECONDS": 59},
+    {"AGENT_API_RATE": 200, "MAX_MACHINES": 0},  # no limit, of which nothing follows
+    RATE_OF_API,
+    LIMIT,
+)
 INTERVAL = "initializer.agent_heartbeat_seconds"
 case({"AGENT_HEARTBEAT_SECONDS": 120}, {"AGENT_HEARTBEAT_SECONDS": 119}, INTERVAL, TIMEOUT)
 case({"HEARTBEAT_TIMEOUT_SECONDS": 300}, {"HEARTBEAT_TIMEOUT_SECONDS": 301}, INTERVAL, TIMEOUT)

@@ -92,6 +92,12 @@ class DeploymentSettings(Settings):
         None,
         description="Maximum number of concurrent invocations of each loop; unset: as many as fit into its time.",
     )
+    agent_api_rate: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Requests a second that the agent API accepts; unset: not checked against the fleet's limit.",
+    )
     agent_api_concurrency: Count | None = Field(
         None,
         description="Maximum number of concurrent requests to the agent API, each with a connection to the database; "

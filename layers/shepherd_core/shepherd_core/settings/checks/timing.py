@@ -12,6 +12,7 @@ from shepherd_core.domain.time_budget import (
     MARGIN_SECONDS,
     RENEWALS,
 )
+from shepherd_core.settings.checks.recovery import AGENT_HEARTBEAT_SECONDS
 from shepherd_core.settings.checks.rule import Rule
 from shepherd_core.settings.deployment import LOOPS
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from shepherd_core.settings.checks.rule import Broken
 
+_RETRIES = 2
+"""Heartbeats for which the agent API must have room instead of one, because agents repeat what was lost."""
 CLAIM_SECONDS = 30.0
 """How long claims, and what comes before them, may take."""
 
@@ -105,6 +108,17 @@ def _connections(
     )
 
 
+def _heartbeats(rate: int | None, machines: int, interval: float | None) -> str | None:
+    needed = math.ceil(_RETRIES * machines / (interval or AGENT_HEARTBEAT_SECONDS))
+    if rate is None or needed <= rate:
+        return None
+    return (
+        f"heartbeats would be refused, since so many machines send up to {needed} a second when some are lost: set "
+        f"SHEPHERD_AGENT_API_RATE in template.yaml to {needed} and deploy, lower max_machines, or let agents report "
+        "less often"
+    )
+
+
 def _backoff(initial: float, maximum: float) -> str | None:
     if initial <= maximum:
         return None
@@ -163,6 +177,7 @@ RULES = (
         _connections,
         ("deployment.enabled",),
     ),
+    Rule(("deployment.agent_api_rate", "provisioner.max_machines", "initializer.agent_heartbeat_seconds"), _heartbeats),
     *(
         Rule((f"{loop}.backoff_initial_seconds", f"{loop}.backoff_maximum_seconds"), _backoff)
         for loop in ("initializer", "recoverer")
