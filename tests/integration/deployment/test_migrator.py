@@ -14,7 +14,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
 from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, StatementFailed
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
-from shepherd_core.operator.migrator import RESOURCE_ID, handle
+from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, handle
 
 from functions.migrator.app import lambda_handler
 from simulator.lambda_.environment import Context
@@ -254,6 +254,67 @@ def test_an_answer_that_is_not_accepted_fails_the_function(
     assert str(caught.value).endswith("3 attempts: status 403" if reached else "3 attempts: ConnectionError")
     assert caught.value.retryable
     assert SIGNATURE not in capsys.readouterr().out + repr(caught.value)
+
+
+OURS = "cloudformation-custom-resource-response-euwest1.s3"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://evil.example/{OURS}.amazonaws.com/",
+        f"https://{OURS}.amazonaws.com.evil.example/answer",
+        f"https://{OURS}.amazonaws.com@evil.example/answer",
+        f"https://{OURS}.amazonaws.com\\@evil.example/answer",
+        f"https://{OURS}.amazonaws.com:8443/answer",
+        f"https://evil.example#{OURS}.amazonaws.com/answer",
+        "https://bucket.s3.amazonaws.com/answer",
+        f"http://{OURS}.amazonaws.com/answer",
+        "http://127.0.0.1.evil.example/answer",
+        "http://169.254.169.254/latest",
+        f"https://{OURS}.amazonaws.com/\ud800",
+        "",
+        None,
+        7,
+    ],
+)
+def test_answers_go_to_cloudformation_alone(url: object, bmdb: Connection, clock: ManualClock) -> None:
+    """Whoever may invoke the Migrator could have it send requests from inside the network."""
+    with pytest.raises(EventInvalid, match="it must be at one of CloudFormation's own hosts") as caught:
+        handle({**ASKED, "RequestType": "Create", "ResponseURL": url}, lambda: bmdb, clock, 60)
+    assert "answer" not in str(caught.value)
+    assert schema_version(bmdb) == 0
+
+
+@pytest.mark.parametrize(
+    "region", [".s3", ".s3.eu-west-1", ".s3-eu-west-1", ".s3.dualstack.eu-west-1", ".s3.cn-north-1"]
+)
+def test_every_host_of_cloudformation_is_answered(region: str, clock: ManualClock) -> None:
+    """Nothing here listens for it, so that the answer is tried and not delivered."""
+    assert _ANSWERED.fullmatch(
+        f"https://cloudformation-custom-resource-response-euwest1{region}.amazonaws.com"
+        f"{'.cn' if 'cn-' in region else ''}/arn%3Aaws%3Acloudformation?X-Amz-Algorithm=AWS4-HMAC-SHA256&{SIGNATURE}"
+    )
+
+
+def test_an_answer_is_not_sent_on_to_another_host(
+    cloudformation: ScriptedServer, bmdb: Connection, clock: ManualClock
+) -> None:
+    """A redirection would lead anywhere."""
+    with scripted_server(lambda _: Answer()) as other:
+        cloudformation.answer = lambda _: Answer(307, b"", {"Location": other.url})
+        with pytest.raises(AnswerUndelivered, match="status 307"):
+            handle(asked(cloudformation, "Create"), lambda: bmdb, clock, 60)
+        assert other.requests == []
+
+
+def test_a_lone_surrogate_is_answered(cloudformation: ScriptedServer, bmdb: Connection) -> None:
+    """JSON has it and UTF-8 does not; without an answer the deployment hangs for an hour."""
+    event = {**asked(cloudformation, "Create"), "LogicalResourceId": "\ud800", "RequestType": "\udfff" * 20}
+    invoke(event)
+    (request,) = cloudformation.requests
+    answer = json.loads(request.body)
+    assert (answer["Status"], answer["LogicalResourceId"]) == ("FAILED", "\ud800")
 
 
 def test_the_answer_comes_before_the_time_is_up_and_nothing_is_done_after_it(

@@ -10,6 +10,7 @@ no message and no log.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -46,6 +47,11 @@ _FIRST_PAUSE_SECONDS = 1.0
 _ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two bytes
 _REASON_BYTES = 3_000  # CloudFormation takes 4,096 bytes in all
 _OK = 200
+_ANSWERED = re.compile(
+    r"https://cloudformation-custom-resource-response-[a-z0-9-]+\.s3([.-][a-z0-9-]+){0,2}\.amazonaws\.com(\.cn)?/[!-~]*"
+    r"|http://127\.0\.0\.1(:[0-9]+)?(/[!-~]*)?"
+)
+"""Where answers go: to CloudFormation's buckets, such as …-euwest1.s3.eu-west-1.amazonaws.com, or to a test here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,16 @@ def handle(
 
     Raises:
         AnswerUndelivered: CloudFormation did not accept the answer.
+        EventInvalid: the answer would go to somebody else; nothing was done.
         ShepherdError: the event failed and has no ``ResponseURL`` to answer to.
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
     if not (isinstance(event, dict) and "ResponseURL" in event):
         return _carry_out(event, connect, deadline, None)
+    url = event["ResponseURL"]
+    if not (isinstance(url, str) and _ANSWERED.fullmatch(url)):
+        host = shown(str(url).partition("://")[2].partition("/")[0])
+        raise EventInvalid(f"ResponseURL is at {host}; it must be at one of CloudFormation's own hosts")
     answer: dict[str, object]
     try:
         answer = {"Status": "SUCCESS", "Data": _carry_out(event, connect, deadline, settings)}
@@ -89,7 +100,7 @@ def handle(
         answer = {"Status": "FAILED", "Reason": _reason(error)}
     answer["PhysicalResourceId"] = RESOURCE_ID
     answer |= {name: event.get(name) for name in ("StackId", "RequestId", "LogicalResourceId")}
-    _deliver(str(event["ResponseURL"]), json.dumps(answer, ensure_ascii=False).encode(), clock)
+    _deliver(url, json.dumps(answer).encode(), clock)
     return answer
 
 
@@ -205,7 +216,7 @@ def _reason(error: Exception) -> str:
 
 
 def _fits(reason: str) -> bool:
-    return len(json.dumps(reason, ensure_ascii=False).encode()) <= _REASON_BYTES
+    return len(json.dumps(reason)) <= _REASON_BYTES
 
 
 def _deliver(url: str, answer: bytes, clock: Clock) -> None:
@@ -217,12 +228,14 @@ def _deliver(url: str, answer: bytes, clock: Clock) -> None:
             clock.sleep(_FIRST_PAUSE_SECONDS * attempt)
         try:
             # The URL is signed for an empty content type.
-            status = requests.put(url, answer, headers={"Content-Type": ""}, timeout=_ANSWER_LIMITS).status_code
+            answered = requests.put(
+                url, answer, headers={"Content-Type": ""}, timeout=_ANSWER_LIMITS, allow_redirects=False
+            )
         except requests.RequestException as error:
             outcome = type(error).__name__  # its text holds the URL
         else:
-            if status == _OK:
+            if answered.status_code == _OK:
                 return
-            outcome = f"status {status}"
+            outcome = f"status {answered.status_code}"
         telemetry.warning("CloudFormation did not accept the answer", outcome=outcome)
     raise AnswerUndelivered(f"CloudFormation did not accept the answer in {_ATTEMPTS} attempts: {outcome}")
