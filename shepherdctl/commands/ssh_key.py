@@ -21,14 +21,15 @@ def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
     """
     Create Shepherd's SSH key, and print its public half.
 
-    The key goes to the SSM parameter that the setting ssh_key_parameter names, its
-    public half to the same name with .pub behind it. If there is a key already, only
-    the public half is written, if it is missing or does not fit: so store a key of
-    your own there first, or run this again after an interruption.
+    The key goes to the SSM parameter that the setting ssh_key_parameter names,
+    its public half to the same name with .pub behind it. If there is a key
+    already, only the public half is written, if it is missing or does not fit:
+    so store a key of your own there first, or run this again after an
+    interruption.
 
     Examples:
       shepherdctl ssh-key create
-      SHEPHERD_SSH_KEY_PARAMETER=/my-stack/ssh-key shepherdctl ssh-key create
+      SHEPHERD_SSH_KEY_PARAMETER=/STACK/ssh-key shepherdctl ssh-key create
     """
     store, name = _store()
     private = store.find(name)
@@ -42,7 +43,9 @@ def create(kms_key: _KmsKey = "", output: Output = Form.TABLE) -> None:
 
 def show(output: Output = Form.TABLE) -> None:
     """
-    Show the public half of Shepherd's SSH key and, during a rotation, of the one before it.
+    Show the public half of Shepherd's SSH key.
+
+    During a rotation, that of the key before it is shown, too.
 
     Examples:
       shepherdctl ssh-key show
@@ -62,11 +65,12 @@ def show(output: Output = Form.TABLE) -> None:
 
 def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = Form.TABLE) -> None:
     """
-    Replace Shepherd's SSH key by a new one. Machines may have either until "ssh-key retire".
+    Replace Shepherd's SSH key by a new one.
 
-    Functions use the new key within five minutes. The Initializer tries the old one
-    where a machine refuses the new one, and logs the machine's address. If this is
-    interrupted, run "ssh-key create": it completes what was begun.
+    Functions use the new key within five minutes. Machines may have either until
+    "ssh-key retire": the Initializer tries the old key where a machine refuses
+    the new one, and logs the machine's address. If this is interrupted, run
+    "ssh-key create": it completes what was begun.
 
     Examples:
       shepherdctl ssh-key rotate
@@ -89,9 +93,10 @@ def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = 
 
 def retire(*, dry_run: _DryRun = False, output: Output = Form.TABLE) -> None:
     """
-    Delete the SSH key before the current one: machines that have only that become unreachable.
+    Delete the SSH key before the current one.
 
-    Functions may use it for five more minutes.
+    Machines that have no other become unreachable. Functions may use it for five
+    more minutes.
 
     Examples:
       shepherdctl ssh-key retire --dry-run

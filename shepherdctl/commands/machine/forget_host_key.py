@@ -21,8 +21,8 @@ def forget_host_key(
     For a machine whose host key changed on purpose (reinstalled, mainboard
     replaced). Check first that it did: the host that answers next at its address
     is trusted and gets the agent. If you know the new key, pin it instead
-    ("machine pin-host-key"). Work that failed is tried again when its backoff ends.
-    Who did it is stored in the machine's history.
+    ("machine pin-host-key"). Work that failed is tried again when its backoff
+    ends. Who did it is stored in the machine's history.
 
     Examples:
       shepherdctl machine forget-host-key 3f2a

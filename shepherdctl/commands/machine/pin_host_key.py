@@ -30,14 +30,14 @@ def pin_host_key(
     Pin the SSH host key of a machine, so that no first contact has to be trusted.
 
     From then on Shepherd gives its agent to no machine with another key. On the
-    machine, the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where nobody
-    is in between, such as on its console. Who pinned it is stored in the machine's
-    history. A machine that was refused for its key is tried again when its backoff
-    ends, or at once after "machine retry".
+    machine, the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where
+    nobody is in between, such as on its console. Who pinned it is stored in the
+    machine's history. A machine that was refused for its key is tried again when
+    its backoff ends, or at once after "machine retry".
 
     Examples:
-      shepherdctl machine pin-host-key 3f2a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…
-      shepherdctl machine pin-host-key 3f2a "$(cat key.pub)" --replace --reason "reinstalled"
+      shepherdctl machine pin-host-key 3f2a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5…
+      shepherdctl machine pin-host-key 3f2a "$(cat key.pub)" --replace
     """
     owner = owner or current_user()
     host_key = fields.host_key(" ".join(key))

@@ -244,6 +244,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "since": "2026-01-01",
         "public_keys": ["5e" * 32] * BATCH,
         "host_keys": ["key"] * BATCH,
+        "origins": ["Provider"] * BATCH,
+        "replace": True,
         "host_key": "key",
         "causes": ["no luck"] * BATCH,
         "intervals": [60] * BATCH,
