@@ -32,6 +32,7 @@ _FACTS = work.AgentStarted(b"x" * 32, "key")
 class NoOp(Loop[work.AgentStarted]):
     """A loop whose work only takes time."""
 
+    name = "noop"
     process = Process.AGENT_START
     backoff = Backoff(60, 60, 1)
 

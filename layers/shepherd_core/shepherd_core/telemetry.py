@@ -107,6 +107,11 @@ def bind(**keys: object) -> None:
     _bound.update(keys)
 
 
+def bound() -> dict[str, Any]:
+    """Return the bound keys."""
+    return dict(_bound)
+
+
 def unbind() -> None:
     """Remove all bound keys. Call it when an invocation ends: the next one may run in the same process."""
     _bound.clear()

@@ -96,6 +96,9 @@ INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
     SELECT 'test', 'dead', 60, now() - n * interval '1 second' FROM generate_series(1, 20) n;
 WITH new AS (INSERT INTO machines SELECT FROM generate_series(1, 20) RETURNING machine_id)
     INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM new;
+INSERT INTO ticks
+    SELECT gen_random_uuid(), loop, 'static', '', now() - n * interval '1 minute', now(), 'Succeeded', NULL, '{{}}'
+    FROM unnest(ARRAY['initializer', 'recoverer', 'updater']) AS loop, generate_series(1, 21000) AS n;
 ANALYZE;
 """
 
@@ -273,6 +276,12 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "seconds": 60,
         "schema_version": 3,
         "cause": "no luck",
+        "outcome": "Failed",
+        "counts": "{}",
+        "loop": "recoverer",
+        "loop_provider": "static",
+        "settings_hash": "5e771465",
+        "code_version": "c0de",
         "capacity_id": "rack",
         "reason": "?",
         "owner": "me",

@@ -10,9 +10,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shepherd_core import telemetry
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.ticks import last_ticks
 from shepherd_core.bmdb.work.work import AgentStarted, finish_agent_start
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -57,6 +59,7 @@ ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
 class Errands(Loop[None]):
     """A loop whose work is what a test says; what comes of it is recorded as the start of an agent."""
 
+    name = "errands"
     process = Process.AGENT_START
     backoff = Backoff(60, 3600, 1.2)
 
@@ -211,6 +214,29 @@ def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runn
     assert sorted(loop.machines) == sorted(machines)
     assert all(fleet.events(machine) == ["Started", "Finished"] for machine in machines)
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
+
+
+def test_an_invocation_records_its_counts_as_a_tick(fleet: Fleet, run: Runner) -> None:
+    """They are those that it returns, and the metrics."""
+    for _ in range(3):
+        fleet.provided_machine()
+    telemetry.bind(settings="5e771465", code="c0de")
+    counts = run(Errands(raises(SshRefused())), concurrency=2)
+    telemetry.unbind()
+    (found,) = last_ticks(fleet.connection)
+    assert found["counts"] == {metric.value: count for metric, count in counts.items()}
+    assert [found[name] for name in ("loop", "provider", "outcome")] == ["errands", PROVIDER, "Succeeded"]
+    assert [found[name] for name in ("settings_hash", "code_version", "runtime_info")] == ["5e771465", "c0de", "a test"]
+
+
+def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet: Fleet, run: Runner) -> None:
+    """Without the log, an operator would see a loop that does nothing."""
+    fleet.provided_machine()
+    with pytest.raises(ProviderUnavailable):
+        run(Errands(prepare=raises(ProviderUnavailable("it rains"))))
+    (found,) = last_ticks(fleet.connection)
+    assert (found["outcome"], found["cause"]) == ("Failed", "ProviderUnavailable: it rains")
+    assert (found["counts"]["claimed"], found["counts"]["backlog"]) == (1, 1)
 
 
 def test_nothing_due_is_a_normal_result(run: Runner) -> None:

@@ -37,7 +37,7 @@ Run = Callable[..., Counts]
 
 MINUTE = 60
 MANY = 2 * CHUNK + 1
-OTHER_TABLES = ("machine_provided", "provider_listings", "sessions")
+OTHER_TABLES = ("machine_provided", "provider_listings", "sessions", "ticks")
 STATEMENTS = (
     "open_session",
     "check_listing",

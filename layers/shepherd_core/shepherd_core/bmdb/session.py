@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.errors import CommitUnknown, SessionExpired, StatementFailed
 from shepherd_core.domain.time_budget import RENEWALS
 
@@ -67,7 +68,7 @@ class Session:
         cls,
         connection: Connection,
         clock: Clock,
-        component: str,
+        component: TickHead | str,
         runtime_info: str,
         seconds: float,
         policy: tuple[str, HealthTimeouts] | None = None,
@@ -76,21 +77,27 @@ class Session:
         Open a session that expires *seconds* after its last renewal.
 
         Also ends the work of expired sessions, with history ``Expired``.
-        *component* and *runtime_info* describe the session to operators. *policy*: the
-        machines of this provider have these timeouts from now on. Close the session; if
-        it is never closed, its work is released when its deadline passes.
+        *component* is the tick that it belongs to, or names an operator's command;
+        *runtime_info* says who runs it. *policy*: the machines of this provider have
+        these timeouts from now on. Close the session; if it is never closed, its work is
+        released when its deadline passes.
 
         Raises:
             SchemaMismatch: the BMDB is older or newer than this code.
         """
         provider, timeouts = policy or (None, None)
+        head = component if isinstance(component, TickHead) else None
         for last_try in (False, True):
             began = clock.monotonic()
             try:
                 rows = connection.run(
                     "open_session",
-                    component_name=component,
+                    component_name=component if isinstance(component, str) else component.name,
                     runtime_info=runtime_info,
+                    loop=head and head.loop,
+                    loop_provider=head and head.provider,
+                    settings_hash=head and head.settings_hash,
+                    code_version=head and head.code_version,
                     seconds=seconds,
                     provider=provider,
                     heartbeat_timeout_seconds=timeouts and timeouts.heartbeat_timeout_seconds,
@@ -247,22 +254,24 @@ class Session:
         """Return the result of *call*, and renew the session meanwhile; as ``start_renewing``."""
         return self.start_renewing(call)()
 
-    def close(self, process: Process | None = None, provider: str | None = None) -> Backlog:
+    def close(self, process: Process | None = None, provider: str | None = None, end: TickEnd | None = None) -> Backlog:
         """
         End the session, cancel its unfinished work, and return what is still due for *process* at *provider*.
 
-        May run twice, also after the session expired. From now on ``seconds_left`` is
-        negative, so that no new work starts.
+        *end* is recorded if the session is that of a tick. May run twice, also after
+        the session expired. From now on ``seconds_left`` is negative, so that no new work
+        starts.
 
         Raises:
             CommitUnknown: what was sent is still running. The session is left to expire by its deadline.
         """
         self._end = float("-inf")
-        close = partial(self.run, "close_session", process=process, provider=provider)
+        end = end or TickEnd()
+        close = partial(self.run, "close_session", process=process, provider=provider, **end.parameters)
         try:
             rows = close()
         except StatementFailed as error:
             if error.sqlstate != _FOREIGN_KEY_VIOLATION:
                 raise
             rows = close()  # a new snapshot contains the work that was committed meanwhile
-        return Backlog(rows[0][0], rows[0][1] or 0.0)
+        return Backlog(*rows[0])

@@ -19,7 +19,7 @@
 -- after an outage.
 --
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
--- locked).
+-- locked). Also delete at most 20 ticks that began more than 14 days ago.
 --
 -- No row: the schema has another version than this code.
 WITH expired_sessions AS (
@@ -61,11 +61,24 @@ policy_row AS (
         heartbeat_timeout_seconds = excluded.heartbeat_timeout_seconds,
         startup_timeout_seconds = excluded.startup_timeout_seconds,
         grace_seconds = excluded.grace_seconds
+),
+ticks_deleted AS (
+    DELETE FROM ticks
+    WHERE session_id = ANY(ARRAY(
+        SELECT session_id
+        FROM ticks
+        WHERE began_at < statement_timestamp() - interval '14 days'
+        ORDER BY began_at
+        LIMIT 20
+        FOR UPDATE SKIP LOCKED
+    ))
 )
-INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
+INSERT INTO sessions
+    (component_name, runtime_info, interval_seconds, deadline, loop, provider, settings_hash, code_version)
 SELECT
     :component_name, :runtime_info, :seconds::float8,
-    clock_timestamp() + :seconds::float8 * interval '1 second'
+    clock_timestamp() + :seconds::float8 * interval '1 second',
+    :loop::text, :loop_provider::text, :settings_hash::text, :code_version::text
 WHERE (SELECT max(version) FROM schema_migrations) = :schema_version
 RETURNING session_id;
 
@@ -89,6 +102,9 @@ RETURNING session_id;
 -- End the session, and cancel the work that it still has. Locks the due rows first, by machine id. Also delete at most
 -- 100 expired sessions that have no work, a minute after their deadline and only if no statement of theirs is about to
 -- commit (SKIP LOCKED).
+--
+-- Each deleted session of a loop leaves a row in ticks. So a tick is recorded once, however often this statement runs and
+-- whoever deletes the session.
 --
 -- Returns how many machines are still due and for how many seconds the oldest has been due. The count stops at 1,000,
 -- so that it costs the same in a fleet of any size.
@@ -131,22 +147,38 @@ sessions_deleted AS (
                 FOR UPDATE SKIP LOCKED
             )
         )
-)
-SELECT
-    (
-        SELECT count(*)
-        FROM (
-            SELECT 1
-            FROM machine_due
-            WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
-            ORDER BY not_before -- makes the planner use the index; else it scans the fleet if many seem to be due
-            LIMIT 1000
-        ) AS due_sample
-    ) AS backlog,
-    (
-        SELECT extract(epoch FROM statement_timestamp() - not_before)::float8
+    RETURNING session_id, loop, provider, runtime_info, created_at, deadline, settings_hash, code_version
+),
+backlog AS (
+    SELECT
+        count(*) AS count,
+        coalesce(extract(epoch FROM statement_timestamp() - min(not_before)), 0)::float8 AS oldest_due_age_seconds
+    FROM (
+        SELECT not_before
         FROM machine_due
         WHERE process = :process AND provider = :provider AND not_before <= statement_timestamp()
-        ORDER BY not_before
-        LIMIT 1
-    ) AS oldest_due_age_seconds;
+        ORDER BY not_before -- makes the planner use the index; else it scans the fleet if many seem to be due
+        LIMIT 1000
+    ) AS due_sample
+),
+tick_rows AS (
+    INSERT INTO ticks
+        (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, cause, counts, settings_hash, code_version)
+    SELECT
+        s.session_id, s.loop, s.provider, s.runtime_info, s.created_at,
+        CASE WHEN s.session_id = :session_id THEN clock_timestamp() ELSE s.deadline END,
+        CASE WHEN s.session_id = :session_id THEN :outcome::text ELSE 'Expired' END,
+        CASE WHEN s.session_id = :session_id THEN :cause::text END,
+        CASE
+            WHEN s.session_id <> :session_id THEN '{}'::jsonb
+            WHEN :process IS NULL THEN :counts::jsonb
+            ELSE :counts::jsonb || jsonb_build_object(
+                'backlog', b.count, 'oldest_due_age_seconds', round(b.oldest_due_age_seconds::numeric, 3)
+            )
+        END,
+        s.settings_hash, s.code_version
+    FROM sessions_deleted s
+    CROSS JOIN backlog b
+    WHERE s.loop IS NOT NULL
+)
+SELECT count AS backlog, oldest_due_age_seconds FROM backlog;

@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from shepherd_core import telemetry
+from shepherd_core.bmdb.session import Backlog
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
     from uuid import UUID
 
     from shepherd_core.bmdb.recovery.remediation import Unneeded
@@ -55,9 +60,38 @@ class Admission:
     """Nothing is due: a claim would find nothing."""
 
 
-def cause_of(error: Exception) -> str:
+def cause_of(error: BaseException) -> str:
     """Return the text that the history of a machine has for *error*."""
     return f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH]
+
+
+def tick_head(loop: str, provider: str) -> TickHead:
+    """Return what is known when an invocation of *loop* begins; settings and code are those that log lines name."""
+    bound = telemetry.bound()
+    return TickHead(loop, provider, bound.get("settings"), bound.get("code"))
+
+
+@dataclass(slots=True)
+class Closing:
+    """Closes the session of an invocation when its block ends, and records what the invocation did."""
+
+    session: Session
+    counts: Callable[[], Mapping[Metric, float]]
+    """Returns the counts so far."""
+    process: Process | None = None
+    provider: str | None = None
+    backlog: Backlog = field(default_factory=Backlog)
+    """What is still due for the process at the provider, once the block has ended."""
+
+    def __enter__(self) -> Self:
+        """Begin the block."""
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
+        """Close the session; an exception that ends the block is the cause of the failure, and is raised on."""
+        counts = {metric.value: count for metric, count in self.counts().items()}
+        end = TickEnd(counts, None if error is None else cause_of(error))
+        self.backlog = self.session.close(self.process, self.provider, end)
 
 
 class Guard(Protocol):
@@ -79,11 +113,13 @@ class Loop(ABC, Generic[F]):
     """
     One loop's work on a machine. F is the result of that work.
 
-    A loop sets ``process`` and ``backoff``, implements ``work_on`` and
+    A loop sets ``name``, ``process`` and ``backoff``, implements ``work_on`` and
     ``finish``, and overrides the other methods where it needs more than their
     defaults.
     """
 
+    name: str
+    """As in metrics and in the records of its ticks."""
     process: Process
     """The process that this loop's work is."""
     backoff: Backoff

@@ -48,6 +48,7 @@ class StartOptions:
 class Initializer(Loop[AgentStarted]):
     """Starts agents. Starting one where one runs already is harmless: the newer agent replaces the older."""
 
+    name = "initializer"
     process = Process.AGENT_START
 
     def __init__(

@@ -28,6 +28,7 @@ from shepherd_core.domain.errors import (
 )
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.domain.time_budget import CREATE_SECONDS
+from shepherd_core.loops.base import Closing, tick_head
 from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan
 from shepherd_core.telemetry import Metric
 
@@ -108,10 +109,9 @@ class Provisioner:
             BmdbError: the BMDB failed; the next invocation continues.
         """
         name = self._provider.name
-        session = Session.open(
-            self._connection, self._clock, f"Provisioner/{name}", runtime_info, self._rates.session_seconds
-        )
-        try:
+        head = tick_head("provisioner", name)
+        session = Session.open(self._connection, self._clock, head, runtime_info, self._rates.session_seconds)
+        with Closing(session, lambda: self._counts):
             past = provisioning.take_lock(session, name)
             if past is None:
                 telemetry.info("another Provisioner is running")
@@ -123,8 +123,6 @@ class Provisioner:
             self._apply(plan, session)
             self._record_waiting(plan, session, past)
             self._create_machines(plan, session, deadline, past.idle_seconds)
-        finally:
-            session.close()
         counted = (
             Metric.CREATED, Metric.INTENTS_COMPLETED, Metric.INTENTS_ABANDONED, Metric.ASSIMILATED, Metric.DISPUTED,
             Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING_FOR_LIMIT, Metric.DRIFT_LIMIT_EXCEEDED,

@@ -89,6 +89,7 @@ class RecoveryRules:
 class Recoverer(Loop[NextStep]):
     """Takes one step on each unhealthy machine. It does not wait for them: the Initializer tries them again later."""
 
+    name = "recoverer"
     process = Process.RECOVERY
 
     def __init__(self, provider: Provider, rules: RecoveryRules) -> None:

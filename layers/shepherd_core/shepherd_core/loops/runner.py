@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -38,7 +39,7 @@ from shepherd_core.domain.errors import (
     TimeLimitExceeded,
 )
 from shepherd_core.domain.time_budget import MARGIN_SECONDS
-from shepherd_core.loops.base import Admission, Task, cause_of
+from shepherd_core.loops.base import Admission, Closing, Task, cause_of, tick_head
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -180,6 +181,17 @@ class _Run(Generic[F]):
             for question in questions:
                 question.answer.put(answers.get(question.work, SessionExpired()))
 
+    def counted(self) -> dict[Metric, float]:
+        """Return the counts so far, without the backlog."""
+        counted = [Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED]
+        if self.loop.guard:
+            counted += [Metric.NO_LONGER_DUE, Metric.NOT_TAKEN]
+        return {
+            **{metric: self.counts[metric] for metric in counted},
+            Metric.INCOMPLETE: int(self.more or self.counts[Metric.CANCELED] > 0),
+            **(self.admission.counts if self.admission else {}),
+        }
+
     def close(self) -> None:
         """Refuse all waiting and future questions: the session has expired."""
         self.closed = True
@@ -280,8 +292,8 @@ def _opened(
     loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits, runtime_info: str
 ) -> Session:
     """Open a session, and record the loop's health timeouts, if it has any."""
-    component, policy = f"{loop.process}/{provider}", (provider, loop.timeouts) if loop.timeouts else None
-    return Session.open(connection, clock, component, runtime_info, limits.session_seconds, policy)
+    head, policy = tick_head(loop.name, provider), (provider, loop.timeouts) if loop.timeouts else None
+    return Session.open(connection, clock, head, runtime_info, limits.session_seconds, policy)
 
 
 def run(
@@ -310,8 +322,8 @@ def run(
         )
     session = _opened(loop, provider, connection, clock, limits, runtime_info)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
-    prepared, waited, backlog = False, False, None
-    try:
+    prepared, waited = False, False
+    with Closing(session, state.counted, loop.process, provider) as closed, closing(state):
         while state.more or state.running:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
@@ -334,20 +346,12 @@ def run(
             else:
                 break
         state.cancel(list(state.running))
-    finally:
-        state.close()
-        backlog = session.close(loop.process, provider)
     if limits.history_days:
         queries.delete_old_history(connection, limits.history_days)
     return {
-        **{
-            metric: state.counts[metric] for metric in (Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
-        },
-        **({metric: state.counts[metric] for metric in (Metric.NO_LONGER_DUE, Metric.NOT_TAKEN)} if loop.guard else {}),
-        Metric.BACKLOG: backlog.count,
-        Metric.OLDEST_DUE_AGE: round(backlog.oldest_due_age_seconds, 3),
-        Metric.INCOMPLETE: int(state.more or state.counts[Metric.CANCELED] > 0),
-        **(state.admission.counts if state.admission else {}),
+        **state.counted(),
+        Metric.BACKLOG: closed.backlog.count,
+        Metric.OLDEST_DUE_AGE: round(closed.backlog.oldest_due_age_seconds, 3),
     }
 
 

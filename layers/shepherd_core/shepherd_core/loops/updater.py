@@ -15,6 +15,7 @@ from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.machines import due
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.loops.base import Closing, tick_head
 from shepherd_core.rules.drift import YOUNG_SECONDS, in_use
 from shepherd_core.telemetry import Metric
 
@@ -83,17 +84,22 @@ class Updater:
             SessionExpired, BmdbError: the next invocation continues with the changes that were not written.
         """
         name = self.provider.name
-        session = Session.open(self.connection, self.clock, f"Updater/{name}", runtime_info, self.session_seconds)
-        try:
-            repaired = {Metric.REPAIRED: self._repair()}
+        session = Session.open(
+            self.connection, self.clock, tick_head("updater", name), runtime_info, self.session_seconds
+        )
+        counts: dict[Metric, float] = {}
+        with Closing(session, lambda: counts):
+            counts[Metric.REPAIRED] = self._repair()
             outlook = provider_facts.check(self.connection, name, self.update_seconds)
-            counts: dict[Metric, float] = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
-            counts |= {**repaired, Metric.NOT_READY: outlook.not_ready}
+            if outlook.wanted and (
+                outlook.paused or outlook.holder_alive or not provider_facts.begin(session, name, outlook.holder)
+            ):
+                telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
+                return counts
+            counts |= dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
+            counts[Metric.NOT_READY] = outlook.not_ready
             if not outlook.wanted:
                 return counts
-            if outlook.paused or outlook.holder_alive or not provider_facts.begin(session, name, outlook.holder):
-                telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
-                return {**repaired}
             known = provider_facts.known(self.connection, name, everything=outlook.due)
             found = changes(session.run_renewing(lambda: self.provider.list_machines(deadline)), known)
             while found and deadline.remaining() > 0:
@@ -104,9 +110,8 @@ class Updater:
                 found = found[provider_facts.CHUNK :]
             if outlook.due and not found:
                 provider_facts.end(session, name)
-            return {**counts, Metric.INCOMPLETE: min(1, len(found))}
-        finally:
-            session.close()
+            counts[Metric.INCOMPLETE] = min(1, len(found))
+        return counts
 
     def _repair(self) -> int:
         wrong = due.repair(self.connection, self.provider.name)

@@ -18,6 +18,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, ShepherdError
 from shepherd_core.settings import sources
 from shepherd_core.settings.base import PREFIX, Settings
+from shepherd_core.wiring.version import code_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,9 +173,10 @@ def check() -> None:
 
 
 def log_keys() -> dict[str, str]:
-    """Return what each line of an invocation says about its settings: the hash of the document in force."""
+    """Return what each line says about code and settings: version, and hash of the document in force."""
     document = in_force()
-    return {} if document is None else {"settings": document.document().hash}
+    code = {"code": code_version()}
+    return code if document is None else {**code, "settings": document.document().hash}
 
 
 def counts() -> dict[telemetry.Metric, float]:

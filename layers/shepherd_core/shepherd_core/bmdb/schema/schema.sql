@@ -141,10 +141,34 @@ CREATE TABLE sessions (
     interval_seconds float8 NOT NULL,
     deadline timestamptz NOT NULL,
     fence bigint NOT NULL DEFAULT 0,
+    loop text,
+    provider text,
+    settings_hash text,
+    code_version text,
     CONSTRAINT sessions_pkey PRIMARY KEY (session_id),
     CONSTRAINT sessions_interval CHECK ((interval_seconds > (0)::double precision))
 );
 CREATE INDEX sessions_by_deadline ON sessions USING btree (deadline);
+
+CREATE TABLE ticks (
+    session_id uuid NOT NULL,
+    loop text NOT NULL,
+    provider text NOT NULL,
+    runtime_info text NOT NULL,
+    began_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL,
+    outcome text NOT NULL,
+    cause text,
+    counts jsonb NOT NULL,
+    settings_hash text,
+    code_version text,
+    CONSTRAINT ticks_pkey PRIMARY KEY (session_id),
+    CONSTRAINT ticks_cause CHECK ((length(cause) <= 1000)),
+    CONSTRAINT ticks_counts CHECK ((length((counts)::text) <= 4000)),
+    CONSTRAINT ticks_outcome CHECK ((outcome = ANY (ARRAY['Succeeded'::text, 'Failed'::text, 'Expired'::text])))
+);
+CREATE INDEX ticks_by_loop ON ticks USING btree (loop, provider, began_at);
+CREATE INDEX ticks_by_time ON ticks USING btree (began_at);
 
 CREATE TABLE work (
     machine_id uuid NOT NULL,

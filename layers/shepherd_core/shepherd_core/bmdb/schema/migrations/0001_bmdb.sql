@@ -140,7 +140,8 @@ CREATE TABLE machine_os_installation_report (
 
 -- A worker: an invocation of a loop, or a command of an operator. Alive until its deadline, which it moves ahead. Every
 -- statement that writes for the session names its fence; a session that lost an answer raises it, so that what was sent
--- before can no longer commit. Written by the worker; goes when it closes the session, or after the deadline, when
+-- before can no longer commit. A tick has its loop and provider, the hash of its settings and the version of its code;
+-- they are null for a command. Written by the worker; goes when it closes the session, or after the deadline, when
 -- another session is closed.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -149,10 +150,35 @@ CREATE TABLE sessions (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     interval_seconds double precision NOT NULL CONSTRAINT sessions_interval CHECK (interval_seconds > 0),
     deadline timestamptz NOT NULL,
-    fence bigint NOT NULL DEFAULT 0
+    fence bigint NOT NULL DEFAULT 0,
+    loop text,
+    provider text,
+    settings_hash text,
+    code_version text
 );
 
 CREATE INDEX sessions_by_deadline ON sessions (deadline);
+
+-- What a tick (one invocation of a loop) did; its session is gone. Succeeded; Failed, with the cause; or Expired: it was
+-- killed or lost the database, its counts are unknown, and ended_at is the deadline of its session. counts has the
+-- invocation's metrics by name. Written by the statement that deletes the session; goes after 14 days, when another
+-- session is opened.
+CREATE TABLE ticks (
+    session_id uuid PRIMARY KEY,
+    loop text NOT NULL,
+    provider text NOT NULL,
+    runtime_info text NOT NULL,
+    began_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL,
+    outcome text NOT NULL CONSTRAINT ticks_outcome CHECK (outcome IN ('Succeeded', 'Failed', 'Expired')),
+    cause text CONSTRAINT ticks_cause CHECK (length(cause) <= 1000),
+    counts jsonb NOT NULL CONSTRAINT ticks_counts CHECK (length(counts::text) <= 4000),
+    settings_hash text,
+    code_version text
+);
+
+CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
+CREATE INDEX ticks_by_time ON ticks (began_at);
 
 -- A session has locked the machine for one process. Written by a claim; goes when the work ends, with an event in
 -- work_history. A session that has work cannot be deleted, so that no work ends without an event.

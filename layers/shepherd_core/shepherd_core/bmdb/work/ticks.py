@@ -1,0 +1,63 @@
+"""
+Ticks: what each invocation of a loop did, as its session records it when it closes.
+
+A session that is never closed expires; the next session that closes deletes it and
+records its tick as ``Expired``. Dry runs and operators' commands leave no tick.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shepherd_core.bmdb.connection import sanitize_for_db
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shepherd_core.bmdb.connection import Connection
+
+_CAUSE_LENGTH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TickHead:
+    """What is known of a tick when its session opens."""
+
+    loop: str
+    provider: str
+    settings_hash: str | None = None
+    """Of the settings document in force; None: there is none."""
+    code_version: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the session, for operators."""
+        return f"{self.loop}/{self.provider}"
+
+
+@dataclass(frozen=True, slots=True)
+class TickEnd:
+    """How a tick ended."""
+
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Metrics by name, without the backlog, which the session counts when it closes."""
+    cause: str | None = None
+    """Why it failed; None: it succeeded."""
+
+    @property
+    def parameters(self) -> dict[str, str | None]:
+        """Return the parameters of ``close_session``."""
+        cause = None if self.cause is None else sanitize_for_db(self.cause)[:_CAUSE_LENGTH]
+        outcome = "Succeeded" if cause is None else "Failed"
+        return {"outcome": outcome, "cause": cause, "counts": json.dumps(dict(self.counts))}
+
+
+def last_ticks(connection: Connection) -> list[dict[str, Any]]:
+    """
+    Return the last tick of each loop at each provider.
+
+    ``outcome`` is Succeeded, Failed (``cause`` says why) or Expired; ``counts`` has metrics by name.
+    """
+    return connection.records("last_ticks")

@@ -1,0 +1,193 @@
+"""Ticks: each invocation of a loop leaves one row, whoever ends its session, and however often."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead, last_ticks
+from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.machine import Process
+
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
+from tests.support.bmdb.fleet import PROVIDER, claimed
+
+if TYPE_CHECKING:
+    from shepherd_core.bmdb.connection import Connection
+
+    from tests.support.bmdb.fleet import Fleet
+
+HEAD = TickHead("recoverer", PROVIDER, "5e771465", "c0de")
+END = TickEnd({"claimed": 3, "finished": 2})
+FAILED = TickEnd({}, "ProviderUnavailable: it rains")
+DAY = 86_400
+
+
+def tick(fleet: Fleet, head: TickHead = HEAD, seconds: float = 60, connection: Connection | None = None) -> Session:
+    """Open the session of a tick."""
+    return Session.open(connection or fleet.connection, SystemClock(), head, "request 1", seconds)
+
+
+def recorded(fleet: Fleet) -> list[list[Any]]:
+    """Return the ticks on record, in the order in which they began."""
+    return fleet.sql("SELECT loop, outcome, cause, counts FROM ticks ORDER BY began_at")
+
+
+def test_a_tick_is_recorded_with_its_counts_and_what_it_ran_with(fleet: Fleet) -> None:
+    """An operator asks what a loop did last night, with which settings and which code."""
+    for _ in range(3):
+        fleet.provided_machine()
+    session = tick(fleet)
+    fleet.pass_time(5)
+    session.close(Process.AGENT_START, PROVIDER, END)
+    (found,) = last_ticks(fleet.connection)
+    times = {name: found.pop(name) for name in ("began_at", "ended_at", "seconds")}
+    assert found.pop("counts").items() >= {"claimed": 3, "finished": 2, "backlog": 3}.items()
+    assert found == {
+        "loop": "recoverer",
+        "provider": PROVIDER,
+        "outcome": "Succeeded",
+        "cause": None,
+        "settings_hash": "5e771465",
+        "code_version": "c0de",
+        "runtime_info": "request 1",
+    }
+    assert 5 <= times["seconds"] < 60
+    assert (times["ended_at"] - times["began_at"]).total_seconds() == pytest.approx(times["seconds"])
+
+
+def test_a_failed_tick_has_its_cause(fleet: Fleet) -> None:
+    """In a form that the database holds; and a loop that works on no single machines has no backlog."""
+    tick(fleet).close(end=TickEnd({"created": 1}, "ProviderRefused: \0" + 2000 * "x"))
+    ((_, outcome, cause, counts),) = recorded(fleet)
+    assert (outcome, len(cause), cause[:18], counts) == ("Failed", 1000, "ProviderRefused: ?", {"created": 1})
+
+
+def test_a_session_that_closes_twice_leaves_one_tick(fleet: Fleet) -> None:
+    """Closing is repeated if its answer was lost."""
+    session = tick(fleet)
+    session.close(end=END)
+    session.close(end=FAILED)
+    assert [row[1] for row in recorded(fleet)] == ["Succeeded"]
+
+
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> None:
+    """The statement runs again after a broken connection, and may have committed before."""
+    with BreakingConnection(fleet.settings) as breaking:
+        session = tick(fleet, connection=fleet.connect(breaking.settings))
+        breaking.lose(lost)
+        session.close(end=END)
+        assert recorded(fleet) == [["recoverer", "Succeeded", None, {"claimed": 3, "finished": 2}]]
+
+
+def test_commands_of_operators_leave_no_tick(fleet: Fleet) -> None:
+    """Neither when they end, nor when they are killed."""
+    fleet.open_session(seconds=60)
+    fleet.pass_time(180)
+    fleet.open_session().close(end=END)
+    assert recorded(fleet) == []
+    assert fleet.sql("SELECT 1 FROM sessions") == []
+
+
+def test_a_tick_that_was_killed_is_recorded_as_expired(fleet: Fleet) -> None:
+    """By the next session that closes, with the settings and the code that it ran with: they may be the reason."""
+    fleet.provided_machine()
+    claimed(tick(fleet, seconds=60), Process.AGENT_START)
+    fleet.pass_time(180)
+    fleet.open_session().close()
+    (found,) = last_ticks(fleet.connection)
+    assert (found["outcome"], found["cause"], found["counts"]) == ("Expired", None, {})
+    assert (found["settings_hash"], found["code_version"]) == ("5e771465", "c0de")
+    assert found["seconds"] == pytest.approx(60, abs=5), "it ended by its deadline, and not when it was found"
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_tick_that_closes_after_its_deadline_is_recorded_once(fleet: Fleet, swept: bool) -> None:
+    """Its own end is better than none; what another session has recorded stays."""
+    session = tick(fleet, seconds=60)
+    fleet.pass_time(180)
+    if swept:
+        fleet.open_session().close()
+    session.close(end=FAILED)
+    assert [row[1] for row in recorded(fleet)] == ["Expired" if swept else "Failed"]
+
+
+def test_concurrent_sessions_record_an_expired_tick_once(fleet: Fleet) -> None:
+    """All ticks of a minute end at about the same time."""
+    for _ in range(20):
+        tick(fleet, seconds=60)
+    fleet.pass_time(180)
+    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda session: session.close(), sessions))
+    assert [row[1] for row in recorded(fleet)] == ["Expired"] * 20
+
+
+def test_a_tick_whose_work_changed_while_it_closed_is_recorded_once(fleet: Fleet) -> None:
+    """The first attempt to close fails, because its snapshot lacks the new work; it leaves nothing."""
+    machines = [fleet.provided_machine() for _ in range(2)]
+    session = tick(fleet, connection=fleet.connect())
+    insert = f"INSERT INTO work VALUES (:id, 'ShepherdAgentStart', '{session.session_id}')"
+    fleet.sql(insert, id=machines[0])
+    fleet.sql("BEGIN")
+    fleet.sql("SELECT 1 FROM machine_due WHERE machine_id = :id FOR UPDATE", id=machines[0])
+    with ThreadPoolExecutor(1) as threads:
+        closed = threads.submit(session.close, end=END)
+        fleet.wait_until_blocked()
+        fleet.sql(insert, id=machines[1])
+        fleet.sql("COMMIT")
+        closed.result()
+    assert [row[1] for row in recorded(fleet)] == ["Succeeded"]
+    assert fleet.sql("SELECT 1 FROM work") == []
+    fleet.sql("DELETE FROM work_history")
+
+
+def test_old_ticks_are_deleted_when_a_session_opens(fleet: Fleet) -> None:
+    """After 14 days, at most 20 at a time: a session opens as fast after a long pause as always."""
+    fleet.sql(
+        "INSERT INTO ticks SELECT gen_random_uuid(), 'updater', 'static', '', now() - n * interval '1 day', now(),"
+        " 'Succeeded', NULL, '{}' FROM generate_series(10, 40) AS n"
+    )
+    left = []
+    for _ in range(3):
+        fleet.open_session()
+        left.append(len(recorded(fleet)))
+    assert left == [11, 4, 4]
+    assert fleet.sql("SELECT bool_and(began_at > now() - interval '14 days') FROM ticks") == [[True]]
+
+
+def test_deleting_old_ticks_waits_for_nobody(fleet: Fleet) -> None:
+    """Every loop opens a session each minute; a row that another one is deleting is left to it."""
+    tick(fleet).close(end=END)
+    fleet.pass_time(15 * DAY)
+    fleet.sql("BEGIN")
+    fleet.sql("SELECT 1 FROM ticks FOR UPDATE")
+    fleet.open_session()
+    fleet.sql("COMMIT")
+    assert len(recorded(fleet)) == 1
+    fleet.open_session()
+    assert recorded(fleet) == []
+
+
+def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
+    """A loop that was switched off a week ago is among them: that is what somebody wants to know."""
+    heads = [TickHead(loop, provider) for loop in ("updater", "recoverer") for provider in ("ec2", "static")]
+    for number in range(3):
+        for head in heads if number < 2 else heads[:1]:
+            tick(fleet, head).close(end=TickEnd({"updated": number}))
+        fleet.pass_time(DAY)
+    found = [(each["provider"], each["loop"], each["counts"]["updated"]) for each in last_ticks(fleet.connection)]
+    assert found == [
+        ("ec2", "recoverer", 1),
+        ("ec2", "updater", 2),
+        ("static", "recoverer", 1),
+        ("static", "updater", 1),
+    ]
+
+
+def test_without_ticks_there_is_no_last_one(fleet: Fleet) -> None:
+    """A fleet that was only just deployed."""
+    assert last_ticks(fleet.connection) == []
