@@ -1,6 +1,6 @@
 """The command that sums up the state of the fleet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,9 +8,11 @@ from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides, suspension
+from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.states import State
 from shepherd_core.rules.circuit_breaker import where
 from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
@@ -22,7 +24,7 @@ OLD_TRANSACTION_SECONDS = 600.0
 
 def status(output: Output = Form.TABLE) -> None:
     """
-    Count the machines by state, and show where recovery is suspended.
+    Count the machines by state, and show where recovery is suspended and what each loop did last.
 
     Recovery is suspended for a location or a whole provider while so many
     machines are unhealthy at once that an outage on Shepherd's side is more
@@ -30,12 +32,14 @@ def status(output: Output = Form.TABLE) -> None:
     in the last day are shown too, because the heartbeat timeout starts over at
     their end, and so are overrides (shepherdctl recovery). WAITING counts the
     places at the provider that stay unused because SHEPHERD_MAX_MACHINES is
-    reached. A transaction that has been open for ten minutes is shown with its
-    pid: PostgreSQL keeps all dead rows for it, which slows every claim.
+    reached. LAST TICK is when the last recorded invocation of a loop ended, and
+    DID what it counted. A transaction that has been open for ten minutes is shown
+    with its pid: PostgreSQL keeps all dead rows for it, which slows every claim.
 
     Examples:
       shepherdctl status
       shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
+      shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
     """
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
@@ -45,6 +49,7 @@ def status(output: Output = Form.TABLE) -> None:
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
         oldest = queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
+        last = ticks.last_ticks(connection)
         now = queries.now(connection)
     if output is Form.JSON:
         document(
@@ -55,6 +60,7 @@ def status(output: Output = Form.TABLE) -> None:
                 "waiting": waiting,
                 "pauses": len(paused),
                 "oldest_transaction": oldest,
+                "ticks": last,
             }
         )
         return
@@ -62,6 +68,7 @@ def status(output: Output = Form.TABLE) -> None:
     _print_suspensions(suspensions, now)
     _print_overrides(overridden, now)
     _print_waiting(waiting, now)
+    _print_ticks(last, now)
     if paused:
         note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
     if oldest:
@@ -161,3 +168,36 @@ def _print_overrides(overridden: Sequence[Mapping[str, Any]], now: datetime) -> 
             for one in overridden
         ],
     )
+
+
+def _print_ticks(last: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Print the last tick of each loop."""
+    table(
+        [
+            Column("LAST TICK"),
+            Column("LOOP"),
+            Column("PROVIDER"),
+            Column("TOOK", spare=1),
+            Column("OUTCOME"),
+            Column("DID", prose=True),
+        ],
+        [
+            (
+                relative(one["ended_at"], now),
+                one["loop"].capitalize(),
+                one["provider"],
+                None if one["outcome"] == "Expired" else span(one["seconds"]),
+                one["outcome"] if one["outcome"] == "Succeeded" else Text(one["outcome"], "red"),
+                one["cause"] or ", ".join(_did(one["counts"])),
+            )
+            for one in last
+        ],
+    )
+
+
+def _did(counts: Mapping[str, float]) -> Iterator[str]:
+    """Yield what is not 0, in the order of the metrics."""
+    for metric in Metric:
+        if count := counts.get(metric.value):
+            words = metric.value.removesuffix("_seconds").replace("_", " ")
+            yield f"{words} {span(count)}" if metric.unit == "Seconds" else f"{count:g} {words}"

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from shepherd_core.wiring.version import source_hash
 
 from tests.chaos.sample import WHOLE
 
@@ -111,6 +112,11 @@ def test_the_layer_holds_only_what_functions_need(layer: Path) -> None:
     assert "shepherd_core" in names
     assert not names & {"boto3", "botocore", "s3transfer", "bin", "pip", "setuptools", "bytecode", "Makefile"}
     assert not [path for pattern in ("*.pyi", "*.[ch]", "*.pxd", "test", "tests") for path in layer.rglob(pattern)]
+
+
+def test_the_layer_names_the_version_of_its_code(layer: Path) -> None:
+    """The same that the source has here: logs and ticks of a deployment can be compared with a checkout."""
+    assert (layer / "shepherd_core" / "VERSION").read_text() == f"{source_hash()}\n"
 
 
 def test_every_import_of_the_functions_is_in_the_layer(layer: Path, tmp_path: Path) -> None:

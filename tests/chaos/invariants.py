@@ -306,6 +306,27 @@ INVARIANTS = (
         """,
     ),
     Invariant(
+        "every_tick_is_recorded_when_its_session_ends",
+        "The operator sees what each invocation did, also of one that was killed.",
+        """
+        SELECT format('the session %s is open, and its tick has ended', session_id)
+        FROM ticks WHERE session_id IN (SELECT session_id FROM sessions)
+        UNION ALL
+        SELECT DISTINCT format('the session %s of %s is gone, and there is no tick', session_id, process)
+        FROM work_history
+        WHERE event = 'Started'
+            AND process IN ('ShepherdAgentStart', 'ShepherdRecovery')
+            AND session_id IS NOT NULL
+            AND session_id NOT IN (SELECT session_id FROM sessions UNION SELECT session_id FROM ticks)
+        UNION ALL
+        SELECT format('the tick %s of the %s has fewer rows in the history than in %s', session_id, loop, counts)
+        FROM ticks t
+        WHERE (counts->>'finished')::bigint > (
+            SELECT count(*) FROM work_history h WHERE h.session_id = t.session_id AND h.event <> 'Started'
+        )
+        """,
+    ),
+    Invariant(
         "related_rows_come_and_go_together",
         "Rows that belong together come and go together.",
         """

@@ -198,6 +198,10 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
          "INSERT INTO recovery_override_machines (override_id, machine_id) "
          "SELECT override_id, machine_id FROM recovery_overrides, (SELECT machine_id FROM machines LIMIT 2) AS m; "
          "UPDATE recovery_overrides SET used = 2"), "recovery_is_suspended_as_recorded"),
+        (("INSERT INTO sessions (session_id, component_name, runtime_info, interval_seconds, deadline) "
+         "SELECT session_id, 'a', '', 60, now() FROM ticks"), "every_tick_is_recorded_when_its_session_ends"),
+        ("DELETE FROM ticks", "every_tick_is_recorded_when_its_session_ends"),
+        ("UPDATE ticks SET counts = '{\"finished\": 99}'", "every_tick_is_recorded_when_its_session_ends"),
         ("DELETE FROM machine_due WHERE machine_id = (SELECT machine_id FROM machine_due LIMIT 1)",
          "related_rows_come_and_go_together"),
         (("INSERT INTO machine_quarantine SELECT machine_id, now(), '?', '' FROM machines LIMIT 1; "

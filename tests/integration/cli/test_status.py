@@ -6,9 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 
-from tests.support.bmdb.fleet import HOUR
+from tests.support.bmdb.fleet import HOUR, PROVIDER
 from tests.support.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -117,6 +120,36 @@ def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: Co
     ]
     (told,) = shepherdctl.load("status")["waiting"]
     assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
+
+
+def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
+    """An operator sees at once which loop fails, was killed, or no longer runs, and what the others did."""
+    ends = {
+        "initializer": TickEnd({"finished": 2, "claimed": 3, "failed": 0, "oldest_due_age_seconds": 700.5}),
+        "recoverer": TickEnd({"claimed": 1}, "ProviderUnavailable: it rains"),
+    }
+    for loop in (*ends, "updater"):
+        session = Session.open(fleet.connection, SystemClock(), TickHead(loop, PROVIDER, "5e771465", "c0de"), "1", 60)
+        fleet.pass_time(20)
+        if loop in ends:
+            session.close(end=ends[loop])
+        fleet.pass_time(1_000)
+    fleet.open_session().close()  # finds the tick that was killed
+    shepherdctl = CommandLine(fleet.settings)
+    assert [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()] == [
+        "LAST TICK LOOP PROVIDER TOOK OUTCOME DID",
+        "51 min ago Initializer static 20 s Succeeded 3 claimed, 2 finished, oldest due age 12 min",
+        "34 min ago Recoverer static 20 s Failed ProviderUnavailable: it rains",
+        "16 min ago Updater static Expired",
+    ]
+    shown = {each["loop"]: each for each in shepherdctl.load("status")["ticks"]}
+    assert {loop: each["outcome"] for loop, each in shown.items()} == {
+        "initializer": "Succeeded",
+        "recoverer": "Failed",
+        "updater": "Expired",
+    }
+    assert shown["initializer"]["counts"]["claimed"] == 3
+    assert (shown["updater"]["settings_hash"], shown["updater"]["code_version"]) == ("5e771465", "c0de")
 
 
 def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:

@@ -232,8 +232,12 @@ def test_an_invocation_records_its_counts_as_a_tick(fleet: Fleet, run: Runner) -
 def test_an_invocation_that_fails_records_its_cause_and_its_counts_so_far(fleet: Fleet, run: Runner) -> None:
     """Without the log, an operator would see a loop that does nothing."""
     fleet.provided_machine()
+
+    def prepare(_: Deadline) -> None:
+        raise ProviderUnavailable("it rains")
+
     with pytest.raises(ProviderUnavailable):
-        run(Errands(prepare=raises(ProviderUnavailable("it rains"))))
+        run(Errands(prepare=prepare))
     (found,) = last_ticks(fleet.connection)
     assert (found["outcome"], found["cause"]) == ("Failed", "ProviderUnavailable: it rains")
     assert (found["counts"]["claimed"], found["counts"]["backlog"]) == (1, 1)
