@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
@@ -15,6 +16,7 @@ from shepherd_core.settings.functions import BmdbSettings
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.settings import load
 
+from shepherdctl.commands.timings import show
 from shepherdctl.database import bmdb
 from shepherdctl.formats import relative, span
 from shepherdctl.output import Column, Form, Output, counted, document, note, table
@@ -22,7 +24,16 @@ from shepherdctl.output import Column, Form, Output, counted, document, note, ta
 OLD_TRANSACTION_SECONDS = 600.0
 
 
-def status(output: Output = Form.TABLE) -> None:
+def status(
+    *,
+    timings: Annotated[
+        bool,
+        typer.Option(
+            "--timings", help="Show instead how long machines take to boot and agents to start and to report."
+        ),
+    ] = False,
+    output: Output = Form.TABLE,
+) -> None:
     """
     Count the machines by state, and show where recovery is suspended and what each loop did last.
 
@@ -36,13 +47,20 @@ def status(output: Output = Form.TABLE) -> None:
     DID what it counted. A transaction that has been open for ten minutes is shown
     with its pid: PostgreSQL keeps all dead rows for it, which slows every claim.
 
+    With --timings: the median (P50) and the 99th percentile (P99) of the last 30
+    days, from at most 20,000 rows of the history, and which settings are shorter.
+
     Examples:
       shepherdctl status
       shepherdctl status -o json | jq '.suspensions[] | select(.ended_at == null)'
       shepherdctl status -o json | jq '.ticks[] | select(.outcome != "Succeeded")'
+      shepherdctl status --timings
     """
     (settings,) = load(BmdbSettings)
     with bmdb(settings) as connection:
+        if timings:
+            show(connection, output)
+            return
         counts = queries.count_machines(connection)
         suspensions = suspension.suspensions(connection)
         overridden = overrides.overrides(connection)

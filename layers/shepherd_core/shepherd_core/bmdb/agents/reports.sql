@@ -16,7 +16,8 @@ LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
 -- name: accept_heartbeat
 -- Record a heartbeat, and return the installation that is requested. Writes one row and no index entry, and leaves the
--- due row alone (a claim compares). No row: the machine has no agent, or its agent has another key; the agent's time
+-- due row alone (a claim compares). An agent's first heartbeat inserts the row, and first_heartbeat_at by its default;
+-- later ones leave that as it is. No row: the machine has no agent, or its agent has another key; the agent's time
 -- differs too much from the database's, or is not later than the last one; or the schema has another version.
 --
 -- FOR SHARE on the agent's row orders this statement with those that delete the agent. Either the agent was deleted

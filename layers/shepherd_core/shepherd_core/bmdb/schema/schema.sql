@@ -97,6 +97,7 @@ CREATE TABLE machine_agent_heartbeat (
     machine_id uuid NOT NULL,
     agent_heartbeat_at timestamptz NOT NULL,
     agent_signed_at bigint NOT NULL DEFAULT 0,
+    first_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT machine_agent_heartbeat_pkey PRIMARY KEY (machine_id),
     CONSTRAINT machine_agent_heartbeat_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id)
 ) WITH (fillfactor=50);

@@ -96,13 +96,15 @@ CREATE TABLE machine_agent_started (
 CREATE INDEX machine_agent_started_by_time ON machine_agent_started (agent_started_at);
 
 -- The last heartbeat of the agent. agent_signed_at is the time that the agent signed, in milliseconds of its own
--- clock: a heartbeat that is not later than the last one is a replay. Written by the agent API; goes with the agent.
+-- clock: a heartbeat that is not later than the last one is a replay. first_heartbeat_at is written with the first one
+-- and never again. Written by the agent API; goes with the agent, so that the next agent has a first one of its own.
 -- Every machine causes this write all the time: there is no index besides the primary key, and free space in every
 -- page keeps updates on their page (HOT), so that no index entry is written.
 CREATE TABLE machine_agent_heartbeat (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_agent_heartbeat_machine REFERENCES machines,
     agent_heartbeat_at timestamptz NOT NULL,
-    agent_signed_at bigint NOT NULL DEFAULT 0
+    agent_signed_at bigint NOT NULL DEFAULT 0,
+    first_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50);
 
 -- The last hardware report of an agent, and its sums for the inventory of the fleet. Written by the agent API; stays.
