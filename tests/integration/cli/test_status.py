@@ -156,3 +156,87 @@ def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet) -> None:
     """Not even the head of a table, and no failure."""
     result = CommandLine(fleet.settings)("status")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no machines\n")
+
+
+# --- timings ---
+
+
+def slow_fleet(fleet: Fleet) -> None:
+    """Let five machines boot in 280 s after a boot wait of 120 s, and their agents report after half an hour."""
+    for _ in range(5):
+        machine_id = fleet.locate(fleet.unhealthy_machine(60, 2 * HOUR), "ams")
+        fleet.sql(
+            "UPDATE machine_agent_heartbeat SET first_heartbeat_at = now() - interval '5355 seconds'"
+            " WHERE machine_id = :id",
+            id=machine_id,
+        )
+        for at, process, event, step, cause in (
+            (0, "ShepherdRecovery", "Attempted", "reboot", None),
+            (1, "ShepherdRecovery", "Finished", None, None),
+            (130, "ShepherdAgentStart", "Started", None, None),
+            (131, "ShepherdAgentStart", "Failed", None, "SshRefused: no"),
+            (431, "ShepherdAgentStart", "Started", None, None),
+            (440, "ShepherdAgentStart", "Finished", None, None),
+        ):
+            fleet.sql(
+                "INSERT INTO work_history (machine_id, process, event, timestamp, step, failed_cause) VALUES "
+                "(:id, :process, :event, now() - interval '3 hours' + :at * interval '1 second', :step, :cause)",
+                id=machine_id, process=process, event=event, at=at, step=step, cause=cause,
+            )  # fmt: skip
+    fleet.sql(
+        "INSERT INTO machine_rebooted SELECT machine_id, timestamp, timestamp + interval '120 seconds' "
+        "FROM work_history WHERE process = 'ShepherdRecovery' AND event = 'Finished'"
+    )
+
+
+def test_timings_are_shown_with_what_is_too_short(fleet: Fleet) -> None:
+    """Each advice names the setting, its value, what was seen and what to set, without the Recoverer's settings."""
+    slow_fleet(fleet)
+    result = CommandLine(fleet.settings)("status", "--timings")
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
+        "PROVIDER LOCATION TIME P50 P99 SAMPLES IN VAIN",
+        "static ams boot after reboot 280 s 280 s 5 5",
+        "static ams first heartbeat 1845 s 1845 s 5",
+        "static ams return after reboot 439 s 439 s 5",
+        "static ams takeover 9.0 s 9.0 s 5",
+        "TOO SHORT PROVIDER VALUE SEEN SET",
+        (
+            "SHEPHERD_BOOT_WAIT_SECONDS static 120 boot after reboot: half took 280 s or longer, and 5 of 5 were not "
+            "up at the first agent start at ams 300"
+        ),
+        "SHEPHERD_STARTUP_TIMEOUT_SECONDS static 1800 first heartbeat: 99 % took up to 1845 s at ams 1860",
+    ]
+    assert result.stderr == "2 settings too short: see docs/operations.md, How long machines take\n"
+
+
+def test_timings_are_one_json_document(fleet: Fleet) -> None:
+    """For a program that watches them."""
+    slow_fleet(fleet)
+    told = CommandLine(fleet.settings).load("status", "--timings")
+    assert told.keys() == {"timings", "advice"}
+    boot = told["timings"][0]
+    assert (boot["what"], boot["after"], boot["samples"], round(boot["p50"])) == ("boot", "reboot", 5, 280)
+    assert [(each["setting"], each["value"], each["recommended"]) for each in told["advice"]] == [
+        ("SHEPHERD_BOOT_WAIT_SECONDS", 120, 300),
+        ("SHEPHERD_STARTUP_TIMEOUT_SECONDS", 1800, 1860),
+    ]
+
+
+@pytest.mark.parametrize(("given", "advised"), [({}, [None]), ({"SHEPHERD_BOOT_SECONDS": "60"}, [60]),
+                                                ({"SHEPHERD_BOOT_SECONDS": "600"}, [])])  # fmt: skip
+def test_creations_are_compared_with_the_boot_time_that_is_set(
+    fleet: Fleet, given: dict[str, str], advised: list[float | None]
+) -> None:
+    """By the environment or the settings document; unset, it is the provider's usual one."""
+    slow_fleet(fleet)
+    fleet.sql("DELETE FROM work_history WHERE process = 'ShepherdRecovery'")
+    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '3 hours'")
+    advice = CommandLine(fleet.settings, given).load("status", "--timings")["advice"]
+    assert [each["value"] for each in advice if each["setting"] == "SHEPHERD_BOOT_SECONDS"] == advised
+
+
+def test_a_fleet_without_agents_has_no_timings(fleet: Fleet) -> None:
+    """Neither a table nor a failure."""
+    result = CommandLine(fleet.settings)("status", "--timings")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "there is nothing to tell yet: no agent was started in the last 30 days\n"

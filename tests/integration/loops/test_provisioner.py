@@ -400,12 +400,12 @@ def test_an_invocation_whose_session_expired_does_nothing(
         fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
         counts = run(edge, drift_limit=0)
         assert counts[Metric.CREATED] + counts[Metric.INTENTS_COMPLETED] == 3
-        before = dump(fleet, "sessions")  # its own, which it closes at last
+        before = dump(fleet, "sessions", "ticks")  # its own, which it closes at last
         clock.now += seconds
         thawed.set()
         with pytest.raises(SessionExpired):
             pass_.result(WAIT_SECONDS)
-    assert dump(fleet, "sessions") == before
+    assert dump(fleet, "sessions", "ticks") == before
     assert_settled(fleet, api, 3)
 
 
@@ -659,10 +659,12 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
 ) -> None:
     """A wrong prefix or database; the log names every machine for the operator."""
     strangers = [api.add_active_device(f"{PREFIX}{number}").id for number in range(4)]
-    before = dump(fleet, "provisioner_lock")
+    before = dump(fleet, "provisioner_lock", "ticks")
     with pytest.raises(DriftLimitExceeded) as caught:
         run(edge)
-    assert dump(fleet, "provisioner_lock") == before
+    assert dump(fleet, "provisioner_lock", "ticks") == before
+    ((outcome, cause),) = fleet.sql("SELECT outcome, cause FROM ticks")
+    assert (outcome, cause.split(":")[0]) == ("Failed", "DriftLimitExceeded")
     assert posts(api) == 0
     assert [text.split()[0] for text in caught.value.drift] == sorted(strangers)
     logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -684,10 +686,10 @@ def test_a_listing_that_is_not_complete_stops_the_invocation(
     """What is missing there would be taken for gone, or be created again."""
     run(edge, max_machines=2)
     api.faults.add(fault)
-    before = dump(fleet, "provisioner_lock")
+    before = dump(fleet, "provisioner_lock", "ticks")
     with pytest.raises(error):
         run(edge)
-    assert dump(fleet, "provisioner_lock") == before
+    assert dump(fleet, "provisioner_lock", "ticks") == before
     api.faults.clear()
     assert run(edge)[Metric.CREATED] == 1
 
