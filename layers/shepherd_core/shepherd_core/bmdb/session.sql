@@ -63,15 +63,16 @@ policy_row AS (
         grace_seconds = excluded.grace_seconds
 ),
 ticks_deleted AS (
-    DELETE FROM ticks
-    WHERE session_id = ANY(ARRAY(
+    DELETE FROM ticks t
+    USING (
         SELECT session_id
         FROM ticks
         WHERE began_at < statement_timestamp() - interval '14 days'
         ORDER BY began_at
         LIMIT 20
         FOR UPDATE SKIP LOCKED
-    ))
+    ) AS old
+    WHERE t.session_id = old.session_id
 )
 INSERT INTO sessions
     (component_name, runtime_info, interval_seconds, deadline, loop, provider, settings_hash, code_version)
