@@ -157,7 +157,9 @@ def spreadsheet(titles: Sequence[str], rows: Iterable[Sequence[str | int | None]
 class ReadableLog(io.TextIOBase):
     """A stream that prints the JSON log lines written to it as messages; metrics are left out."""
 
-    _TECHNICAL = frozenset({"level", "location", "message", "timestamp", "service", "exception", "exception_name"})
+    _TECHNICAL = frozenset(
+        {"level", "location", "message", "timestamp", "service", "code", "exception", "exception_name"}
+    )
 
     def __init__(self) -> None:
         """Start with an empty line."""

@@ -96,8 +96,8 @@ class Updater:
             ):
                 telemetry.info("update skipped", reason=outlook.paused or "another Updater is running")
                 return counts
-            counts |= dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
-            counts[Metric.NOT_READY] = outlook.not_ready
+            updates = dict.fromkeys((Metric.UPDATED, Metric.MISSING, Metric.INCOMPLETE), 0)
+            counts = {**updates, **counts, Metric.NOT_READY: outlook.not_ready}
             if not outlook.wanted:
                 return counts
             known = provider_facts.known(self.connection, name, everything=outlook.due)
