@@ -195,6 +195,8 @@ SHARED = {
     "ended_work": {"finish", "fail", "cancel", "end_unneeded_recovery"},
     "ended_work_on_due_machines": {"finish_agent_start", "finish_recovery", "quarantine"},
     "locked_provider": NEEDS_PROVIDER_LOCK,
+    "suspects": {"claim"},
+    "due_suspects": {"claim"},
     "locked_session": {"record_attempts", "set_suspensions", "set_ssh_outages"},
     "outside_skipped_locations": {"claim", "take_health_snapshot"},
     "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"no_longer_due"},

@@ -320,8 +320,11 @@ class Bmdb(RuleBasedStateMachine):
         limit=st.integers(1, MACHINES),
         moment=moments,
         event=events,
+        suspects=st.booleans(),
     )
-    def claim(self, at: int, process: Process, limit: int, moment: Moment | None, event: Event) -> None:
+    def claim(
+        self, at: int, process: Process, limit: int, moment: Moment | None, event: Event, *, suspects: bool = False
+    ) -> None:
         """Claim as a loop does."""
         function = self.functions[at]
         found: list[work.Work] = []
@@ -329,7 +332,7 @@ class Bmdb(RuleBasedStateMachine):
         def real() -> None:
             holders = self.model.work
             known = [self.machines[machine] for (machine, _), holder in holders.items() if holder == function.number]
-            found.extend(work.claim(function.session, process, PROVIDER, limit, known=known).work)
+            found.extend(work.claim(function.session, process, PROVIDER, limit, known=known, suspects=suspects).work)
 
         def modelled() -> None:
             numbers = {self.machines.index(held.machine_id) for held in found}
@@ -342,6 +345,7 @@ class Bmdb(RuleBasedStateMachine):
                 number = self.machines.index(held.machine_id)
                 broken = self.model.obstacle(number, process)
                 assert broken is None, broken
+                assert self.model.suspect(number, process) is suspects, "a_suspect_is_worked_on_alone"
                 _, seconds = self.model.machines[number].backoffs.get(process, (0, None))
                 assert held.last_interval_seconds == seconds, "backoff_and_boot_wait_are_observed"
             self.model.claim(function.number, process, numbers)
@@ -372,7 +376,8 @@ class Bmdb(RuleBasedStateMachine):
         """Carry out a whole invocation of a loop, which may be late, and may be killed in the middle."""
         self.pass_time(units)
         self.functions[at] = self._function()
-        self.claim(at, process, MACHINES, None, event)
+        for suspects in (False, True):
+            self.claim(at, process, MACHINES, None, event, suspects=suspects)
         if self.handed_out and how is not None:
             self.end(0, True, how, moment, event)
 
@@ -793,8 +798,10 @@ class KnownHistory:
         self.step("end", which=0, batch=True, how=how, **arguments)
 
     def claim(self, at: int, **arguments: Any) -> None:
-        """Claim machines that need an agent."""
+        """Claim machines that need an agent, in the end also those whose function died."""
         self.step("claim", at=at, process=Process.AGENT_START, limit=3, **arguments)
+        if not arguments:
+            self.step("claim", at=at, process=Process.AGENT_START, limit=3, suspects=True)
 
     def recover(self, at: int, units: int, how: str, **arguments: Any) -> None:
         """Carry out an invocation of the Recoverer."""

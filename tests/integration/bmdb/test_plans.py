@@ -52,6 +52,8 @@ INSERT INTO machine_grace
     SELECT machine_id, now() - interval '2 hours', now() + (random() - 0.5) * interval '1 hour'
     FROM machine_need WHERE process = 'ShepherdAgentStart' AND random() < 0.1;
 UPDATE work_backoff SET fault = CASE WHEN random() < 0.001 THEN 'access' ELSE 'unreached' END;
+UPDATE work_backoff SET deaths = 3, deaths_alone = 2, died_at = now() - interval '2 hours'
+    WHERE machine_id IN (SELECT machine_id FROM work_backoff LIMIT {BATCH});
 INSERT INTO ssh_outages SELECT 'static', 'fra', now(), NULL, '?';
 INSERT INTO machine_due
     SELECT n.machine_id, x.process, n.provider, CASE
@@ -65,6 +67,9 @@ INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800);
 INSERT INTO work_history
     SELECT machine_id, 'ShepherdAgentStart', event, machine_created_at, NULL, gen_random_uuid()
     FROM machines, unnest(ARRAY['Started', 'Finished']) AS event;
+INSERT INTO work_history
+    SELECT machine_id, process, 'Expired', now() - n * interval '2 hours' FROM work_backoff, generate_series(1, 2) n
+    WHERE deaths > 0;
 INSERT INTO sessions (component_name, runtime_info, interval_seconds, deadline)
     VALUES ('test', 'a test', 3600, now() + interval '1 hour');
 INSERT INTO work
@@ -157,7 +162,7 @@ LIMIT = 150
 RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
 
 # Tables that only this statement may scan, because it counts their rows.
-COUNTED = {"take_health_snapshot": {"machine_quarantine"}}
+COUNTED = {"take_health_snapshot": {"machine_quarantine"}, "machines_that_kill": {"machine_quarantine"}}
 
 MODES = ("force_custom_plan", "force_generic_plan")
 
@@ -225,6 +230,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "process": "ShepherdAgentStart",
         "provider": "static",
         "limit": BATCH,
+        "suspects": False,
+        "alone": False,
         "machines": 20,
         "startup_timeout_seconds": 1800,
         "heartbeat_timeout_seconds": 600,
@@ -397,6 +404,24 @@ def test_each_page_of_the_list_costs_the_same(
 def test_a_recovery_is_claimed_as_cheaply_as_an_agent_start(large: pg8000.native.Connection, mode: str) -> None:
     """Most machines have a due row for recovery: every one that sends heartbeats."""
     check(explain(large, "claim", mode, process="ShepherdRecovery"), RECOVERY_CLAIM_LIMIT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_suspect_is_claimed_at_the_cost_of_the_due_rows(large: pg8000.native.Connection, mode: str) -> None:
+    """It is rare. It looks for suspects among all due rows, in one index, and evaluates only theirs."""
+    found = list(scans(explain(large, "claim", mode, suspects=True, limit=1, alone=True)))
+    assert [what for kind, what, _ in found if kind == "Seq Scan" and what not in SMALL] == []
+    assert sum(rows for _, what, rows in found if what not in SMALL | {"machine_due"}) <= LIMITS["claim"], found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_killers_are_judged_by_their_own_history_and_what_ended_since(
+    large: pg8000.native.Connection, mode: str
+) -> None:
+    """Which costs what the last hours cost, and not what the fleet does."""
+    held = large.run("SELECT machine_id FROM work_backoff WHERE deaths > 0")
+    plan = explain(large, "machines_that_kill", mode, machine_ids=[row[0] for row in held])
+    check(plan, 60 * BATCH, {"machine_quarantine"})
 
 
 def test_the_reader_of_plans_sees_a_scan_of_the_fleet(large: pg8000.native.Connection) -> None:

@@ -355,15 +355,16 @@ def claimed(
     provider: str = PROVIDER,
     timeouts: HealthTimeouts | None = None,
 ) -> list[work.Work]:
-    """Claim until no due row is left to examine, as a loop with enough time does, and return all claimed work."""
+    """Claim until no due row is left to examine, suspects too, as a loop with enough time does; return the work."""
     found: list[work.Work] = []
     if timeouts is not None:
         session.connection.script(
             f"UPDATE recovery_policy SET heartbeat_timeout_seconds = {timeouts.heartbeat_timeout_seconds}, "
             f"startup_timeout_seconds = {timeouts.startup_timeout_seconds} WHERE provider = '{provider}'"
         )
-    while (claim := work.claim(session, process, provider, limit)).examined:
-        found += claim.work
+    for suspects in (False, True):
+        while (claim := work.claim(session, process, provider, limit, suspects=suspects)).examined:
+            found += claim.work
     return found
 
 

@@ -23,6 +23,8 @@ UNIT = 600
 STARTUP_TIMEOUT_SECONDS = 30 * UNIT
 HEARTBEAT_TIMEOUT_SECONDS = 10 * UNIT
 GRACE_SECONDS = 5 * UNIT
+DEATH_SECONDS, LONGEST_DEATH_SECONDS = 30, 3840
+"""The backoff after a death: at first, and at most."""
 
 
 @dataclass
@@ -39,8 +41,10 @@ class Machine:
     """Since when it is expected back, after a recovery or by an operator; None: it is not."""
     quarantined: bool = False
     departed: bool = False
-    backoffs: dict[Process, tuple[int, int]] = field(default_factory=dict)
-    """For each process: until when, and how many seconds that was."""
+    backoffs: dict[Process, tuple[int, int | None]] = field(default_factory=dict)
+    """For each process: until when, and how many seconds that was; None: after a death."""
+    deaths: Counter[Process] = field(default_factory=Counter)
+    """For each process: how many times in a row its work has expired."""
     history: list[tuple[Process, WorkEvent, int]] = field(default_factory=list)
     """Process, event, and session."""
 
@@ -98,6 +102,10 @@ class Model:
         for (machine, process), session in list(self.work.items()):
             if not self.alive(session):
                 self._end(machine, process, WorkEvent.EXPIRED)
+                found = self.machines[machine]
+                found.deaths[process] += 1
+                seconds = min(DEATH_SECONDS * 4 ** (found.deaths[process] - 1), LONGEST_DEATH_SECONDS)
+                found.backoffs[process] = (self.now + seconds, None)
         self.sessions.append(Session(seconds, self.now + seconds))
         return len(self.sessions) - 1
 
@@ -123,6 +131,10 @@ class Model:
 
     # Work.
 
+    def suspect(self, number: int, process: Process) -> bool:
+        """Return whether the machine may have killed its function, and is only claimed as such."""
+        return self.machines[number].deaths[process] > 0
+
     def claimable(self, process: Process) -> set[int]:
         """Return the machines that a claim may take, if it takes all."""
         return {number for number in range(len(self.machines)) if not self.obstacle(number, process)}
@@ -130,12 +142,12 @@ class Model:
     def obstacle(self, number: int, process: Process) -> str | None:
         """Return the promise that a claim of this machine would break; None: it may be claimed."""
         machine = self.machines[number]
-        backoff_until, _ = machine.backoffs.get(process, (0, 0))
+        backoff_until, _ = machine.backoffs.get(process, (0, None))
         not_back = (
             process is Process.RECOVERY
             and machine.needs is Process.AGENT_START
             and machine.expected_back_since is not None
-            and Process.AGENT_START in machine.backoffs  # an agent start has failed since
+            and machine.backoffs.get(Process.AGENT_START, (0, None))[1] is not None  # an agent start has failed since
         )
         if machine.needs is not process and not not_back:
             return "a_due_row_names_the_needed_process"
@@ -169,6 +181,8 @@ class Model:
         self._end(machine, process, event)
         if event in (WorkEvent.FINISHED, WorkEvent.RECOVERED):
             self.machines[machine].backoffs.pop(process, None)
+        if event is not WorkEvent.CANCELED:
+            self.machines[machine].deaths.pop(process, None)
         return True
 
     def may_interrupt(self, session: int, machine: int) -> bool:
@@ -215,6 +229,7 @@ class Model:
         if ended:
             self.machines[machine].quarantined = True
             self.machines[machine].backoffs.clear()
+            self.machines[machine].deaths.clear()
         return ended
 
     # Operators.
@@ -233,6 +248,7 @@ class Model:
         ended = [process for process, (until, _) in backoffs.items() if until > self.now]
         for process in ended:
             del backoffs[process]
+            self.machines[machine].deaths.pop(process, None)
         return bool(ended)
 
     def resume(self, pause: Pause) -> bool:
@@ -252,6 +268,7 @@ class Model:
             found.started_at = found.heartbeat_at = found.expected_back_since = None
             found.quarantined = False
             found.backoffs.clear()
+            found.deaths.clear()
             self.pauses = [pause for pause in self.pauses if pause.machine != machine]
         return found.departed
 
@@ -317,6 +334,7 @@ class Model:
     def _expect_back(self, machine: Machine) -> None:
         machine.started_at, machine.heartbeat_at, machine.expected_back_since = None, None, self.now
         machine.backoffs.clear()
+        machine.deaths.clear()
 
     def _in_grace(self, machine: Machine) -> bool:
         """Return whether a machine is still in its grace: during a suspension, and as long again afterwards."""

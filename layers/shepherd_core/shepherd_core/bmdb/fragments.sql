@@ -76,3 +76,14 @@ CASE
         true
     )
 END
+
+-- fragment: suspects
+-- The machines whose work for this process expired last time, and whose backoff is over.
+SELECT machine_id FROM work_backoff WHERE process = :process AND deaths > 0 AND until <= statement_timestamp()
+
+-- fragment: due_suspects
+-- How many of them are due at the provider.
+SELECT count(*)
+FROM ({suspects}) AS b
+JOIN machine_due d ON d.machine_id = b.machine_id AND d.process = :process
+WHERE d.provider = :provider AND d.not_before <= statement_timestamp()

@@ -14,6 +14,10 @@
 -- Open a session, and end the work of expired sessions with history 'Expired'. So no separate reaper is needed: every
 -- new session reaps.
 --
+-- One of the machines of an expired session may have killed its function, or none; so each gets a cause that says this,
+-- and a backoff that grows with the number of times in a row: 30 s, then four times as long each time, up to 64 minutes.
+-- From now on they are suspects (see claim). The backoff has no interval, because it says nothing about the machine.
+--
 -- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at
 -- this moment is left alone. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
 -- after an outage.
@@ -23,7 +27,7 @@
 --
 -- No row: the schema has another version than this code.
 WITH expired_sessions AS (
-    SELECT s.session_id
+    SELECT s.session_id, s.component_name
     FROM sessions s
     WHERE s.deadline <= statement_timestamp()
         AND EXISTS (SELECT 1 FROM work w WHERE w.session_id = s.session_id)
@@ -34,11 +38,50 @@ WITH expired_sessions AS (
 work_deleted AS (
     DELETE FROM work
     WHERE session_id IN (SELECT session_id FROM expired_sessions)
-    RETURNING machine_id, process, session_id
+    RETURNING machine_id, process, session_id, alone
+),
+deaths AS (
+    SELECT
+        w.machine_id,
+        w.process,
+        w.session_id,
+        coalesce(b.deaths, 0) + 1 AS deaths,
+        coalesce(b.deaths_alone, 0) + CASE WHEN w.alone THEN 1 ELSE 0 END AS deaths_alone,
+        'FunctionDied: ' || s.component_name || ' died or was cut off while it worked on this machine'
+            || CASE WHEN w.alone THEN ' alone' ELSE '' END
+            || CASE WHEN c.machines > 1 THEN ' and ' || c.machines - 1 || ' more' ELSE '' END
+            || ', ' || coalesce(b.deaths, 0) + 1 || ' times in a row' AS cause
+    FROM work_deleted w
+    JOIN expired_sessions s ON s.session_id = w.session_id
+    JOIN (SELECT session_id, count(*) AS machines FROM work_deleted GROUP BY session_id) AS c
+        ON c.session_id = w.session_id
+    LEFT JOIN work_backoff b ON b.machine_id = w.machine_id AND b.process = w.process
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, process, 'Expired', session_id FROM work_deleted
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT machine_id, process, 'Expired', cause, session_id FROM deaths
+),
+backoff_rows AS (
+    INSERT INTO work_backoff (machine_id, process, until, cause, deaths, deaths_alone, died_at)
+    SELECT
+        machine_id,
+        process,
+        clock_timestamp() + least(30 * power(4, least(deaths, 9) - 1), 3840) * interval '1 second',
+        cause,
+        deaths,
+        deaths_alone,
+        statement_timestamp()
+    FROM deaths
+    ORDER BY machine_id, process
+    ON CONFLICT (machine_id, process) DO UPDATE
+    SET
+        until = excluded.until,
+        cause = excluded.cause,
+        last_interval_seconds = NULL,
+        fault = excluded.fault,
+        deaths = excluded.deaths,
+        deaths_alone = excluded.deaths_alone,
+        died_at = excluded.died_at
 ),
 -- Not even a lock if nothing changed: the loops of all functions open sessions at the same time.
 policy_row AS (

@@ -4,7 +4,8 @@ The runner of the loops that work on machines.
 One call is one invocation: it opens a session, claims a bounded batch of due
 machines, works on them in threads, commits each result as soon as it is there
 (those that are there together, together), claims again while time allows, and
-closes the session. Only the calling thread talks to the BMDB; while it waits
+closes the session. Machines whose function died when it last worked on them
+come after the others, one at a time. Only the calling thread talks to the BMDB; while it waits
 it renews the lease of the session. A slow machine delays no other: their
 results are committed, and new machines take their places, while it goes on. A
 thread that is about to interrupt a machine asks whether it still should. Its
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import suspension
+from shepherd_core.bmdb.recovery import remediation, suspension
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work as bmdb_work
@@ -55,6 +56,13 @@ F = TypeVar("F")
 
 ADMISSION_SECONDS = 30.0
 """For how long an admission holds."""
+
+SUSPECT_BATCHES = 10
+"""Up to twice as many suspects are claimed one at a time; of more, this fraction at a time."""
+DEATHS_ALONE = 2
+"""A machine is set aside if its function died this many times in a row while it worked on this machine alone."""
+
+_THREAD = "work on a machine"
 
 _SUSPENDED = 1000
 """Machines at most that a dry run lists where recovery is suspended."""
@@ -107,6 +115,11 @@ class _Run(Generic[F]):
     admitted_until: float = 0.0
     allowed: int = 0
     more: bool = True
+    """More machines that are no suspects may be due."""
+    suspects: int = 0
+    """Number of due suspects: machines that may have killed their function."""
+    suspected: bool = False
+    """Suspects were claimed last: nothing else is claimed while one of them is in hand."""
 
     def has_time(self) -> bool:
         """Return whether the time is enough to begin work on a machine."""
@@ -120,7 +133,7 @@ class _Run(Generic[F]):
             bmdb_work.cancel(self.session, works)
             raise
 
-    def claim(self, provider: str, limit: int) -> Sequence[Work]:
+    def claim(self, provider: str, limit: int, *, suspects: bool = False) -> Sequence[Work]:
         """Claim up to *limit* machines, as far as the loop admits them, and note whether more may be due."""
         used_up = self.admission is None or self.allowed <= 0 < self.admission.limit
         if self.admission is None or used_up or self.clock.monotonic() >= self.admitted_until:
@@ -128,7 +141,7 @@ class _Run(Generic[F]):
             self.admitted_until = self.clock.monotonic() + ADMISSION_SECONDS
             self.allowed = self.admission.limit
             if self.admission.idle:
-                self.more = False
+                self.more, self.suspects = False, 0
                 return ()
         limit = min(limit, self.allowed)
         claim = bmdb_work.claim(
@@ -137,11 +150,35 @@ class _Run(Generic[F]):
             provider,
             limit,  # 0: the claim still reschedules rows that are not due
             known=[work.machine_id for work in self.running],
+            suspects=suspects,
+            alone=suspects and limit == 1 and not any(thread.name == _THREAD for thread in threading.enumerate()),
         )
         self.allowed -= len(claim.work)
-        self.more = claim.examined > len(claim.work) or 0 < limit == len(claim.work)
+        self.suspected = suspects
+        if suspects:
+            self.suspects = claim.suspects if claim.examined else 0
+        else:
+            self.more = claim.examined > len(claim.work) or 0 < limit == len(claim.work)
+            self.suspects = claim.suspects if self.allowed > 0 else 0
         self.counts[Metric.CLAIMED] += len(claim.work)
         return claim.work
+
+    def claim_suspects(self, provider: str) -> Sequence[Work]:
+        """
+        Claim one suspect, or a tenth of many; set aside those that have killed their function, and return the others.
+
+        Nothing else is in hand meanwhile: a suspect that kills this function takes no other machine with it. Its death
+        counts as one that it died alone only if no thread is left of work that was abandoned, here or in an earlier
+        invocation of the same process: that could have been the cause.
+        """
+        limit = min(max(1, self.suspects // SUSPECT_BATCHES), self.limits.concurrency)
+        works = self.claim(provider, limit, suspects=True)
+        killers = [work for work in works if work.deaths_alone >= DEATHS_ALONE]
+        gone = remediation.quarantine_killers(self.session, killers) if killers else set()
+        for machine_id in gone:
+            telemetry.warning("machine quarantined", machine_id=machine_id, cause="its function died with it alone")
+        self.counts[Metric.FINISHED] += len(gone)
+        return [work for work in works if work.machine_id not in gone]
 
     def begin(self, work: Work, decision: object) -> None:
         """Start the work on a machine in a thread of its own."""
@@ -149,7 +186,7 @@ class _Run(Generic[F]):
         deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left, ask)
         task = Task(work, deadline, decision=decision)
         self.running[work] = task
-        threading.Thread(target=self._work_on, args=(task,), daemon=True).start()
+        threading.Thread(target=self._work_on, name=_THREAD, args=(task,), daemon=True).start()
 
     def _work_on(self, task: Task) -> None:
         try:
@@ -188,7 +225,7 @@ class _Run(Generic[F]):
             counted += [Metric.NO_LONGER_DUE, Metric.NOT_TAKEN]
         return {
             **{metric: self.counts[metric] for metric in counted},
-            Metric.INCOMPLETE: int(self.more or self.counts[Metric.CANCELED] > 0),
+            Metric.INCOMPLETE: int(self.more or self.suspects > 0 or self.counts[Metric.CANCELED] > 0),
             **(self.admission.counts if self.admission else {}),
         }
 
@@ -322,16 +359,19 @@ def run(
         )
     session = _opened(loop, provider, connection, clock, limits, runtime_info)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
-    prepared, waited = False, False
+    prepared, waited, half = False, False, deadline.remaining() / 2
     with Closing(session, state.counted, loop.process, provider) as closed, closing(state):
-        while state.more or state.running:
+        while state.more or state.running or state.suspects:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)
             # A claim costs a round trip even if it finds nothing: it is made when half of the places are free, or when
             # no result has come for a second.
             enough = 1 if waited else max(1, min(limits.concurrency, bmdb_work.CLAIM_LIMIT) // 2)
-            if state.more and state.has_time() and free >= enough:
+            # The others come first, since a suspect may kill this function; if there are any, for half of the time.
+            others = state.more and (not state.suspects or deadline.remaining() > half)
+            ready = free >= enough and not (state.suspected and state.running) if others else not state.running
+            if ready and state.has_time():
                 waited = False
-                works = state.claim(provider, free)
+                works = state.claim(provider, free) if others else state.claim_suspects(provider)
                 if works and not prepared:
                     state.prepare(works)
                     prepared = True
@@ -379,13 +419,14 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
         session = _opened(loop, provider, connection, clock, limits, "dry run")
         admission = loop.admit(session)
 
-        def claimed(limit: int) -> Sequence[Work]:
+        def claimed(limit: int, *, suspects: bool = False) -> Sequence[Work]:
             while True:
-                claim = bmdb_work.claim(session, loop.process, provider, limit)
+                claim = bmdb_work.claim(session, loop.process, provider, limit, suspects=suspects)
                 if claim.work or not claim.examined:
                     return claim.work
 
-        work = list(claimed(min(limits.concurrency, admission.limit)))
+        limit = min(limits.concurrency, admission.limit)
+        work = list(claimed(limit) or claimed(min(limit, 1), suspects=True))
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
         if admission.suspended:

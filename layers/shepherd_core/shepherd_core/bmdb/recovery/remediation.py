@@ -156,6 +156,17 @@ def quarantine(session: Session, causes: Mapping[Work, str]) -> set[UUID]:
     )
 
 
+def quarantine_killers(session: Session, suspects: Sequence[Work]) -> set[UUID]:
+    """
+    Put those of *suspects* into quarantine whose functions died because of them; return those whose work this ended.
+
+    All are of one process. ``machines_that_kill`` says what proves that.
+    """
+    suspected = {work.machine_id: work for work in suspects}
+    rows = session.run("machines_that_kill", machine_ids=list(suspected), process=suspects[0].process)
+    return quarantine(session, {suspected[machine_id]: cause for machine_id, cause in rows}) if rows else set()
+
+
 def unquarantine(connection: Connection, machine_id: UUID, *, reason: str) -> dict[str, Any]:
     """
     End the quarantine of a machine; return when and why it began, or nothing if there was none.

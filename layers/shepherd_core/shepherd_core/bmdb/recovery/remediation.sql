@@ -217,9 +217,57 @@ rescheduled AS (
 )
 SELECT machine_id FROM work_deleted;
 
+-- name: machines_that_kill
+-- Those of the machines whose function has died at least twice in a row while it worked on them alone, with the cause;
+-- they are to be set aside, unless the functions had an outage, of which no machine is the cause. So either work on other
+-- machines of the provider has ended between the last two deaths, or fewer than three machines died alone, and work on no
+-- other one has ended since. And never more than ten of a provider at a time. The history row of a death is a moment later
+-- than died_at.
+WITH suspects AS (
+    SELECT b.machine_id, p.provider, b.cause, b.died_at, x.timestamp AS died_before_at
+    FROM work_backoff b
+    JOIN machine_provided p ON p.machine_id = b.machine_id
+    CROSS JOIN LATERAL (
+        SELECT timestamp
+        FROM work_history
+        WHERE machine_id = b.machine_id AND process = :process AND event = 'Expired' AND timestamp < b.died_at
+        ORDER BY timestamp DESC
+        LIMIT 1
+    ) AS x
+    WHERE b.machine_id = ANY(:machine_ids::uuid[]) AND b.process = :process AND b.deaths_alone >= 2
+),
+ended AS (
+    SELECT s.machine_id, h.timestamp < s.died_at AS before
+    FROM suspects s
+    JOIN work_history h ON h.timestamp > s.died_before_at
+    CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = h.machine_id LIMIT 1) AS p
+    WHERE h.process = :process
+        AND h.event IN ('Finished', 'Failed')
+        AND h.machine_id <> s.machine_id
+        AND p.provider = s.provider
+)
+SELECT s.machine_id, s.cause
+FROM suspects s
+WHERE (
+    EXISTS (SELECT 1 FROM ended e WHERE e.machine_id = s.machine_id AND e.before)
+    OR NOT EXISTS (SELECT 1 FROM ended e WHERE e.machine_id = s.machine_id)
+    AND (
+        SELECT count(*)
+        FROM work_backoff b
+        CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = b.machine_id LIMIT 1) AS p
+        WHERE b.process = :process AND b.deaths > 0 AND b.deaths_alone > 0 AND p.provider = s.provider
+    ) < 3
+)
+    AND (
+        SELECT count(*)
+        FROM (SELECT machine_id FROM machine_quarantine WHERE cause LIKE 'FunctionDied: %') AS z
+        CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = z.machine_id LIMIT 1) AS p
+        WHERE p.provider = s.provider
+    ) < 10;
+
 -- name: quarantine
--- Put machines into quarantine, for which no recovery step is left: no loop works on them until an operator ends the
--- quarantine. The evidence is the end of their history of attempts and failures.
+-- Put machines into quarantine, for which no recovery step is left, or whose functions died: no loop works on them until
+-- an operator ends the quarantine. The evidence is the end of their history of attempts and failures.
 WITH input_rows AS (
     SELECT g.machine_id, g.cause FROM unnest(:machine_ids::uuid[], :causes::text[]) AS g (machine_id, cause)
 ),
@@ -260,7 +308,7 @@ history_rows AS (
     FROM work_deleted e
     JOIN input_rows g ON g.machine_id = e.machine_id
     UNION ALL
-    SELECT machine_id, 'ShepherdRecovery', 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM work_deleted
+    SELECT machine_id, :process, 'Finished', clock_timestamp(), NULL, :session_id::uuid FROM work_deleted
 ),
 rescheduled AS (
     UPDATE machine_due

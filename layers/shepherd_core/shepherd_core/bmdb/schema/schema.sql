@@ -175,6 +175,7 @@ CREATE TABLE work (
     machine_id uuid NOT NULL,
     process text NOT NULL,
     session_id uuid NOT NULL,
+    alone boolean NOT NULL DEFAULT false,
     CONSTRAINT work_pkey PRIMARY KEY (machine_id, process),
     CONSTRAINT work_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id),
     CONSTRAINT work_session FOREIGN KEY (session_id) REFERENCES sessions(session_id),
@@ -189,10 +190,14 @@ CREATE TABLE work_backoff (
     cause text NOT NULL,
     last_interval_seconds bigint,
     fault text NOT NULL DEFAULT 'machine'::text,
+    deaths bigint NOT NULL DEFAULT 0,
+    deaths_alone bigint NOT NULL DEFAULT 0,
+    died_at timestamptz,
     CONSTRAINT work_backoff_pkey PRIMARY KEY (machine_id, process),
     CONSTRAINT work_backoff_machine FOREIGN KEY (machine_id) REFERENCES machines(machine_id)
 );
 CREATE INDEX work_backoff_for_access ON work_backoff USING btree (machine_id) WHERE (fault = 'access'::text);
+CREATE INDEX work_backoff_of_suspects ON work_backoff USING btree (process) WHERE (deaths > 0);
 
 CREATE TABLE work_history (
     machine_id uuid NOT NULL,
@@ -505,6 +510,7 @@ CREATE VIEW machine_eligibility AS
     n.reported,
     b.until AS backoff_until,
     b.last_interval_seconds,
+    b.deaths_alone,
     l.locked_until,
     u.paused_until,
     n.last_heartbeat_at,

@@ -52,6 +52,8 @@ class Work:
     """Since when the machine was due."""
     host_key_origin: HostKeyOrigin | None = None
     """Where the pinned host key is from."""
+    deaths_alone: int = 0
+    """How many times in a row its function died while it worked on this machine alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Claim:
 
     If it exceeds the number claimed, claim again: more machines may be due.
     """
+    suspects: int = 0
+    """Number of due suspects that are left: machines that may have killed their function."""
 
 
 def claim(
@@ -74,13 +78,17 @@ def claim(
     limit: int,
     *,
     known: Collection[UUID] = (),
+    suspects: bool = False,
+    alone: bool = False,
 ) -> Claim:
     """
     Lock up to *limit* (at most ``CLAIM_LIMIT``) due machines of *provider* for *process*, the longest due first.
 
     One statement. It skips, and never waits for, machines that another session works
     on, that are in backoff, that are paused or that have a recent heartbeat.
-    *known* are the machines that this session has claimed already.
+    *known* are the machines that this session has claimed already. With *suspects*,
+    lock machines that may have killed their function; otherwise, those that have not.
+    *alone*: this function works on nothing else, and *limit* is 1.
 
     Raises:
         SessionExpired: the deadline passed. Abandon everything.
@@ -92,10 +100,13 @@ def claim(
             process=process,
             provider=provider,
             limit=limit,
+            suspects=suspects,
+            alone=alone,
         )
         if not rows[0][0]:
             raise SessionExpired
-        return Claim(tuple(_work(row, process) for row in rows if row[2] is not None), rows[0][1])
+        works = tuple(_work(row, process) for row in rows if row[3] is not None)
+        return Claim(works, rows[0][1], rows[0][2] - (len(works) if suspects else 0))
 
     def find() -> Claim:
         rows = session.run("find_unacknowledged_claims", process=process, known=list(known))
@@ -125,7 +136,7 @@ def start_work(session: Session, process: Process, machine_id: UUID) -> Work:
         raise
     if not rows[0][0]:
         raise SessionExpired
-    if rows[0][2] is None:
+    if rows[0][3] is None:
         message = f"machine {machine_id} has work of another process"
         raise WorkConflict(message)
     return _work(rows[0], process)
@@ -259,7 +270,7 @@ def end(session: Session, statement: str, event: WorkEvent, works: Sequence[Work
 
 
 def _work(row: Sequence[Any], process: Process) -> Work:
-    _, _, machine_id, provider_id, host_key, origin, last_interval_seconds, due_at = row
+    _, _, _, machine_id, provider_id, host_key, origin, last_interval_seconds, deaths_alone, due_at = row
     return Work(
         machine_id,
         process,
@@ -268,4 +279,5 @@ def _work(row: Sequence[Any], process: Process) -> Work:
         last_interval_seconds,
         due_at,
         origin and HostKeyOrigin(origin),
+        deaths_alone or 0,
     )

@@ -12,6 +12,10 @@
 -- which they may be ready. Where recovery is suspended, machines are skipped and stay due, except those that an
 -- operator's override lets through; the history says so.
 --
+-- Suspects are machines whose work for this process expired last time: one of them may have killed its function. They
+-- are claimed only by a claim that asks for :suspects, and that takes no other machines; until their backoff is over, any
+-- claim may examine them, and none takes them. :alone is recorded: the function works on nothing else meanwhile.
+--
 -- Two claims never take the same machine:
 -- - The due row of the agent start stands for the machine: every claim locks it and changes its revision, a claim for
 --   recovery besides its own row (a in candidates). A machine of which another statement has locked one of these rows is
@@ -69,6 +73,7 @@ candidates AS (
             )
             AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM exempt))
             AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) OR {outside_skipped_locations})
+            AND d.machine_id IN ({suspects}) = :suspects
         ORDER BY d.not_before, d.machine_id
         LIMIT 100
         FOR UPDATE OF d, a SKIP LOCKED
@@ -81,7 +86,8 @@ evaluated AS (
         c.not_before,
         coalesce(n.ready_at <= statement_timestamp(), false) AS ready,
         n.recheck_at,
-        n.last_interval_seconds
+        n.last_interval_seconds,
+        n.deaths_alone
     FROM candidates c
     JOIN machine_due d ON d.machine_id = c.machine_id AND d.process = :process AND d.revision = c.revision
     JOIN machine_due s ON s.machine_id = c.machine_id AND s.process = 'ShepherdAgentStart' AND s.revision = c.start_revision
@@ -90,8 +96,8 @@ evaluated AS (
     ) AS n ON true
 ),
 work_rows AS (
-    INSERT INTO work (machine_id, process, session_id)
-    SELECT e.machine_id, :process, s.session_id
+    INSERT INTO work (machine_id, process, session_id, alone)
+    SELECT e.machine_id, :process, s.session_id, :alone
     FROM (SELECT machine_id FROM evaluated WHERE ready ORDER BY not_before, machine_id LIMIT :limit) AS e
     CROSS JOIN (
         SELECT session_id FROM sessions WHERE {live_session} AND EXISTS (SELECT 1 FROM evaluated WHERE ready) FOR UPDATE
@@ -122,11 +128,13 @@ history_rows AS (
 SELECT
     (SELECT count(*) FROM session) AS sessions,
     (SELECT count(DISTINCT machine_id) FROM rescheduled) AS examined,
+    ({due_suspects}) AS suspects,
     w.machine_id,
     p.provider_id,
     k.host_key,
     k.origin AS host_key_origin,
     e.last_interval_seconds,
+    e.deaths_alone,
     e.not_before
 FROM (SELECT 1) AS one_row
 LEFT JOIN work_rows w ON true
@@ -184,11 +192,13 @@ history_rows AS (
 SELECT
     (SELECT count(*) FROM session) AS sessions,
     1 AS examined,
+    0 AS suspects,
     l.machine_id,
     p.provider_id,
     k.host_key,
     k.origin AS host_key_origin,
     b.last_interval_seconds,
+    b.deaths_alone,
     clock_timestamp() AS not_before
 FROM (SELECT 1) AS one_row
 LEFT JOIN work_row l ON true
@@ -202,11 +212,13 @@ LEFT JOIN work_backoff b ON b.machine_id = l.machine_id AND b.process = :process
 SELECT
     1 AS sessions,
     0 AS examined,
+    0 AS suspects,
     w.machine_id,
     p.provider_id,
     k.host_key,
     k.origin AS host_key_origin,
     b.last_interval_seconds,
+    b.deaths_alone,
     clock_timestamp() AS not_before
 FROM work w
 JOIN machine_provided p ON p.machine_id = w.machine_id
@@ -325,7 +337,9 @@ backoff_reset AS (
             ELSE interval '0 seconds'
         END,
         cause = CASE WHEN process = 'ShepherdRecovery' THEN 'no other step so soon after the last' ELSE cause END,
-        last_interval_seconds = NULL
+        last_interval_seconds = NULL,
+        deaths = 0,
+        deaths_alone = 0
     WHERE machine_id IN (SELECT machine_id FROM work_deleted) AND (:loses_agent::boolean OR process = 'ShepherdRecovery')
 ),
 history_rows AS (
@@ -390,7 +404,9 @@ backoff_rows AS (
         until = excluded.until,
         cause = excluded.cause,
         last_interval_seconds = excluded.last_interval_seconds,
-        fault = excluded.fault
+        fault = excluded.fault,
+        deaths = 0,
+        deaths_alone = 0
 ),
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)

@@ -182,21 +182,25 @@ CREATE TABLE ticks (
 CREATE INDEX ticks_by_loop ON ticks (loop, provider, began_at);
 CREATE INDEX ticks_by_time ON ticks (began_at);
 
--- A session has locked the machine for one process. Written by a claim; goes when the work ends, with an event in
--- work_history. A session that has work cannot be deleted, so that no work ends without an event.
+-- A session has locked the machine for one process. alone: its function works on no other machine as long as it has this
+-- one. Written by a claim; goes when the work ends, with an event in work_history. A session that has work cannot be
+-- deleted, so that no work ends without an event.
 CREATE TABLE work (
     machine_id uuid NOT NULL CONSTRAINT work_machine REFERENCES machines,
     process text NOT NULL CONSTRAINT work_process CHECK (process IN
         ('ShepherdAccess', 'ShepherdAgentStart', 'ShepherdRecovery', 'UnitTest1', 'UnitTest2')),
     session_id uuid NOT NULL CONSTRAINT work_session REFERENCES sessions,
+    alone boolean NOT NULL DEFAULT false,
     PRIMARY KEY (machine_id, process)
 );
 
 CREATE INDEX work_by_session ON work (session_id);
 
 -- The process leaves the machine alone until then; fault says what is wrong, see domain/errors.py. Written when work
--- fails (with the interval, from which the next one follows) and as a plain delay (without one); goes when the process
--- succeeds, or by `machine retry`.
+-- fails (with the interval, from which the next one follows), when it expires, and as a plain delay (both without one);
+-- goes when the process succeeds, or by `machine retry`. deaths: how many times in a row the work has expired, because its
+-- function died or was cut off, last at died_at, and deaths_alone in how many of them the machine was alone. A machine
+-- with deaths is a suspect.
 CREATE TABLE work_backoff (
     machine_id uuid NOT NULL CONSTRAINT work_backoff_machine REFERENCES machines,
     process text NOT NULL,
@@ -204,10 +208,14 @@ CREATE TABLE work_backoff (
     cause text NOT NULL,
     last_interval_seconds bigint,
     fault text NOT NULL DEFAULT 'machine',
+    deaths bigint NOT NULL DEFAULT 0,
+    deaths_alone bigint NOT NULL DEFAULT 0,
+    died_at timestamptz,
     PRIMARY KEY (machine_id, process)
 );
 
 CREATE INDEX work_backoff_for_access ON work_backoff (machine_id) WHERE fault = 'access';
+CREATE INDEX work_backoff_of_suspects ON work_backoff (process) WHERE deaths > 0;
 
 -- The audit trail: work that started, how it ended, and the steps of remediation (see WorkEvent in domain/machine.py).
 -- Written by the statements that begin and end work; goes after the retention, by the Updater. No foreign keys,
@@ -590,6 +598,7 @@ SELECT
     n.reported,
     b.until AS backoff_until,
     b.last_interval_seconds,
+    b.deaths_alone,
     l.locked_until,
     u.paused_until,
     n.last_heartbeat_at,

@@ -1,0 +1,251 @@
+"""Machines whose function died while it worked on them: they are worked on alone, and set aside if that repeats."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from shepherd_core.bmdb.machines import explain, queries
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.work import work
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import SessionExpired, SshRefused
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops import runner
+from shepherd_core.loops.runner import RunLimits
+
+from tests.integration.loops.test_control_loop import Errands, kill_sessions
+from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
+from tests.support.waiting import WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from shepherd_core.loops.base import Task
+
+    from tests.conftest import ManualClock
+
+START = Process.AGENT_START
+LONGEST = 3840
+"""Seconds of the longest backoff."""
+
+
+class Functions:
+    """Invocations of one loop, which *killers* kill; any machine may, if it is None."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
+        self.fleet = fleet
+        self.clock = clock
+        self.killers: Collection[UUID] | None = ()
+        self.refusing: Collection[UUID] = ()
+        """Machines on which no agent can be started."""
+        self.together = 0
+        """Machines in hand before the first killer kills."""
+        self._reaper = fleet.connect()
+        self._one = threading.Lock()
+
+    def invoke(self, concurrency: int = 50) -> Errands:
+        """Let one invocation run, to its end or its death, and return what it did."""
+        loop = Errands(self._errand)
+        self._in_hand = threading.Semaphore(0)
+        self._dead = threading.Event()
+        deadline = Deadline(self.clock, 600)
+        limits = RunLimits(concurrency, 60, 60)
+        try:
+            runner.run(
+                loop, PROVIDER, self.fleet.connection, self.clock, limits, deadline=deadline, runtime_info="a test"
+            )
+        except SessionExpired:
+            assert self._dead.is_set()
+        return loop
+
+    def _errand(self, task: Task) -> None:
+        machine_id = task.work.machine_id
+        if self.killers is None or machine_id in self.killers:
+            for _ in range(self.together - 1):
+                assert self._in_hand.acquire(timeout=WAIT_SECONDS)
+            self.together = 0
+            with self._one:
+                if not self._dead.is_set():
+                    kill_sessions(self.fleet)
+                    self.fleet.open_session(connection=self._reaper).close()
+                self._dead.set()
+        elif self.together:
+            self._in_hand.release()
+            assert self._dead.wait(WAIT_SECONDS)
+        if machine_id in self.refusing:
+            raise SshRefused
+
+    def set_aside(self) -> set[UUID]:
+        """Return the machines in quarantine."""
+        return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_quarantine")}
+
+    def open(self) -> set[UUID]:
+        """Return the machines that still need an agent."""
+        return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_need WHERE process = :p", p=START)}
+
+
+@pytest.fixture
+def functions(fleet: Fleet, clock: ManualClock) -> Functions:
+    """Return invocations on the fleet."""
+    return Functions(fleet, clock)
+
+
+def die_together(functions: Functions, machines: list[UUID]) -> None:
+    """Let a function die that has all these machines in hand."""
+    was, functions.killers, functions.together = functions.killers, machines[:1], len(machines)
+    functions.invoke()
+    functions.killers = was
+    assert {tuple(functions.fleet.events(machine)) for machine in machines} == {("Started", "Expired")}
+
+
+def test_a_machine_that_kills_its_functions_is_set_aside_and_its_neighbours_are_not(functions: Functions) -> None:
+    """It took all machines of its batch with it in each invocation, for as long as it was in the fleet."""
+    fleet = functions.fleet
+    machines = [fleet.provided_machine() for _ in range(5)]
+    killer = machines[0]
+    functions.killers = [killer]
+    die_together(functions, machines)
+    for _ in range(5):
+        fleet.pass_time(LONGEST)
+        newcomer = fleet.provided_machine()
+        loop = functions.invoke()
+        assert newcomer not in functions.open(), "others come first, and are not harmed"
+        if killer in loop.machines:
+            assert loop.most_at_once == 1
+            assert loop.machines[-1] == killer
+    assert functions.set_aside() == {killer}
+    assert functions.open() == set()
+    assert all(fleet.events(machine) == ["Started", "Expired", "Started", "Finished"] for machine in machines[1:])
+
+
+def test_the_third_death_in_a_row_sets_a_machine_aside_with_evidence(functions: Functions) -> None:
+    """The first may be that of a neighbour; the next two happened with this machine alone."""
+    fleet = functions.fleet
+    killer = fleet.provided_machine()
+    functions.killers = [killer]
+    for seconds in (30, 120, 480):
+        assert functions.set_aside() == set()
+        functions.invoke()
+        fleet.pass_time(seconds - 3)
+        assert functions.invoke().machines == [], "the backoff grows"
+        fleet.pass_time(3)
+    assert functions.invoke().machines == []
+    assert fleet.events(killer) == ["Started", "Expired"] * 3 + ["Started", "Quarantined", "Finished"]
+    ((cause, evidence),) = fleet.sql("SELECT cause, evidence FROM machine_quarantine")
+    died = "FunctionDied: ShepherdAgentStart/static died or was cut off while it worked on this machine"
+    assert cause == f"{died} alone, 3 times in a row"
+    told = [line.partition("Expired: ")[2] for line in evidence.splitlines()]
+    assert told == [f"{died}, 1 times in a row", f"{died} alone, 2 times in a row", f"{died} alone, 3 times in a row"]
+    remediation.unquarantine(fleet.connection, killer, reason="me: mended")
+    functions.killers = ()
+    assert functions.invoke().machines == [killer]
+    assert functions.open() == set()
+
+
+def test_history_and_why_say_that_the_function_died(functions: Functions) -> None:
+    """An operator who sees a machine wait must learn for what."""
+    fleet = functions.fleet
+    machines = [fleet.provided_machine() for _ in range(3)]
+    die_together(functions, machines)
+    cause = (
+        "FunctionDied: ShepherdAgentStart/static died or was cut off while it worked on this machine and 2 more, "
+        "1 times in a row"
+    )
+    assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]
+    verdicts, _ = explain.why(fleet.connection, machines[0])
+    assert verdicts[0].because == f"waiting: {cause}"
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_work_that_ends_starts_the_count_over(functions: Functions, refused: bool) -> None:
+    """Also by a failure: the function survived it. So deaths at different times never add up."""
+    fleet = functions.fleet
+    machine = fleet.provided_machine()
+    for _ in range(4):
+        fleet.pass_time(LONGEST)
+        functions.killers = [machine]
+        functions.invoke()
+        fleet.pass_time(30)
+        functions.killers = ()
+        functions.refusing = [machine] if refused else ()
+        assert functions.invoke().machines == [machine]
+        if not refused:
+            fleet.change(machine, "DELETE FROM machine_agent_started")
+    assert functions.set_aside() == set()
+    assert [row for row in fleet.sql("SELECT deaths, deaths_alone FROM work_backoff") if row != [0, 0]] == []
+
+
+def test_a_fleet_whose_work_expires_at_once_is_worked_on_within_minutes(functions: Functions) -> None:
+    """An outage of Lambda is no fault of the machines: 40 take 24 batches, and none is set aside."""
+    fleet = functions.fleet
+    machines = [fleet.provided_machine() for _ in range(40)]
+    die_together(functions, machines)
+    fleet.pass_time(30)
+    loop = functions.invoke()
+    assert sorted(loop.machines) == sorted(machines)
+    assert loop.most_at_once <= 4
+    assert functions.open() == functions.set_aside() == set()
+
+
+def test_where_every_function_dies_no_machine_is_set_aside(functions: Functions) -> None:
+    """A broken deployment kills every function, with any machine: none of them is proved to be the cause."""
+    fleet = functions.fleet
+    machines = {fleet.provided_machine() for _ in range(4)}
+    functions.killers = None
+    for _ in range(20):
+        fleet.pass_time(LONGEST if functions.invoke().machines == [] else 61)
+    assert functions.set_aside() == set()
+    assert fleet.sql("SELECT 1 FROM work_backoff WHERE deaths_alone >= 2")
+    functions.killers = ()
+    for _ in range(3):
+        fleet.pass_time(LONGEST)
+        functions.invoke()
+    assert functions.open() == functions.set_aside() == set()
+    assert machines
+
+
+def test_many_killers_are_set_aside_while_others_are_worked_on(functions: Functions) -> None:
+    """Three of them must not pass for an outage: the work on other machines ends. More than ten are never set aside."""
+    fleet = functions.fleet
+    killers = {fleet.provided_machine() for _ in range(12)}
+    functions.killers = killers
+    for _ in range(60):
+        fleet.pass_time(LONGEST)
+        functions.invoke()
+        fleet.provided_machine()
+        functions.invoke()
+    assert functions.set_aside() < killers
+    assert len(functions.set_aside()) == 10
+    assert functions.open() <= killers | {max(functions.open())}
+
+
+def test_suspects_and_others_are_never_claimed_together(fleet: Fleet) -> None:
+    """And two claims at once never take the same suspect."""
+    suspects = {fleet.provided_machine() for _ in range(2)}
+    dead = fleet.open_session()
+    assert len(work.claim(dead, START, PROVIDER, 10).work) == 2
+    fleet.expire(dead)
+    session, other = fleet.open_session(), fleet.open_session()
+    fleet.pass_time(30)
+    newcomer = fleet.provided_machine()
+    first = work.claim(session, START, PROVIDER, 10)
+    assert (ids(first.work), first.suspects) == ([newcomer], 2)
+    second = work.claim(session, START, PROVIDER, 1, suspects=True)
+    third = work.claim(other, START, PROVIDER, 10, suspects=True)
+    assert (len(second.work), second.suspects, len(third.work), third.suspects) == (1, 1, 1, 0)
+    assert set(ids(second.work) + ids(third.work)) == suspects
+
+
+def test_an_operator_may_end_the_suspicion(functions: Functions) -> None:
+    """After the cause is known, the machine is worked on as any other."""
+    fleet = functions.fleet
+    machine = fleet.provided_machine()
+    functions.killers = [machine]
+    functions.invoke()
+    assert remediation.retry(fleet.connection, machine, reason="me: mended")
+    claim = work.claim(fleet.open_session(), START, PROVIDER, 10)
+    assert ids(claim.work) == [machine]
+    assert queries.show_machine(fleet.connection, machine)["backoffs"] == []
