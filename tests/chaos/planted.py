@@ -203,7 +203,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 _WORK,
-                "                    AND (expires_at IS NULL OR expires_at > clock_timestamp())\n            )",
+                "                    AND (provider IS NULL OR provider = :provider)\n            )",
                 "                    AND false\n            )",
                 "claim",
             ),
@@ -218,6 +218,12 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         ),
         MODEL,
         "a_paused_machine_is_not_touched",
+    ),
+    PlantedBug(
+        "a machine whose function died is claimed together with others",
+        (Edit(_WORK, "            AND d.machine_id IN ({suspects}) = :suspects\n", "", "claim"),),
+        MODEL,
+        "a_suspect_is_worked_on_alone",
     ),
     PlantedBug(
         "a claim ignores the work of other processes",

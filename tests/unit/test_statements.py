@@ -197,6 +197,7 @@ SHARED = {
     "locked_provider": NEEDS_PROVIDER_LOCK,
     "suspects": {"claim"},
     "due_suspects": {"claim"},
+    "creation_pauses": {"create_intent", "creation_paused"},
     "locked_session": {"record_attempts", "set_suspensions", "set_ssh_outages"},
     "outside_skipped_locations": {"claim", "take_health_snapshot"},
     "session_alive": (written_for_sessions() - WITHOUT_DEADLINE) | {"no_longer_due"},

@@ -1,4 +1,4 @@
-"""Machines whose function died while it worked on them: they are worked on alone, and set aside if that repeats."""
+"""Machines whose function died while it worked on them: they are worked on alone, and quarantined if that repeats."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Functions:
         if machine_id in self.refusing:
             raise SshRefused
 
-    def set_aside(self) -> set[UUID]:
+    def quarantined(self) -> set[UUID]:
         """Return the machines in quarantine."""
         return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_quarantine")}
 
@@ -101,7 +101,7 @@ def die_together(functions: Functions, machines: list[UUID]) -> None:
     assert {tuple(functions.fleet.events(machine)) for machine in machines} == {("Started", "Expired")}
 
 
-def test_a_machine_that_kills_its_functions_is_set_aside_and_its_neighbours_are_not(functions: Functions) -> None:
+def test_a_machine_that_kills_its_functions_is_quarantined_and_its_neighbours_are_not(functions: Functions) -> None:
     """It took all machines of its batch with it in each invocation, for as long as it was in the fleet."""
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(5)]
@@ -116,18 +116,18 @@ def test_a_machine_that_kills_its_functions_is_set_aside_and_its_neighbours_are_
         if killer in loop.machines:
             assert loop.most_at_once == 1
             assert loop.machines[-1] == killer
-    assert functions.set_aside() == {killer}
+    assert functions.quarantined() == {killer}
     assert functions.open() == set()
     assert all(fleet.events(machine) == ["Started", "Expired", "Started", "Finished"] for machine in machines[1:])
 
 
-def test_the_third_death_in_a_row_sets_a_machine_aside_with_evidence(functions: Functions) -> None:
+def test_the_third_death_in_a_row_quarantines_a_machine_with_evidence(functions: Functions) -> None:
     """The first may be that of a neighbour; the next two happened with this machine alone."""
     fleet = functions.fleet
     killer = fleet.provided_machine()
     functions.killers = [killer]
     for seconds in (30, 120, 480):
-        assert functions.set_aside() == set()
+        assert functions.quarantined() == set()
         functions.invoke()
         fleet.pass_time(seconds - 3)
         assert functions.invoke().machines == [], "the backoff grows"
@@ -174,12 +174,12 @@ def test_work_that_ends_starts_the_count_over(functions: Functions, refused: boo
         assert functions.invoke().machines == [machine]
         if not refused:
             fleet.change(machine, "DELETE FROM machine_agent_started")
-    assert functions.set_aside() == set()
+    assert functions.quarantined() == set()
     assert [row for row in fleet.sql("SELECT deaths, deaths_alone FROM work_backoff") if row != [0, 0]] == []
 
 
 def test_a_fleet_whose_work_expires_at_once_is_worked_on_within_minutes(functions: Functions) -> None:
-    """An outage of Lambda is no fault of the machines: 40 take 24 batches, and none is set aside."""
+    """An outage of Lambda is no fault of the machines: 40 take 24 batches, and none is quarantined."""
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(40)]
     die_together(functions, machines)
@@ -187,28 +187,28 @@ def test_a_fleet_whose_work_expires_at_once_is_worked_on_within_minutes(function
     loop = functions.invoke()
     assert sorted(loop.machines) == sorted(machines)
     assert loop.most_at_once <= 4
-    assert functions.open() == functions.set_aside() == set()
+    assert functions.open() == functions.quarantined() == set()
 
 
-def test_where_every_function_dies_no_machine_is_set_aside(functions: Functions) -> None:
+def test_where_every_function_dies_no_machine_is_quarantined(functions: Functions) -> None:
     """A broken deployment kills every function, with any machine: none of them is proved to be the cause."""
     fleet = functions.fleet
     machines = {fleet.provided_machine() for _ in range(4)}
     functions.killers = None
     for _ in range(20):
         fleet.pass_time(LONGEST if functions.invoke().machines == [] else 61)
-    assert functions.set_aside() == set()
+    assert functions.quarantined() == set()
     assert fleet.sql("SELECT 1 FROM work_backoff WHERE deaths_alone >= 2")
     functions.killers = ()
     for _ in range(3):
         fleet.pass_time(LONGEST)
         functions.invoke()
-    assert functions.open() == functions.set_aside() == set()
+    assert functions.open() == functions.quarantined() == set()
     assert machines
 
 
-def test_many_killers_are_set_aside_while_others_are_worked_on(functions: Functions) -> None:
-    """Three of them must not pass for an outage: the work on other machines ends. More than ten are never set aside."""
+def test_many_killers_are_quarantined_while_others_are_worked_on(functions: Functions) -> None:
+    """Three of them must not pass for an outage: the work on other machines ends. More than ten never are."""
     fleet = functions.fleet
     killers = {fleet.provided_machine() for _ in range(12)}
     functions.killers = killers
@@ -217,8 +217,8 @@ def test_many_killers_are_set_aside_while_others_are_worked_on(functions: Functi
         functions.invoke()
         fleet.provided_machine()
         functions.invoke()
-    assert functions.set_aside() < killers
-    assert len(functions.set_aside()) == 10
+    assert functions.quarantined() < killers
+    assert len(functions.quarantined()) == 10
     assert functions.open() <= killers | {max(functions.open())}
 
 

@@ -87,3 +87,9 @@ SELECT count(*)
 FROM ({suspects}) AS b
 JOIN machine_due d ON d.machine_id = b.machine_id AND d.process = :process
 WHERE d.provider = :provider AND d.not_before <= statement_timestamp()
+
+-- fragment: creation_pauses
+-- The pauses that keep the Provisioner from creating machines: of everything or of the provider, not those of a process.
+SELECT owner, reason
+FROM pauses_in_force
+WHERE machine_id IS NULL AND process IS NULL AND (pauses_in_force.provider IS NULL OR pauses_in_force.provider = :provider)

@@ -23,7 +23,8 @@
 -- after an outage.
 --
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
--- locked). Also delete at most 20 ticks that began more than 14 days ago.
+-- locked). If one became shorter, due rows are to be brought forward (bring_due_rows_forward). Also delete at most 20
+-- ticks that began more than 14 days ago.
 --
 -- No row: the schema has another version than this code.
 WITH expired_sessions AS (
@@ -103,7 +104,13 @@ policy_row AS (
     SET
         heartbeat_timeout_seconds = excluded.heartbeat_timeout_seconds,
         startup_timeout_seconds = excluded.startup_timeout_seconds,
-        grace_seconds = excluded.grace_seconds
+        grace_seconds = excluded.grace_seconds,
+        forward_from = CASE
+            WHEN excluded.heartbeat_timeout_seconds < recovery_policy.heartbeat_timeout_seconds
+                OR excluded.startup_timeout_seconds < recovery_policy.startup_timeout_seconds
+                THEN '00000000-0000-0000-0000-000000000000'::uuid
+            ELSE recovery_policy.forward_from
+        END
 ),
 ticks_deleted AS (
     DELETE FROM ticks t

@@ -33,7 +33,11 @@ class State(StrEnum):
     INSTALLED = "installed"
     """The operating system that an operator asked for is installed. No loop works on it any more."""
     QUARANTINED = "quarantined"
-    """Recovery has ended without success. No loop works on the machine until an operator ends the quarantine."""
+    """
+    Recovery has ended without success, or functions died of it.
+
+    No loop works on the machine until an operator ends the quarantine.
+    """
     FORGOTTEN = "forgotten"
     """An operator removed it from the BMDB, because the provider no longer has it."""
     RELEASED = "released"
@@ -52,14 +56,16 @@ class Transition:
 TRANSITIONS = (
     Transition(State.CREATING, State.NEEDS_AGENT, "Provisioner: the provider has created it"),
     Transition(State.NEEDS_AGENT, State.STARTING, "Initializer: agent started"),
-    Transition(State.NEEDS_AGENT, State.QUARANTINED, "Recoverer: did not come back, no step left"),
+    Transition(
+        State.NEEDS_AGENT, State.QUARANTINED, "Recoverer: did not come back, no step left, or functions died of it"
+    ),
     Transition(State.STARTING, State.RUNNING, "agent: first heartbeat"),
     Transition(State.STARTING, State.UNHEALTHY, "startup timeout"),
     Transition(State.RUNNING, State.UNHEALTHY, "heartbeat timeout"),
     Transition(State.RUNNING, State.INSTALLED, "agent: installation succeeded"),
     Transition(State.UNHEALTHY, State.RUNNING, "agent: heartbeat"),
     Transition(State.UNHEALTHY, State.NEEDS_AGENT, "Recoverer: step taken"),
-    Transition(State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left"),
+    Transition(State.UNHEALTHY, State.QUARANTINED, "Recoverer: no step left, or functions died of it"),
     Transition(State.QUARANTINED, State.NEEDS_AGENT, "operator: machine unquarantine"),
     Transition(State.INSTALLED, State.RUNNING, "operator: machine install"),
 )

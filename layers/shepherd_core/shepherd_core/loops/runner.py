@@ -60,7 +60,7 @@ ADMISSION_SECONDS = 30.0
 SUSPECT_BATCHES = 10
 """Up to twice as many suspects are claimed one at a time; of more, this fraction at a time."""
 DEATHS_ALONE = 2
-"""A machine is set aside if its function died this many times in a row while it worked on this machine alone."""
+"""A machine is quarantined if its function died this many times in a row while it worked on this machine alone."""
 
 _THREAD = "work on a machine"
 
@@ -165,7 +165,7 @@ class _Run(Generic[F]):
 
     def claim_suspects(self, provider: str) -> Sequence[Work]:
         """
-        Claim one suspect, or a tenth of many; set aside those that have killed their function, and return the others.
+        Claim one suspect, or a tenth of many; quarantine those that kill functions, and return the others.
 
         Nothing else is in hand meanwhile: a suspect that kills this function takes no other machine with it. Its death
         counts as one that it died alone only if no thread is left of work that was abandoned, here or in an earlier

@@ -93,12 +93,7 @@ new_machine AS (
     SELECT clock_timestamp()
     FROM locked_session
     WHERE NOT :respect_pauses::boolean OR NOT EXISTS (
-        SELECT 1
-        FROM pauses
-        WHERE machine_id IS NULL
-            AND process IS NULL
-            AND (pauses.provider IS NULL OR pauses.provider = :provider)
-            AND (expires_at IS NULL OR expires_at > clock_timestamp())
+        {creation_pauses}
     )
     RETURNING machine_id
 )

@@ -11,7 +11,7 @@
 --
 --   what is written                                           by                                     lock on the due row
 --   provided, due rows (new machine)                          provide                                its own new rows
---   provided: address, location, status                       write_facts                            none (1)
+--   provided: address, location, status                       write_facts                            first CTE, if the location changes (1)
 --   agent, heartbeat, grace, rebooted, backoff, host key      finish_agent_start, finish_recovery    first CTE (2)
 --   backoff, work                                             finish, fail, cancel, close_session,   first CTE (2)
 --                                                             end_unneeded_recovery
@@ -26,13 +26,14 @@
 --   work, due row                                             claim, start_work                      both rows, and their revisions (4)
 --   due row only                                              take_health_snapshot                   that row, and its revision (4)
 --   due row only                                              recheck_unreached_machines             that row
+--   due row only                                              bring_due_rows_forward                 that row, or none (4)
 --   work of expired sessions                                  open_session                           none (3)
 --   suspensions of recovery                                   set_suspensions                        none (5)
 --   backoff of a step that was begun                          record_attempts                        none (3)
 --   heartbeat                                                 accept_heartbeat, record_heartbeat     none (6)
 --   due row that contradicts the facts                        due.repair                             lock_due_rows, evaluated again
 --
--- (1) What a machine needs does not depend on them. The location decides which suspension applies; see (5).
+-- (1) What a machine needs does not depend on them. The location decides which suspension and which SSH outage applies.
 --
 -- (2) One statement, to save a round trip. It waits for the due rows and continues with its older snapshot. That is
 -- safe because it needs no other facts: it writes what its own work results in, for the machines whose work row it

@@ -12,8 +12,7 @@ RETURNING pause_id;
 -- name: pauses_in_force
 -- The pauses in force, oldest first.
 SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expires_at
-FROM pauses
-WHERE expires_at IS NULL OR expires_at > clock_timestamp()
+FROM pauses_in_force
 ORDER BY created_at;
 
 -- name: machine_of_pause
@@ -27,10 +26,5 @@ DELETE FROM pauses WHERE pause_id = :pause_id RETURNING pause_id;
 -- name: creation_paused
 -- Whether the Provisioner of this provider is paused: by a pause of everything or of the provider, not by one of a
 -- process.
-SELECT owner, reason
-FROM pauses
-WHERE machine_id IS NULL
-    AND process IS NULL
-    AND (provider IS NULL OR provider = :provider)
-    AND (expires_at IS NULL OR expires_at > clock_timestamp())
+{creation_pauses}
 LIMIT 1;

@@ -158,11 +158,10 @@ SELECT
         WHEN j.paused_until IS NOT NULL
             OR EXISTS (
                 SELECT 1
-                FROM pauses x
+                FROM pauses_in_force x
                 WHERE x.machine_id IS NULL
                     AND (x.process IS NULL OR x.process = 'ShepherdRecovery')
                     AND (x.provider IS NULL OR x.provider = j.provider)
-                    AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
             )
             THEN 'it is paused'
         WHEN j.suspended THEN 'recovery is suspended'
@@ -219,7 +218,7 @@ SELECT machine_id FROM work_deleted;
 
 -- name: machines_that_kill
 -- Those of the machines whose function has died at least twice in a row while it worked on them alone, with the cause;
--- they are to be set aside, unless the functions had an outage, of which no machine is the cause. So either work on other
+-- they are to be quarantined, unless the functions had an outage, of which no machine is the cause. So either work on other
 -- machines of the provider has ended between the last two deaths, or fewer than three machines died alone, and work on no
 -- other one has ended since. And never more than ten of a provider at a time. The history row of a death is a moment later
 -- than died_at.

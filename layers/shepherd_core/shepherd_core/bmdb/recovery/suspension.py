@@ -28,6 +28,8 @@ _SAMPLE = 1000
 """Number of machines of which the shares are taken."""
 _WINDOW = 1000
 """Number of due rows that one snapshot evaluates."""
+_FORWARD = 5000
+"""Number of due rows that one invocation brings forward after a timeout became shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,14 @@ def take_health_snapshot(
     Return figures of a sample of the machines, of recent recoveries, and of what is due outside of *skipped_locations*.
 
     Records the time of this snapshot and the gap since the last one. Moves the due
-    rows of healthy machines, as a claim would. Pass the snapshot *before* to use
+    rows of healthy machines, as a claim would, and brings some forward if a timeout
+    became shorter. Pass the snapshot *before* to use
     its sample again. May run twice.
 
     Raises:
         SessionExpired: the deadline passed.
     """
+    first = before is None
     while True:
         rows = session.run(
             "take_health_snapshot",
@@ -94,10 +98,23 @@ def take_health_snapshot(
         before = _snapshot(rows, totals, before, whole=not skipped_locations)
         if any(gap.ended_ago == 0 for gap in before.gaps):
             session.run("delete_old_gaps", provider=provider)
+        if first and "forward" in totals:
+            first = False
+            bring_forward(session, provider, _FORWARD)
+            continue
         if totals["window"] < _WINDOW or not totals["rescheduled"]:
             return before  # else more may be due
         if session.seconds_left() < 2 * session.renew_interval:
             session.renew()
+
+
+def bring_forward(session: Session, provider: str, rows: int) -> bool:
+    """
+    Make up to *rows* machines due for a check after a timeout became shorter; return whether there may be more.
+
+    May run twice.
+    """
+    return bool(session.run("bring_due_rows_forward", provider=provider, rows=rows))
 
 
 def _snapshot(
@@ -180,7 +197,6 @@ def _set(session: Session, statement: str, provider: str, reasons: Mapping[str, 
 def ignore_suspensions(session: Session, provider: str) -> None:
     """Delete the suspensions and SSH outages in force. Only for dry runs, which are rolled back."""
     session.connection.run("ignore_suspensions", provider=provider)
-    session.connection.run("recheck_unreached_machines", provider=provider)
 
 
 def suspensions(connection: Connection) -> list[dict[str, Any]]:

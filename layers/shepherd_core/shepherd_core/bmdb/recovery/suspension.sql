@@ -28,6 +28,7 @@
 --   - it did not come back after a recovery.
 -- - window: due rows that were examined.
 -- - rescheduled: due rows that were moved.
+-- - forward: a timeout became shorter, and due rows are to be brought forward.
 --
 -- The due rows are evaluated as in claim, up to 1,000 at a time. Rows of machines that are not unhealthy are moved to
 -- the time from which they may be, so that the unhealthy ones remain first: if the window was full and rows were moved,
@@ -72,6 +73,7 @@ sample AS (
                 AND not_before IS NOT NULL
                 AND provider = :provider
                 AND machine_id >= :start::uuid
+                AND (SELECT a.machine_id FROM machine_agent_started a WHERE a.machine_id = machine_due.machine_id) IS NOT NULL
             ORDER BY machine_id
             LIMIT 1000
         )
@@ -83,6 +85,7 @@ sample AS (
                 AND not_before IS NOT NULL
                 AND provider = :provider
                 AND machine_id < :start::uuid
+                AND (SELECT a.machine_id FROM machine_agent_started a WHERE a.machine_id = machine_due.machine_id) IS NOT NULL
             ORDER BY machine_id
             LIMIT 1000
         )
@@ -268,7 +271,45 @@ SELECT 'window', NULL, NULL, NULL, count(*), NULL FROM candidates
 UNION ALL
 SELECT 'rescheduled', NULL, NULL, NULL, count(*), NULL FROM rescheduled
 UNION ALL
+SELECT 'forward', NULL, NULL, NULL, 1, NULL FROM recovery_policy WHERE provider = :provider AND forward_from IS NOT NULL
+UNION ALL
 SELECT 'due', location, reported, is_new, count(*), NULL FROM evaluated WHERE ready GROUP BY location, reported, is_new;
+
+-- name: bring_due_rows_forward
+-- A timeout became shorter: make the next :rows machines, in the order of their ids, due for a check now, which moves
+-- each row to the time that follows from the new policy. Rows locked by another statement keep their time, and are due by
+-- the old timeout at the latest. A row if there may be more. May run twice, and needs no session: a row may be too early.
+WITH due_rows AS (
+    SELECT machine_id
+    FROM machine_due
+    WHERE process = 'ShepherdRecovery'
+        AND provider = :provider
+        AND not_before IS NOT NULL
+        AND machine_id > (SELECT forward_from FROM recovery_policy WHERE provider = :provider)
+    ORDER BY machine_id
+    LIMIT :rows
+    FOR UPDATE SKIP LOCKED
+),
+rescheduled AS (
+    UPDATE machine_due
+    SET not_before = clock_timestamp(), revision = revision + 1
+    WHERE process = 'ShepherdRecovery'
+        AND machine_id IN (SELECT machine_id FROM due_rows)
+        AND not_before > statement_timestamp()
+),
+policy_row AS (
+    UPDATE recovery_policy
+    SET forward_from = (
+        SELECT machine_id
+        FROM due_rows
+        WHERE (SELECT count(*) FROM due_rows) >= :rows
+        ORDER BY machine_id DESC
+        LIMIT 1
+    )
+    WHERE provider = :provider AND forward_from IS NOT NULL
+    RETURNING forward_from
+)
+SELECT forward_from FROM policy_row WHERE forward_from IS NOT NULL;
 
 -- name: set_suspensions
 -- Suspend recovery in these locations ('' is the whole provider), from now on unless it is suspended already, and end
@@ -328,9 +369,22 @@ SELECT count(*) FROM session;
 
 -- name: ignore_suspensions
 -- For a dry run, which is rolled back: claim what would be claimed if recovery were not suspended, also by an SSH
--- outage, in force or over: only an agent start after its end would count.
+-- outage, in force or over: only an agent start after its end would count. Machines that did not come back are due now,
+-- as after recheck_unreached_machines, but locked rows are left alone: the transaction has locked other due rows already,
+-- so it must not wait for one.
 WITH outages_deleted AS (
     DELETE FROM ssh_outages WHERE provider = :provider
+),
+rescheduled AS (
+    UPDATE machine_due
+    SET not_before = clock_timestamp(), revision = revision + 1
+    WHERE process = 'ShepherdRecovery' AND machine_id IN (
+        SELECT machine_id
+        FROM machine_due
+        WHERE process = 'ShepherdRecovery' AND provider = :provider AND not_before = 'infinity'
+        ORDER BY machine_id
+        FOR UPDATE SKIP LOCKED
+    )
 )
 DELETE FROM recovery_suspensions WHERE provider = :provider AND ended_at IS NULL;
 

@@ -272,6 +272,7 @@ CREATE TABLE recovery_policy (
     heartbeat_timeout_seconds float8 NOT NULL,
     startup_timeout_seconds float8 NOT NULL,
     grace_seconds float8 NOT NULL,
+    forward_from uuid,
     CONSTRAINT recovery_policy_pkey PRIMARY KEY (provider),
     CONSTRAINT recovery_policy_grace CHECK ((grace_seconds >= (0)::double precision)),
     CONSTRAINT recovery_policy_heartbeat CHECK ((heartbeat_timeout_seconds > (0)::double precision)),
@@ -358,6 +359,18 @@ CREATE TABLE provider_listings (
     listed_at timestamptz,
     CONSTRAINT provider_listings_pkey PRIMARY KEY (provider)
 );
+
+CREATE VIEW pauses_in_force AS
+ SELECT pause_id,
+    machine_id,
+    process,
+    provider,
+    owner,
+    reason,
+    created_at,
+    expires_at
+   FROM pauses
+  WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
 CREATE VIEW machine_need AS
  SELECT p.machine_id,
@@ -528,6 +541,12 @@ CREATE VIEW machine_eligibility AS
         CASE
             WHEN n.process = 'ShepherdRecovery'::text AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL) THEN statement_timestamp() + COALESCE(n.heartbeat_timeout, '00:10:00'::interval)
             ELSE NULL::timestamp with time zone
+        END,
+        CASE
+            WHEN n.in_outage AND e.exemptions = 0 AND (EXISTS ( SELECT 1
+               FROM recovery_overrides o
+              WHERE o.provider = n.provider AND (o.location = ANY (ARRAY[''::text, n.location])) AND o.used < o.machines AND o.expires_at > statement_timestamp())) THEN GREATEST(b.until, statement_timestamp() + '00:01:00'::interval)
+            ELSE NULL::timestamp with time zone
         END) AS recheck_at
    FROM machine_due_at n
      LEFT JOIN work_backoff b ON b.machine_id = n.machine_id AND b.process = n.process
@@ -536,8 +555,8 @@ CREATE VIEW machine_eligibility AS
              JOIN sessions s ON s.session_id = w.session_id
           WHERE w.machine_id = n.machine_id AND (w.process = ANY (ARRAY['ShepherdAccess'::text, 'ShepherdAgentStart'::text, 'ShepherdRecovery'::text]))) l ON true
      LEFT JOIN LATERAL ( SELECT max(COALESCE(x.expires_at, 'infinity'::timestamp with time zone)) AS paused_until
-           FROM pauses x
-          WHERE x.machine_id = n.machine_id AND (x.process IS NULL OR x.process = n.process) AND (x.provider IS NULL OR x.provider = n.provider) AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())) u ON true
+           FROM pauses_in_force x
+          WHERE x.machine_id = n.machine_id AND (x.process IS NULL OR x.process = n.process) AND (x.provider IS NULL OR x.provider = n.provider)) u ON true
      LEFT JOIN LATERAL ( SELECT count(*) AS exemptions
            FROM recovery_exempt_machines x
           WHERE n.in_outage AND x.machine_id = n.machine_id) e ON true
@@ -570,8 +589,8 @@ CREATE VIEW machine_pauses AS
             NULL::text,
             false
            FROM machine_creation_intent) w
-     JOIN pauses x ON x.machine_id = w.machine_id
-  WHERE (x.process IS NULL OR x.process = w.process) AND (x.provider IS NULL OR x.provider = w.provider) AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
+     JOIN pauses_in_force x ON x.machine_id = w.machine_id
+  WHERE (x.process IS NULL OR x.process = w.process) AND (x.provider IS NULL OR x.provider = w.provider)
 UNION ALL
  SELECT w.machine_id,
     w.process,
@@ -592,8 +611,8 @@ UNION ALL
             NULL::text,
             false
            FROM machine_creation_intent) w
-     JOIN pauses x ON x.machine_id IS NULL
-  WHERE (x.process IS NULL OR x.process = w.process) AND (x.provider IS NULL OR x.provider = w.provider) AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp());
+     JOIN pauses_in_force x ON x.machine_id IS NULL
+  WHERE (x.process IS NULL OR x.process = w.process) AND (x.provider IS NULL OR x.provider = w.provider);
 
 CREATE VIEW machine_facts AS
  SELECT machine_id,

@@ -65,11 +65,10 @@ candidates AS (
             AND EXISTS (SELECT 1 FROM session)
             AND NOT EXISTS (
                 SELECT 1
-                FROM pauses
+                FROM pauses_in_force
                 WHERE machine_id IS NULL
                     AND (process IS NULL OR process = :process)
                     AND (provider IS NULL OR provider = :provider)
-                    AND (expires_at IS NULL OR expires_at > clock_timestamp())
             )
             AND ('' <> ALL (ARRAY(SELECT location FROM skipped_locations)) OR EXISTS (SELECT 1 FROM exempt))
             AND (d.machine_id = ANY (ARRAY(SELECT machine_id FROM exempt)) OR {outside_skipped_locations})

@@ -304,7 +304,8 @@ CREATE TABLE machine_quarantine (
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. Written by the Recoverer when it opens its
+-- if it never reported. grace_seconds: how long a machine has to come back. forward_from: a timeout became shorter, and
+-- the due rows of machines with higher ids have not been brought forward yet. Written by the Recoverer when it opens its
 -- session, from its settings; stays.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
@@ -312,7 +313,8 @@ CREATE TABLE recovery_policy (
         CONSTRAINT recovery_policy_heartbeat CHECK (heartbeat_timeout_seconds > 0),
     startup_timeout_seconds double precision NOT NULL
         CONSTRAINT recovery_policy_startup CHECK (startup_timeout_seconds > 0),
-    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0)
+    grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0),
+    forward_from uuid
 );
 
 -- Recovery is suspended at a location of a provider ('': all of it), because too much of the fleet is unhealthy at
@@ -415,6 +417,12 @@ CREATE TABLE provider_listings (
 );
 
 -- Views --------------------------------------------------------------------------------------------------------------
+
+-- The pauses in force now.
+CREATE VIEW pauses_in_force AS
+SELECT pause_id, machine_id, process, provider, owner, reason, created_at, expires_at
+FROM pauses
+WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 
 -- The process that each provided machine needs, and since when; none (null) in quarantine, or after a successful
 -- installation of the requested generation. A heartbeat from before the agent was started says nothing about this
@@ -584,7 +592,8 @@ LEFT JOIN LATERAL (
 -- The same, with everything that may block it: whether and when a claim takes a machine is decided here, for claims,
 -- snapshots and operators alike. ready_at: not before then; null: the process is not needed. recheck_at: when to
 -- evaluate the machine again if it is not ready: at ready_at, or earlier where that may become earlier without a change
--- of the due row: the first heartbeat of an agent ends the startup timeout. suspended: an SSH outage suspends its
+-- of the due row: the first heartbeat of an agent ends the startup timeout, and an operator's override may let a machine
+-- through that an SSH outage holds. suspended: an SSH outage suspends its
 -- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
 -- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat;
 -- a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
@@ -617,6 +626,17 @@ SELECT
         CASE
             WHEN n.process = 'ShepherdRecovery' AND NOT n.overdue AND (NOT n.reported OR n.timeout_at IS NULL)
                 THEN statement_timestamp() + coalesce(n.heartbeat_timeout, interval '10 minutes')
+        END,
+        CASE
+            WHEN n.in_outage AND e.exemptions = 0 AND EXISTS (
+                SELECT 1
+                FROM recovery_overrides o
+                WHERE o.provider = n.provider
+                    AND o.location IN ('', n.location)
+                    AND o.used < o.machines
+                    AND o.expires_at > statement_timestamp()
+            )
+                THEN greatest(b.until, statement_timestamp() + interval '1 minute')
         END
     ) AS recheck_at
 FROM machine_due_at n
@@ -629,11 +649,10 @@ LEFT JOIN LATERAL (
 ) AS l ON true
 LEFT JOIN LATERAL (
     SELECT max(coalesce(x.expires_at, 'infinity')) AS paused_until
-    FROM pauses x
+    FROM pauses_in_force x
     WHERE x.machine_id = n.machine_id
         AND (x.process IS NULL OR x.process = n.process)
         AND (x.provider IS NULL OR x.provider = n.provider)
-        AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
 ) AS u ON true
 LEFT JOIN LATERAL (
     SELECT count(*) AS exemptions FROM recovery_exempt_machines x WHERE n.in_outage AND x.machine_id = n.machine_id
@@ -661,10 +680,9 @@ FROM (
     UNION ALL
     SELECT machine_id, provider, NULL, false FROM machine_creation_intent
 ) AS w
-JOIN pauses x ON x.machine_id = w.machine_id
+JOIN pauses_in_force x ON x.machine_id = w.machine_id
 WHERE (x.process IS NULL OR x.process = w.process)
     AND (x.provider IS NULL OR x.provider = w.provider)
-    AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp())
 UNION ALL
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
 FROM (
@@ -672,10 +690,9 @@ FROM (
     UNION ALL
     SELECT machine_id, provider, NULL, false FROM machine_creation_intent
 ) AS w
-JOIN pauses x ON x.machine_id IS NULL
+JOIN pauses_in_force x ON x.machine_id IS NULL
 WHERE (x.process IS NULL OR x.process = w.process)
-    AND (x.provider IS NULL OR x.provider = w.provider)
-    AND (x.expires_at IS NULL OR x.expires_at > clock_timestamp());
+    AND (x.provider IS NULL OR x.provider = w.provider);
 
 -- The facts that providers list about machines, without quarantined ones. not_ready: ask again next minute. Missing and
 -- permanently failed machines count as steady.
