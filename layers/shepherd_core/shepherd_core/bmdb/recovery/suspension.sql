@@ -281,21 +281,23 @@ SELECT 'due', location, reported, is_new, count(*), NULL FROM evaluated WHERE re
 -- the old timeout at the latest. A row if there may be more. May run twice, and needs no session: a row may be too early.
 WITH due_rows AS (
     SELECT machine_id
-    FROM machine_due
-    WHERE process = 'ShepherdRecovery'
-        AND provider = :provider
-        AND not_before IS NOT NULL
-        AND machine_id > (SELECT forward_from FROM recovery_policy WHERE provider = :provider)
-    ORDER BY machine_id
+    FROM (
+        SELECT machine_id
+        FROM machine_due
+        WHERE process = 'ShepherdRecovery'
+            AND provider = :provider
+            AND not_before IS NOT NULL
+            AND machine_id > (SELECT forward_from FROM recovery_policy WHERE provider = :provider)
+        ORDER BY machine_id
+        LIMIT 5000 -- a constant, for the plan
+        FOR UPDATE SKIP LOCKED
+    ) AS next_machines
     LIMIT :rows
-    FOR UPDATE SKIP LOCKED
 ),
 rescheduled AS (
     UPDATE machine_due
-    SET not_before = clock_timestamp(), revision = revision + 1
-    WHERE process = 'ShepherdRecovery'
-        AND machine_id IN (SELECT machine_id FROM due_rows)
-        AND not_before > statement_timestamp()
+    SET not_before = least(not_before, clock_timestamp()), revision = revision + 1
+    WHERE process = 'ShepherdRecovery' AND machine_id = ANY (ARRAY(SELECT machine_id FROM due_rows))
 ),
 policy_row AS (
     UPDATE recovery_policy
