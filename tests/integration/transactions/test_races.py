@@ -28,8 +28,8 @@ WORKERS, ROUNDS = 6, 15
 # A claim looks at pauses first, when its snapshot is taken and before it locks anything. In the database of one test
 # this makes a chosen connection wait there, while others change what it has in view.
 GATE = """
-ALTER TABLE pauses RENAME TO ungated_pauses;
-CREATE VIEW pauses AS
+ALTER VIEW pauses_in_force RENAME TO ungated_pauses;
+CREATE VIEW pauses_in_force AS
     SELECT * FROM ungated_pauses
     UNION ALL
     SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
