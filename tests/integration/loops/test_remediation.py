@@ -468,6 +468,7 @@ def test_a_step_after_which_the_function_died_is_not_repeated_but_counts(world: 
     world.loop.work_on(attempt)
     world.fleet.expire(session)  # and there it ended
     (step,) = world.provider.asked
+    world.watch(1)  # it ends the work, and the machine backs off
     world.watch(1)
     assert world.provider.asked == [step]
     assert world.told == [step, "Expired"]
@@ -488,6 +489,7 @@ def test_a_function_killed_before_the_step_delays_the_next_attempt(world: World)
     (held,) = claimed(session, RECOVER)
     world.loop.decide(session, [held])
     world.fleet.expire(session)
+    world.watch(1)  # it ends the work, and the machine backs off
     world.watch(1)
     world.watch(3)
     assert world.provider.asked == []
@@ -502,6 +504,7 @@ def test_a_function_killed_before_its_decision_uses_no_attempt(world: World) -> 
     session = world.fleet.open_session()
     claimed(session, RECOVER)
     world.fleet.expire(session)
+    world.watch(1)  # it ends the work, and the machine backs off
     world.watch(1)
     assert world.provider.asked == ["reboot"]
     assert world.told == ["Expired", "reboot"]
