@@ -137,6 +137,10 @@ def test_a_function_that_is_killed_in_the_middle_of_a_batch_leaves_nothing_stuck
                 world.pool.reboot(name)
             make_work(world, "initializer")
         with Emulator(world.configs, world.log) as emulator:  # with all the time that there is
+            ended = emulator.invoke("initializer", event("initializer"))
+            assert (ended.result or {})["claimed"] == 0, "it ends the work, and the machines back off"
+            dry = {**event("initializer"), "dry_run": True}
+            eventually(lambda: bool((emulator.invoke("initializer", dry).result or {})["plan"]), seconds=120)
             again = emulator.invoke("initializer", event("initializer"))
         assert again.error is None
         result = again.result or {}
