@@ -27,7 +27,7 @@
 --   due row only                                              take_health_snapshot                   that row, and its revision (4)
 --   due row only                                              recheck_unreached_machines             that row
 --   due row only                                              bring_due_rows_forward                 that row, or none (4)
---   work of expired sessions                                  open_session                           none (3)
+--   work of expired sessions, backoff                         open_session                           none (3)
 --   suspensions of recovery                                   set_suspensions                        none (5)
 --   backoff of a step that was begun                          record_attempts                        none (3)
 --   heartbeat                                                 accept_heartbeat, record_heartbeat     none (6)
