@@ -219,14 +219,14 @@ def test_one_override_at_a_time_for_a_place(world: Dark) -> None:
 def test_a_run_killed_with_an_override_neither_uses_it_up_nor_exceeds_it(world: Dark) -> None:
     """A machine that was let through stays so; it is counted once."""
     world.override(5)
-    for _ in range(4):
+    for backoff in (30, 120, 480, 1920):
         dead = world.fleet.open_session()
         taken = overrides.apply(dead, PROVIDER)
         assert sum(each.due for each in taken) == 5
         claimed(dead, Process.RECOVERY, timeouts=TIMEOUTS)
         world.fleet.expire(dead)
         world.fleet.open_session().close()  # sweeps up
-        world.fleet.pass_time(10)
+        world.fleet.pass_time(backoff)
         with pytest.raises(SessionExpired):
             overrides.apply(dead, PROVIDER)
     world.run()
