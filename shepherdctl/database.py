@@ -37,7 +37,7 @@ def explain_schema_mismatch() -> Iterator[None]:
 @contextmanager
 def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
     """
-    Connect to the BMDB that the environment, or *settings*, name.
+    Connect to the BMDB that the environment, or *settings*, name: as an operator, unless *settings* are a function's.
 
     Raises:
         ConfigError: the settings are wrong.

@@ -4,6 +4,9 @@ from typing import Annotated
 
 import typer
 from shepherd_core.bmdb.schema import migrate as migrations
+from shepherd_core.settings.functions import MigratorSettings
+from shepherd_core.wiring import adapters
+from shepherd_core.wiring.settings import load
 
 from shepherdctl.database import bmdb
 from shepherdctl.output import Column, Form, Output, document, facts, note, table
@@ -17,20 +20,23 @@ def migrate(
     """
     Bring the BMDB's schema up to date with this code.
 
-    Applies the missing migrations, each in one transaction. Safe to run at any
-    time, concurrently, and again after an interruption. Refuses if an applied
-    migration was edited, or if the BMDB is newer than this code.
+    Applies the missing migrations, each in one transaction, and then makes the
+    roles of the functions, if SHEPHERD_BMDB_ROLES is set. Logs in as the user
+    that owns the schema. Safe to run at any time, concurrently, and again after
+    an interruption. Refuses if an applied migration was edited, or if the BMDB
+    is newer than this code.
 
     Examples:
       shepherdctl db migrate --dry-run
       shepherdctl db migrate
     """
-    with bmdb() as connection:
+    with bmdb(*load(MigratorSettings)) as connection:
         applied = migrations.migrate(connection, dry_run=dry_run)
         version = migrations.schema_version(connection)
+        roles = [] if dry_run else adapters.make_roles(connection)
     if output is Form.JSON:
         listed = [{"version": migration.version, "name": migration.name} for migration in applied]
-        document({"dry_run": dry_run, "migrations": listed, "bmdb_version": version})
+        document({"dry_run": dry_run, "migrations": listed, "bmdb_version": version, "roles": roles})
         return
     outcome = "would be applied" if dry_run else "applied"
     table(
@@ -39,6 +45,8 @@ def migrate(
     )
     if not applied:
         note(f"nothing to apply: the BMDB has version {version}")
+    if roles:
+        note(f"granted: {', '.join(roles)}")
 
 
 def status(output: Output = Form.TABLE) -> None:
@@ -52,7 +60,7 @@ def status(output: Output = Form.TABLE) -> None:
       shepherdctl db status -o json | jq '.bmdb_version == .code_version'
     """
     code_version = migrations.migrations()[-1].version
-    with bmdb() as connection:
+    with bmdb(*load(MigratorSettings)) as connection:
         version = migrations.schema_version(connection)
         pending = migrations.migrate(connection, dry_run=True) if version <= code_version else []
     if output is Form.JSON:

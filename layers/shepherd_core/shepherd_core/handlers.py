@@ -21,7 +21,6 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, EventInvalid, ShepherdError
 from shepherd_core.domain.events import event_object, field, shown, texts
 from shepherd_core.domain.time_budget import CLOSING_SECONDS
-from shepherd_core.settings import functions
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import adapters, loops, services, settings
 from shepherd_core.wiring.adapters import CLOCK
@@ -97,7 +96,7 @@ def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) 
 
 def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
     """
-    Bring the BMDB's schema up to date. ``operator.migrator.handle`` says what *event* may be.
+    Bring the BMDB's schema and roles up to date. ``operator.migrator.handle`` says what *event* may be.
 
     Raises:
         ShepherdError: the schema could not be brought up to date.
@@ -109,10 +108,11 @@ def migrate(event: Mapping[str, object], context: LambdaContext) -> dict[str, ob
         seconds = context.get_remaining_time_in_millis() / 1000
         return migrator.handle(
             event,
-            lambda: adapters.bmdb(settings.load(functions.MigratorSettings)[0]),
+            adapters.migrator,
             CLOCK,
             seconds,
             migrator.SettingsCheck(settings.check, adapters.rolling_back),
+            adapters.make_roles,
         )
     except ShepherdError as error:
         telemetry.error("invocation failed", exc=error)

@@ -238,6 +238,8 @@ class Connection:
                 ssl_context=False,  # transport.dial has encrypted the socket if needed
                 application_name="shepherd",
                 startup_params={
+                    # Not a schema of the user's name, which comes first by default: the Migrator makes the tables here.
+                    "search_path": "public",
                     "DateStyle": "ISO",  # the only style that ``_moment`` can read
                     "statement_timeout": _milliseconds(settings.bmdb_statement_timeout_seconds),
                     # If a client is cut off inside a transaction, the server would keep its locks for hours. After this

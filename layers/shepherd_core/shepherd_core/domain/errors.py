@@ -168,6 +168,10 @@ class MigrationRefused(BmdbError):
     """A migration that was already applied differs from its file."""
 
 
+class RolesRefused(BmdbError):
+    """The BMDB does not let its user make or grant the roles of the functions."""
+
+
 class SessionExpired(BmdbError):
     """The session has expired: none of its results can be committed. Abandon its work."""
 

@@ -138,6 +138,9 @@ class Loop(ABC, Generic[F]):
         """
         return Admission()
 
+    def ignore_suspensions(self, session: Session) -> None:
+        """Let the next claims take what ``admit`` suspends. Only for dry runs, which are rolled back."""
+
     def prepare(self, deadline: Deadline) -> None:
         """
         Get what all machines need. Called once per invocation, and only if there is a machine to work on.

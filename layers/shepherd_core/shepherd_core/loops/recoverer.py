@@ -133,6 +133,10 @@ class Recoverer(Loop[NextStep]):
             limit += self._overridden(session)
         return Admission(limit, reasons, counts, idle=snapshot.idle)
 
+    def ignore_suspensions(self, session: Session) -> None:
+        """See ``Loop.ignore_suspensions``."""
+        suspension.ignore_suspensions(session, self._provider.name)
+
     def _overridden(self, session: Session) -> int:
         """Return how many machines an operator's overrides admit although recovery is suspended there."""
         taken = overrides.apply(session, self._provider.name)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from shepherd_core import telemetry
 from shepherd_core.bmdb.machines import queries
-from shepherd_core.bmdb.recovery import remediation, suspension
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.recovery.remediation import Unneeded
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work as bmdb_work
@@ -430,7 +430,7 @@ def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock
         suspended: list[Work] = []
         decisions = dict(loop.decide(session, work)) if work else {}
         if admission.suspended:
-            suspension.ignore_suspensions(session, provider)
+            loop.ignore_suspensions(session)
             while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
                 suspended += more
                 decisions |= loop.decide(session, more)

@@ -70,12 +70,14 @@ def handle(
     clock: Clock,
     seconds: float,
     settings: SettingsCheck | None = None,
+    make_roles: Callable[[Connection, Deadline], list[str]] | None = None,
 ) -> dict[str, object]:
     """
     Carry out *event* on the BMDB's schema, answer it if it has a ``ResponseURL``, and return the answer.
 
-    Create and Update check the *settings*, if CloudFormation sent them, and apply
-    the migrations that are missing. Delete, and an Update to an older
+    Create and Update check the *settings*, if CloudFormation sent them, apply the
+    migrations that are missing, and call *make_roles*, which returns the roles that
+    it made and granted anew. Delete, and an Update to an older
     ``SchemaVersion``, which a rollback sends, succeed and change nothing. A rollback
     does not fail because of settings. May run twice and concurrently. *seconds* are
     left in all.
@@ -86,15 +88,19 @@ def handle(
         ShepherdError: the event failed and has no ``ResponseURL`` to answer to.
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
+
+    def update() -> dict[str, object]:
+        return _migrate(connect(), deadline, make_roles)
+
     if not (isinstance(event, dict) and "ResponseURL" in event):
-        return _carry_out(event, connect, deadline, None)
+        return _carry_out(event, update, deadline, None)
     url = event["ResponseURL"]
     if not (isinstance(url, str) and _ANSWERED.fullmatch(url)):
         host = shown(str(url).partition("://")[2].partition("/")[0])
         raise EventInvalid(f"ResponseURL is at {host}; it must be at one of CloudFormation's own hosts")
     answer: dict[str, object]
     try:
-        answer = {"Status": "SUCCESS", "Data": _carry_out(event, connect, deadline, settings)}
+        answer = {"Status": "SUCCESS", "Data": _carry_out(event, update, deadline, settings)}
     except Exception as error:  # noqa: BLE001 - CloudFormation waits for an answer in any case
         telemetry.error("deployment failed", exc=error)
         answer = {"Status": "FAILED", "Reason": _reason(error)}
@@ -106,7 +112,7 @@ def handle(
 
 def _carry_out(
     event: Mapping[str, object],
-    connect: Callable[[], Connection],
+    update: Callable[[], dict[str, object]],
     deadline: Deadline,
     settings: SettingsCheck | None,
 ) -> dict[str, object]:
@@ -135,7 +141,7 @@ def _carry_out(
     def deploy() -> dict[str, object]:
         if settings is not None and not _right(settings, kind, str(event.get("StackId"))):
             return {_VERSION: latest}  # which the deployment before this one has brought the schema to
-        return _migrate(connect(), deadline)
+        return update()
 
     return _in_time(deploy, deadline)
 
@@ -167,13 +173,16 @@ def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties")
     return int(str(value))
 
 
-def _migrate(connection: Connection, deadline: Deadline) -> dict[str, object]:
+def _migrate(
+    connection: Connection, deadline: Deadline, make_roles: Callable[[Connection, Deadline], list[str]] | None
+) -> dict[str, object]:
     try:
         applied = migrate(connection, deadline=deadline)
         version = schema_version(connection)
+        roles = make_roles(connection, deadline) if make_roles else []
     finally:
         connection.close()
-    telemetry.info("schema up to date", schema_version=version, applied=[each.name for each in applied])
+    telemetry.info("schema up to date", schema_version=version, applied=[each.name for each in applied], roles=roles)
     return {_VERSION: version}
 
 

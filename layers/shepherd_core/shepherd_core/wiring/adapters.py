@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from functools import cache, partial
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
 from shepherd_core.adapters.secrets import SsmSecretStore
@@ -93,14 +94,22 @@ def rolling_back(stack: str) -> bool:
     return stacks.rolling_back(stack)
 
 
-def bmdb(settings: functions.BmdbSettings | None = None, attempts: int = ATTEMPTS) -> Connection:
+def bmdb(
+    settings: functions.BmdbSettings | None = None, attempts: int = ATTEMPTS, role: str | None = None
+) -> Connection:
     """
     Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
+
+    It logs in with the role of the function that *settings* are for, or with *role*;
+    without either it is an operator's.
 
     Raises:
         ConfigError: the settings are wrong.
     """
     settings = settings or load(functions.BmdbSettings)[0]
+    if settings.bmdb_roles is not None and not isinstance(settings, functions.MigratorSettings):
+        own = "operator" if type(settings) is functions.BmdbSettings else settings.table.replace("_", "-")
+        settings = settings.of_role(role or own)
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))
     return Connection(settings, _password(settings), CLOCK, authorities, attempts)
@@ -113,6 +122,44 @@ def _password(settings: functions.BmdbSettings) -> Callable[[], str] | None:
         return DatabaseTokens(settings).make
     parameter = settings.bmdb_password_parameter
     return None if parameter is None else partial(secrets().get, parameter)
+
+
+def migrator() -> Connection:
+    """
+    Return a connection to the BMDB as the user that owns the schema.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+    return bmdb(load(functions.MigratorSettings)[0])
+
+
+def make_roles(connection: Connection, deadline: Deadline | None = None) -> list[str]:
+    """
+    Make the roles of the functions if the settings want them, as ``make_roles.make``, and return their names.
+
+    A role's password is in SSM; one that is missing there is generated. It is read
+    anew each time, because an operator may just have changed it.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        SecretError: a password cannot be read or created. Call again.
+        RolesRefused, BmdbError, TimeLimitExceeded: as ``make_roles.make``.
+    """
+    from shepherd_core.bmdb.schema.make_roles import Login, make  # noqa: PLC0415 - only the Migrator needs it
+
+    (settings,) = load(functions.MigratorSettings)
+    if settings.bmdb_roles is None:
+        return []
+    store = SsmSecretStore(max_age_seconds=0)
+    logins = {}
+    for role in functions.ROLES:
+        own = settings.of_role(role)
+        parameter = own.bmdb_password_parameter if own.bmdb_auth == "password" else None
+        password = None if parameter is None else store.create_once(parameter, partial(token_urlsafe, 32))
+        logins[role] = Login(own.bmdb_user, password, iam=own.bmdb_auth == "iam")
+    make(connection, logins, deadline)
+    return [login.user for login in logins.values()]
 
 
 class LazyDialer:

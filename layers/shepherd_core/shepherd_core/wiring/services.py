@@ -40,6 +40,6 @@ def drift_repair(interval_seconds: float) -> TwoPhase:
     from shepherd_core.operator.two_phase import TwoPhase  # noqa: PLC0415 - only operators need it
 
     ours, provider = providers.load(functions.ProvisionerSettings)
-    connection = adapters.bmdb(ours)
+    connection = adapters.bmdb(ours, role="operator")
     require(connection)  # a comparison opens no session, which would check the schema
     return TwoPhase(provider, connection, adapters.CLOCK, ours.max_machines, ours.session_seconds, interval_seconds)

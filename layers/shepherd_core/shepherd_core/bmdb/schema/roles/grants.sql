@@ -1,0 +1,153 @@
+-- What each function may do in the database: what its statements need, and nothing else.
+--
+-- tests/integration/bmdb/test_roles.py compares the two in both directions. A statement that touches a new table, or
+-- updates another column, needs a line or a word here; where nothing needs a grant any more, it must go. Every run of the
+-- Migrator takes all grants back and makes them again, in one transaction.
+--
+-- INSERT, SELECT and DELETE are granted on tables, UPDATE on columns. FOR UPDATE and FOR SHARE ask for UPDATE on any
+-- column: where a statement only locks, it is granted on the column with which the least harm can be done, marked *lock*.
+-- A view reads with the rights of its owner, so who reads one needs none of its tables.
+
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
+
+-- Provisioner
+
+GRANT SELECT, INSERT, UPDATE (until, cause), DELETE ON capacity_penalties TO {provisioner};
+GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {provisioner}; -- lock
+GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}; -- lock
+GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {provisioner};
+GRANT SELECT, DELETE ON machine_grace TO {provisioner};
+GRANT INSERT ON machine_host_key TO {provisioner};
+GRANT SELECT, DELETE ON machine_os_installation_request TO {provisioner};
+GRANT SELECT ON machine_process_needs TO {provisioner};
+GRANT SELECT, INSERT, DELETE ON machine_provided TO {provisioner};
+GRANT SELECT, DELETE ON machine_quarantine TO {provisioner};
+GRANT SELECT, DELETE ON machine_release TO {provisioner};
+GRANT SELECT, INSERT ON machine_tombstone TO {provisioner};
+GRANT SELECT, INSERT, DELETE ON machines TO {provisioner};
+GRANT SELECT, INSERT, DELETE ON pauses TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at, waiting, max_machines, waiting_seen_at) ON provisioner_lock TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {provisioner};
+GRANT SELECT ON schema_migrations TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner};
+GRANT SELECT, DELETE ON work TO {provisioner};
+GRANT SELECT, INSERT, DELETE ON work_backoff TO {provisioner};
+GRANT INSERT ON work_history TO {provisioner};
+
+-- Initializer
+
+GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer};
+GRANT SELECT, INSERT, UPDATE (agent_public_key, agent_started_at) ON machine_agent_started TO {initializer};
+GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {initializer};
+GRANT SELECT ON machine_eligibility TO {initializer};
+GRANT SELECT, DELETE ON machine_grace TO {initializer};
+GRANT SELECT, INSERT ON machine_host_key TO {initializer};
+GRANT SELECT ON machine_provided TO {initializer};
+GRANT SELECT ON pauses TO {initializer};
+GRANT SELECT ON recovery_exempt_machines TO {initializer};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {initializer};
+GRANT SELECT ON recovery_suspensions TO {initializer};
+GRANT SELECT ON schema_migrations TO {initializer};
+GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {initializer};
+GRANT SELECT ON ssh_outages TO {initializer};
+GRANT SELECT, INSERT, DELETE ON work TO {initializer};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault), DELETE ON work_backoff TO {initializer};
+GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {initializer}; -- lock
+
+-- Recoverer
+
+GRANT SELECT, DELETE ON machine_agent_heartbeat TO {recoverer};
+GRANT SELECT, DELETE ON machine_agent_started TO {recoverer};
+GRANT SELECT, UPDATE (not_before, revision) ON machine_due TO {recoverer};
+GRANT SELECT ON machine_eligibility TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until) ON machine_grace TO {recoverer};
+GRANT SELECT, INSERT, DELETE ON machine_host_key TO {recoverer};
+GRANT SELECT ON machine_need TO {recoverer};
+GRANT SELECT ON machine_provided TO {recoverer};
+GRANT SELECT, INSERT ON machine_quarantine TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, had_reported) ON machine_rebooted TO {recoverer};
+GRANT SELECT ON pauses TO {recoverer};
+GRANT SELECT ON recovery_exempt_machines TO {recoverer};
+GRANT SELECT, INSERT, DELETE ON recovery_gaps TO {recoverer};
+GRANT SELECT ON recovery_gaps_in_doubt TO {recoverer};
+GRANT SELECT ON recovery_gaps_until_now TO {recoverer};
+GRANT SELECT, INSERT ON recovery_override_machines TO {recoverer};
+GRANT SELECT, UPDATE (used) ON recovery_overrides TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (taken_at) ON recovery_snapshots TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (suspended_at, ended_at, reason), DELETE ON recovery_suspensions TO {recoverer};
+GRANT SELECT ON schema_migrations TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (began_at, ended_at, reason), DELETE ON ssh_outages TO {recoverer};
+GRANT SELECT, INSERT, DELETE ON work TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault), DELETE ON work_backoff TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- lock
+
+-- Updater
+
+GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {updater};
+GRANT SELECT ON machine_eligibility TO {updater};
+GRANT SELECT ON machine_facts TO {updater};
+GRANT SELECT ON machine_grace TO {updater};
+GRANT SELECT ON machine_process_needs TO {updater};
+GRANT SELECT, UPDATE (provider_reservation_id, provider_ip_address, provider_location, provider_status) ON machine_provided TO {updater};
+GRANT SELECT ON pauses TO {updater};
+GRANT SELECT, INSERT, UPDATE (session_id, began_at, listed_at) ON provider_listings TO {updater};
+GRANT SELECT ON recovery_gaps TO {updater};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {updater};
+GRANT SELECT ON schema_migrations TO {updater};
+GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {updater};
+GRANT SELECT, DELETE ON work TO {updater};
+GRANT INSERT ON work_history TO {updater};
+
+-- Agent API
+
+GRANT SELECT, INSERT, UPDATE (agent_heartbeat_at, agent_signed_at) ON machine_agent_heartbeat TO {agent_api};
+GRANT SELECT, UPDATE (agent_started_at) ON machine_agent_started TO {agent_api}; -- lock
+GRANT SELECT, INSERT, UPDATE (provider, not_before, revision) ON machine_due TO {agent_api};
+GRANT SELECT, INSERT, UPDATE (hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes) ON machine_hardware_report TO {agent_api};
+GRANT SELECT, INSERT, UPDATE (generation, os_installation_result, os_installation_report_raw, reported_at) ON machine_os_installation_report TO {agent_api};
+GRANT SELECT ON machine_os_installation_request TO {agent_api};
+GRANT SELECT ON machine_process_needs TO {agent_api};
+GRANT SELECT ON machine_provided TO {agent_api};
+GRANT SELECT ON schema_migrations TO {agent_api};
+
+-- Operators (shepherdctl)
+
+GRANT SELECT, DELETE ON capacity_penalties TO {operator};
+GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {operator}; -- lock
+GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {operator}; -- lock
+GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
+GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine_due TO {operator};
+GRANT SELECT ON machine_eligibility TO {operator};
+GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until), DELETE ON machine_grace TO {operator};
+GRANT SELECT ON machine_hardware_report TO {operator};
+GRANT SELECT, INSERT, DELETE ON machine_host_key TO {operator};
+GRANT SELECT ON machine_need TO {operator};
+GRANT SELECT ON machine_os_installation_report TO {operator};
+GRANT SELECT, INSERT, UPDATE (generation, os_installation_request_raw, requested_at), DELETE ON machine_os_installation_request TO {operator};
+GRANT SELECT ON machine_pauses TO {operator};
+GRANT SELECT ON machine_process_needs TO {operator};
+GRANT SELECT, INSERT, DELETE ON machine_provided TO {operator};
+GRANT SELECT, DELETE ON machine_quarantine TO {operator};
+GRANT SELECT ON machine_rebooted TO {operator};
+GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operator};
+GRANT SELECT, INSERT ON machine_tombstone TO {operator};
+GRANT SELECT, INSERT ON machines TO {operator};
+GRANT SELECT, INSERT, DELETE ON pauses TO {operator};
+GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at) ON provisioner_lock TO {operator};
+GRANT SELECT ON recovery_exempt_machines TO {operator};
+GRANT SELECT ON recovery_gaps_in_doubt TO {operator};
+GRANT SELECT, DELETE ON recovery_override_machines TO {operator};
+GRANT SELECT, INSERT, UPDATE (override_id, machines, used, owner, reason, created_at, expires_at) ON recovery_overrides TO {operator};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {operator};
+GRANT SELECT ON recovery_suspensions TO {operator};
+GRANT SELECT ON schema_migrations TO {operator};
+GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {operator};
+GRANT SELECT ON ssh_outages TO {operator};
+GRANT SELECT, DELETE ON work TO {operator};
+GRANT SELECT, INSERT, DELETE ON work_backoff TO {operator};
+GRANT SELECT, INSERT ON work_history TO {operator};

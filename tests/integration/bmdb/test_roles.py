@@ -1,0 +1,197 @@
+"""What each function's statements touch is what its role may do in the database, and the other way round."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pg8000.native
+import pytest
+from pg8000.exceptions import DatabaseError
+from shepherd_core.bmdb.schema.make_roles import Login, make
+from shepherd_core.bmdb.statements import statements
+from shepherd_core.settings.functions import ROLES
+
+from tests.support.bmdb.fleet import Fleet, administrator
+from tests.support.bmdb.reachable import definitions, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shepherd_core.settings.functions import BmdbSettings
+
+    from tests.conftest import ManualClock
+
+_LOOPS = "shepherd_core.wiring.loops."
+_NOT_PERMITTED = "42501"
+_AS_OWNER = {"shepherdctl.commands.db.migrate", "shepherdctl.commands.db.status"}
+
+# What builds the function, or for operators every command but those that log in as the schema's owner.
+ROOTS = {
+    "provisioner": [f"{_LOOPS}_provisioner"],
+    "initializer": [f"{_LOOPS}_initializer"],
+    "recoverer": [f"{_LOOPS}_recoverer"],
+    "updater": [f"{_LOOPS}_updater"],
+    "agent-api": ["shepherd_core.wiring.services.agent_api"],
+    "operator": sorted(definitions("shepherdctl.") - _AS_OWNER),
+}
+
+# What no function runs: the Migrator does, or tests.
+OF_NO_FUNCTION = {
+    "create_schema_migrations",
+    "create_schema_lock",
+    "fill_schema_lock",
+    "take_schema_lock",
+    "record_migration",
+    "finish",
+    "record_heartbeat",
+    "start_work",
+}
+
+GRANTED = """
+SELECT c.relname, g.privilege_type, NULL
+FROM pg_class c, aclexplode(c.relacl) g
+WHERE g.grantee = (SELECT oid FROM pg_roles WHERE rolname = :user)
+UNION ALL
+SELECT c.relname, g.privilege_type, a.attname
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid, aclexplode(a.attacl) g
+WHERE g.grantee = (SELECT oid FROM pg_roles WHERE rolname = :user)
+"""
+
+
+def user(role: str) -> str:
+    """Return the database user of a role."""
+    return f"here-{role}"
+
+
+@pytest.fixture(scope="module")
+def granted(shared_database: BmdbSettings) -> Iterator[pg8000.native.Connection]:
+    """Return an administrator's connection to a database with the roles."""
+    from shepherd_core.bmdb.connection import Connection  # noqa: PLC0415
+    from shepherd_core.domain.clock import SystemClock  # noqa: PLC0415
+
+    connection = Connection(shared_database, None, SystemClock())
+    make(connection, {role: Login(user(role)) for role in ROLES})
+    connection.close()
+    with administrator(shared_database) as admin:
+        yield admin
+
+
+def refusal(admin: pg8000.native.Connection, role: str, name: str) -> str | None:
+    """Return why the role may not run a statement; None: it may. PostgreSQL checks that before it plans."""
+    text, _ = pg8000.native.to_statement(statements()[name])
+    admin.run("BEGIN")
+    try:
+        return refused(admin, role, f"EXPLAIN (GENERIC_PLAN) {text}")
+    finally:
+        admin.run("ROLLBACK")
+
+
+def refused(admin: pg8000.native.Connection, role: str, text: str) -> str | None:
+    """Return why the role may not run some SQL; None: it may. Runs in a transaction, which is lost if it may not."""
+    admin.run(f'SET LOCAL ROLE "{user(role)}"')
+    try:
+        admin.run(text)
+    except DatabaseError as error:
+        if error.args[0]["C"] != _NOT_PERMITTED:
+            raise
+        return str(error.args[0]["M"])
+    admin.run("RESET ROLE")
+    return None
+
+
+def test_every_role_has_its_functions_and_every_statement_a_function() -> None:
+    """A statement that is reached from nowhere here would be checked for nobody."""
+    assert tuple(ROOTS) == ROLES
+    run = {name for roots in ROOTS.values() for name in reachable(roots)}
+    assert set(statements()) - run == OF_NO_FUNCTION
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_run_every_statement_of_its_function(granted: pg8000.native.Connection, role: str) -> None:
+    """What is missing in roles/grants.sql would fail in AWS, on the day on which the statement's branch is taken."""
+    found = {name: refusal(granted, role, name) for name in sorted(reachable(ROOTS[role]))}
+    assert {name: reason for name, reason in found.items() if reason} == {}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_do_nothing_that_its_function_does_not_need(granted: pg8000.native.Connection, role: str) -> None:
+    """Whoever takes the function over has this as well: without each single grant, some statement must be refused."""
+    names = sorted(reachable(ROOTS[role]))
+    grants = granted.run(GRANTED, user=user(role))
+    assert grants
+    superfluous = []
+    for table, privilege, column in grants:
+        columns = f" ({column})" if column else ""
+        for name in (name for name in names if re.search(rf"\b{table}\b", statements()[name])):
+            text, _ = pg8000.native.to_statement(statements()[name])
+            granted.run("BEGIN")
+            granted.run(f'REVOKE {privilege}{columns} ON {table} FROM "{user(role)}"')
+            needed = refused(granted, role, f"EXPLAIN (GENERIC_PLAN) {text}") is not None
+            granted.run("ROLLBACK")
+            if needed:
+                break
+        else:
+            superfluous.append(f"{privilege}{columns} ON {table}")
+    assert superfluous == []
+
+
+def test_no_role_owns_or_makes_anything(granted: pg8000.native.Connection) -> None:
+    """Nor is one a member of another, whose rights it would have too."""
+    powers = "r.rolsuper OR r.rolcreaterole OR r.rolcreatedb OR r.rolreplication OR r.rolbypassrls"
+    mighty = f"""
+    SELECT r.rolname FROM pg_roles r WHERE r.rolname = ANY(:users) AND (
+        {powers}
+        OR EXISTS (SELECT 1 FROM pg_class WHERE relowner = r.oid)
+        OR EXISTS (SELECT 1 FROM pg_auth_members WHERE member = r.oid)
+    )
+    """
+    assert granted.run(mighty, users=[user(role) for role in ROLES]) == []
+    for role in ROLES:
+        granted.run("BEGIN")
+        assert refused(granted, role, "CREATE TABLE mine (x int)") == "permission denied for schema public"
+        granted.run("ROLLBACK")
+
+
+ATTACKS = {
+    "order an installation": "INSERT INTO machine_os_installation_request (machine_id, generation, "
+    "os_installation_request_raw) SELECT machine_id, 1, '' FROM machine_provided",
+    "name its own key as an agent's": "UPDATE machine_agent_started SET agent_public_key = '\\x'",
+    "give one machine's agent to another": "UPDATE machine_agent_started SET machine_id = gen_random_uuid()",
+    "start an agent of its own": "INSERT INTO machine_agent_started SELECT machine_id, now(), '' FROM machine_provided",
+    "send Shepherd elsewhere": "UPDATE machine_provided SET provider_ip_address = '192.0.2.66'",
+    "have machines lose their agents": "DELETE FROM machine_agent_started",
+    "have machines rebooted at once": "UPDATE recovery_policy SET heartbeat_timeout_seconds = 0.001",
+    "lift a pause": "DELETE FROM pauses",
+    "end a quarantine": "DELETE FROM machine_quarantine",
+    "end a suspension": "UPDATE recovery_suspensions SET ended_at = clock_timestamp()",
+    "pin another host key": "UPDATE machine_host_key SET host_key = 'mine'",
+    "read host keys": "SELECT host_key FROM machine_host_key",
+    "erase the history": "DELETE FROM work_history",
+    "read the history": "SELECT 1 FROM work_history",
+    "take work over": "UPDATE sessions SET deadline = 'infinity'",
+    "forget machines": "DELETE FROM machines",
+    "drop the schema": "DROP TABLE work_history",
+    "change the schema": "ALTER TABLE machine_due DROP COLUMN not_before",
+    "take rights": "GRANT UPDATE ON pauses TO PUBLIC",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_agent_api_can_record_reports_and_nothing_else(granted: pg8000.native.Connection, attack: str) -> None:
+    """It is the function that takes strangers' bytes."""
+    granted.run("BEGIN")
+    reason = refused(granted, "agent-api", ATTACKS[attack])
+    granted.run("ROLLBACK")
+    assert reason is not None
+    assert reason.startswith(("permission denied", "must be owner"))
+
+
+def test_the_connection_looks_for_tables_where_the_migrator_makes_them(own_fleet: Fleet, clock: ManualClock) -> None:
+    """By default, a schema that is named like the user comes first: whoever can make one could put tables there."""
+    own_fleet.sql("CREATE SCHEMA postgres")
+    own_fleet.sql("CREATE TABLE postgres.pauses (provider text)")
+    connection = own_fleet.connect()
+    assert connection.records("pauses_in_force") == []
+    assert own_fleet.settings.bmdb_user == "postgres"
+    connection.close()
