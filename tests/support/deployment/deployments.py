@@ -48,14 +48,15 @@ REQUIRED: dict[str, dict[str, str]] = {
 """By provider, the settings without which its functions do not start."""
 
 # What can be chosen besides.
-IAM = {"BmdbResourceId": "cluster-ABC123"}
+IAM = {"BmdbLogin": "cluster-ABC123"}
+ONE_PASSWORD = {"BmdbLogin": "one-password"}
 VPC = {"VpcSubnetIds": "subnet-0a1,subnet-0b2", "VpcSecurityGroupIds": "sg-0c3"}
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
 _CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
     (STATIC, *(each for name, each in SMALLEST.items() if name != "static"), EC2_BY_TEMPLATE),
-    ({}, IAM),
+    ({}, IAM, ONE_PASSWORD),
     ({}, {**VPC, "KmsKeyArn": KEY}),
     ({}, {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"}),
 )

@@ -130,6 +130,7 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_LOOP_MINUTES": "1,1,1,1",
         "SHEPHERD_AGENT_API_RATE": "200",
+        "SHEPHERD_BMDB_ROLES": "shepherd",
         "SHEPHERD_BMDB_HOST": "db.example.com",
         "SHEPHERD_BMDB_AUTH": "password",
         "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb-password",
@@ -185,9 +186,9 @@ def test_every_provider_can_be_chosen() -> None:
 
 
 def test_every_way_to_log_in_to_the_database_can_be_chosen() -> None:
-    """A resource id means IAM, none means a password."""
+    """A resource id means IAM, anything else a password."""
     choices = get_args(MigratorSettings.model_fields["bmdb_auth"].annotation)
-    found = [Stack(TEMPLATE, {**STATIC, "BmdbResourceId": resource}) for resource in ("", "db-1")]
+    found = [Stack(TEMPLATE, {**STATIC, "BmdbLogin": login}) for login in ("passwords", "db-1")]
     variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
     assert tuple(stack.resolve(variables[PREFIX + "BMDB_AUTH"]) for stack in found) == choices
 
@@ -199,6 +200,7 @@ def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
     assert schema.keys() - {"ServiceToken", "ServiceTimeout", "SchemaVersion"} == {
         "Code",  # the settings' rules may be others
         "Host",
+        "Login",  # other roles
         "Provider",
         "LoopMinutes",
         "ReservedConcurrency",

@@ -15,6 +15,7 @@ The errors that Shepherd raises.
     │   ├── StatementFailed          any other refusal by the database
     │   ├── SchemaMismatch           database older or newer than this code
     │   ├── MigrationRefused         an applied migration file was edited
+    │   ├── RolesRefused             the database user may not make or grant the roles
     │   ├── SessionExpired           the session's deadline passed
     │   ├── MachineUnknown           the BMDB knows no such machine
     │   └── WorkConflict             the machine is already being worked on

@@ -34,7 +34,7 @@ GIVEN = {
 }
 """Settings without a default that a deployment gives to the functions that need them, and to no other."""
 
-_NAMED = {"bmdb_password_parameter", "ssh_key_parameter", "installation_public_key_parameter"}
+_NAMED = {"bmdb_password_parameter", "bmdb_roles", "ssh_key_parameter", "installation_public_key_parameter"}
 FIXED = {*GIVEN, "bmdb_auth", *_NAMED} - {"agent_endpoint"}
 """Settings that a deployment gives in the environment, so that its document cannot."""
 
