@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
+from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ProviderError
 from shepherd_core.domain.machine import ProviderId
@@ -42,11 +43,13 @@ from tests.support.deployment.deployments import (
     IAM,
     KEY,
     LOOPS,
+    ONE_PASSWORD,
     REDFISH,
     REQUIRED,
     ROOT,
     STATIC,
     VPC,
+    deployed_name,
     logical_id,
     transformed,
 )
@@ -153,13 +156,17 @@ S3_LIST, S3_CA, S3_BMC_CA, S3_AGENT_CA = (
     f"bucket/documents/{name}" for name in ("machines.json", "bmdb-ca.pem", "bmc-ca.pem", "agent-ca.pem")
 )
 BMCS = "/shepherd/bmc/*"
-USER = "postgres"
-TOKEN = {
-    (
-        "rds-db:connect",
-        f"arn:aws:rds-db:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:dbuser:{IAM['BmdbResourceId']}/shepherd",
-    )
-}
+ROLE_PASSWORDS = [f"{PASSWORD}-{role}" for role in functions.ROLES]
+MAKES_PASSWORDS = {("ssm:PutParameter", parameter(name)) for name in ROLE_PASSWORDS}
+OWNER = "postgres"
+
+
+def logs_in(user: str) -> set[tuple[str, str]]:
+    """Return the permission to log in to the database as a user with a token."""
+    where = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:dbuser:{IAM['BmdbLogin']}"
+    return {("rds-db:connect", f"arn:aws:rds-db:{where}/{user}")}
+
+
 LIST_IN_SSM, RACKS_IN_SSM = {"static_list": f"ssm:{LIST}"}, {"redfish_list": f"ssm:{LIST}"}
 RACKS_IN_S3 = REQUIRED["redfish"]
 CA_IN_SSM, CA_IN_S3 = {"bmdb_ca_source": f"ssm:{CA}"}, {"bmdb_ca_source": f"s3://{S3_CA}"}
@@ -191,7 +198,7 @@ UNNAMED = re.compile(
 
 @dataclass(frozen=True)
 class Case:
-    """A function in a deployment with settings, and what it asks of AWS on the way through all that it can do."""
+    """A function in a deployment with settings, and what it asks of AWS, besides its login, on its way."""
 
     function: str
     deployment: dict[str, str]
@@ -217,77 +224,89 @@ class Case:
             found |= reads(S3_AGENT_CA, PREVIOUS_KEY)  # asked for a machine that refuses the current key
         if self.function == "migrator":  # which asks only when the settings have faults
             found |= SEES_STACK
-        if self.update:  # which ends before it logs in
-            found |= reads(PASSWORD)
         return found
+
+    @property
+    def login(self) -> set[tuple[str, str]]:
+        """Return the permissions to log in to the database, and for the Migrator to make the others' logins."""
+        name, how = deployed_name(self.function), self.deployment.get("BmdbLogin")
+        if how == IAM["BmdbLogin"]:
+            return logs_in("shepherd" if self.function == "migrator" else f"shepherd-{name}")
+        if how == ONE_PASSWORD["BmdbLogin"]:
+            return reads(PASSWORD)
+        if self.function == "migrator":
+            return MAKES_PASSWORDS | reads(PASSWORD, *ROLE_PASSWORDS)
+        return reads(f"{PASSWORD}-{name}")
 
 
 CASES = [
-    Case("migrator", STATIC, reads(PASSWORD, CA), CA_IN_SSM),
-    Case("migrator", {**EQUINIX, **IAM}, TOKEN | reads(S3_CA), CA_IN_S3),
+    Case("migrator", STATIC, reads(CA), CA_IN_SSM),
+    Case("migrator", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
+    Case("migrator", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
     Case("migrator", STATIC, SEES_STACK, {"machine_seconds": "0"}, update=True),
-    Case("provisioner", STATIC, reads(PASSWORD, LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
-    Case("provisioner", {**STATIC, **IAM}, TOKEN | reads(S3_LIST, CA), CA_IN_SSM),
-    Case("provisioner", EQUINIX, reads(PASSWORD, API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
-    Case("provisioner", EQUINIX, reads(PASSWORD, API_KEY, PUBLIC_KEY, S3_CA), {**CA_IN_S3, **LIST_IN_SSM}),
+    Case("provisioner", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
+    Case("provisioner", {**STATIC, **IAM}, reads(S3_LIST, CA), CA_IN_SSM),
+    Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("provisioner", EQUINIX, reads(API_KEY, PUBLIC_KEY, S3_CA), {**CA_IN_S3, **LIST_IN_SSM}),
     Case(
         "initializer",
         STATIC,
-        reads(PASSWORD, LIST, SSH_KEY, KEYS, CA, "bucket/agent"),
+        reads(LIST, SSH_KEY, KEYS, CA, "bucket/agent"),
         {**LIST_IN_SSM, **CA_IN_SSM},
     ),
     Case(
         "initializer",
         {**STATIC, **IAM},
-        TOKEN | reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, "bucket/agent"),
+        reads(S3_LIST, SSH_KEY, S3_CA, S3_AGENT_CA, KEYS, "bucket/agent"),
         {**CA_IN_S3, **AGENT_CA},
     ),
-    Case("initializer", EQUINIX, reads(PASSWORD, API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("recoverer", EQUINIX, reads(PASSWORD, API_KEY, CA), CA_IN_SSM),
-    Case("recoverer", {**EQUINIX, **IAM}, TOKEN | reads(API_KEY, S3_CA), CA_IN_S3),
-    Case("updater", STATIC, reads(PASSWORD, LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
-    Case("updater", {**STATIC, **IAM}, TOKEN | reads(S3_LIST, S3_CA), CA_IN_S3),
-    Case("updater", EQUINIX, reads(PASSWORD, API_KEY, CA), CA_IN_SSM),
+    Case("initializer", EQUINIX, reads(API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("recoverer", EQUINIX, reads(API_KEY, CA), CA_IN_SSM),
+    Case("recoverer", {**EQUINIX, **IAM}, reads(API_KEY, S3_CA), CA_IN_S3),
+    Case("updater", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
+    Case("updater", {**STATIC, **IAM}, reads(S3_LIST, S3_CA), CA_IN_S3),
+    Case("updater", EQUINIX, reads(API_KEY, CA), CA_IN_SSM),
     Case(
         "provisioner",
         REDFISH,
-        reads(PASSWORD, LIST, BMCS, S3_BMC_CA, CA),
+        reads(LIST, BMCS, S3_BMC_CA, CA),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
     Case(
         "provisioner",
         {**REDFISH, **IAM},
-        TOKEN | reads(S3_LIST, BMCS, BMC_CA, CA),
+        reads(S3_LIST, BMCS, BMC_CA, CA),
         {**RACKS_IN_S3, **BMC_CA_IN_SSM, **CA_IN_SSM},
     ),
     Case(
         "provisioner",
         EC2,
-        LAUNCHES | SEES | reads(PASSWORD, PUBLIC_KEY, CA),
+        LAUNCHES | SEES | reads(PUBLIC_KEY, CA),
         {**CA_IN_SSM, "creation_seconds": "0"},
     ),
-    Case("provisioner", HETZNER, reads(PASSWORD, ROBOT, CA), CA_IN_SSM),
+    Case("provisioner", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
     Case(
         "initializer",
         REDFISH,
-        reads(PASSWORD, LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA, "bucket/agent"),
+        reads(LIST, BMCS, SSH_KEY, KEYS, S3_BMC_CA, CA, "bucket/agent"),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
-    Case("initializer", EC2, SEES | reads(PASSWORD, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("initializer", HETZNER, reads(PASSWORD, ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", EC2, SEES | reads(SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
+    Case("initializer", HETZNER, reads(ROBOT, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
     Case(
         "recoverer",
         REDFISH,
-        reads(PASSWORD, LIST, BMCS, S3_BMC_CA, CA),
+        reads(LIST, BMCS, S3_BMC_CA, CA),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
-    Case("recoverer", EC2, SEES | RESTARTS | reads(PASSWORD, CA), {**VIRTUAL, **CA_IN_SSM}),
-    Case("recoverer", HETZNER, reads(PASSWORD, ROBOT, PUBLIC_KEY, CA), CA_IN_SSM),
-    Case("updater", REDFISH, reads(PASSWORD, LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
-    Case("updater", EC2, SEES | reads(PASSWORD, CA), CA_IN_SSM),
-    Case("updater", HETZNER, reads(PASSWORD, ROBOT, CA), CA_IN_SSM),
-    Case("agent_api", STATIC, reads(PASSWORD, CA), CA_IN_SSM),
-    Case("agent_api", {**EQUINIX, **IAM}, TOKEN | reads(S3_CA), CA_IN_S3),
+    Case("recoverer", EC2, SEES | RESTARTS | reads(CA), {**VIRTUAL, **CA_IN_SSM}),
+    Case("recoverer", HETZNER, reads(ROBOT, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("updater", REDFISH, reads(LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
+    Case("updater", EC2, SEES | reads(CA), CA_IN_SSM),
+    Case("updater", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
+    Case("agent_api", STATIC, reads(CA), CA_IN_SSM),
+    Case("agent_api", {**STATIC, **ONE_PASSWORD}, reads(CA), CA_IN_SSM),
+    Case("agent_api", {**EQUINIX, **IAM}, reads(S3_CA), CA_IN_S3),
 ]
 
 
@@ -309,14 +328,21 @@ def asked(aws: None) -> Iterator[set[tuple[str, str]]]:
             owner = f" of {params.get('ExpectedBucketOwner')}" if params.get("ExpectedBucketOwner") != ACCOUNT else ""
             found.add((f"{service}:{model.name}", f"arn:aws:s3:::{params['Bucket']}/{params['Key']}{owner}"))
 
-    def signed(**_: object) -> None:
-        found.update(TOKEN)
+    def signing(class_attributes: dict[str, Any], **_: object) -> None:
+        sign = class_attributes["generate_db_auth_token"]
+
+        def noted(client: object, **wanted: Any) -> str:
+            found.update(logs_in(wanted["DBUsername"]))
+            token: str = sign(client, **wanted)
+            return token
+
+        class_attributes["generate_db_auth_token"] = noted
 
     function_process.end()  # of another test, which may have had another document
     boto3.setup_default_session()
     events = boto3._get_default_session().events
     events.register("provide-client-params.*", called)
-    events.register("choose-signer.rds.connect", signed)
+    events.register_last("creating-client-class.rds", signing)
     yield found
     function_process.end()
 
@@ -326,7 +352,7 @@ def deployed(
     fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Case], dict[str, str]]]:
     """Return what puts a function's environment in place, as deployed; everything that it may read is there."""
-    assert fleet.settings.bmdb_user == USER
+    assert fleet.settings.bmdb_user == OWNER
     authority = Authority(tmp_path)
     ca = authority.path.read_text()
     others = boto3.Session()  # whose calls nobody notes
@@ -351,7 +377,9 @@ def deployed(
     ):
         s3.put_object(Bucket="bucket", Key=key, Body=content.encode())
     if not fleet.sql("SELECT 1 FROM pg_roles WHERE rolname = 'shepherd'"):
-        fleet.sql("CREATE ROLE shepherd SUPERUSER LOGIN")  # whom a deployment with IAM logs in as
+        fleet.sql("CREATE ROLE shepherd SUPERUSER LOGIN")  # who owns the schema in a deployment with IAM
+        fleet.sql("CREATE ROLE rds_iam")
+    make(fleet.connection, {role: Login(f"shepherd-{role}") for role in functions.ROLES})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = Path(fleet.settings.bmdb_host) / f".s.PGSQL.{fleet.settings.bmdb_port}"
     project = EquinixApi(
@@ -375,13 +403,15 @@ def deployed(
             machines = RACK if case.provider == "redfish" else "[]"
             ssm.put_parameter(Name=LIST, Value=machines, Type="SecureString")
             s3.put_object(Bucket="bucket", Key=S3_LIST.partition("/")[2], Body=machines.encode())
+            for name in ROLE_PASSWORDS if case.function != "migrator" else ():  # which makes them
+                ssm.put_parameter(Name=name, Value="a-password", Type="SecureString")
             stack = Stack(transformed(), {**case.deployment, "BmdbHost": ADDRESS})
             function = stack.resources[logical_id(case.function)]["Properties"]
             environment: dict[str, str] = function["Environment"]["Variables"]
             settings = {
                 "bmdb_port": str(door.port),
                 "bmdb_name": fleet.settings.bmdb_name,
-                "bmdb_user": USER,
+                "bmdb_user": OWNER,
                 "agent_endpoint": "https://agents.example.com",
                 "agent_sha256": hashlib.sha256(b"an agent").hexdigest(),
                 "equinix_api_url": api.url,
@@ -460,7 +490,7 @@ def test_a_function_asks_for_what_the_table_says(
     handler(event, Context("a-request", case.function, time.monotonic() + 300))
     if case.function == "recoverer":
         climb(provider_id)
-    assert asked == case.asks | reads(SETTINGS)
+    assert asked == case.asks | reads(SETTINGS) | (set() if case.update else case.login)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
@@ -479,7 +509,8 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(case: Case) -> None:
             allowed |= {
                 (action, resource) for action in actions for resource in resources if not UNNAMED.match(resource)
             }
-    assert allowed == {(action, EVERYWHERE.get(resource, resource)) for action, resource in case.asks | case.may_ask}
+    known = case.asks | case.may_ask | case.login
+    assert allowed == {(action, EVERYWHERE.get(resource, resource)) for action, resource in known}
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:
@@ -516,7 +547,7 @@ def test_the_cases_know_every_call_that_the_code_can_make(aws: None) -> None:
         name for tree in trees for name in _powertools(tree) if "typing" not in name and "exceptions" not in name
     }
     assert talking == POWERTOOLS.keys()
-    assert {action for case in CASES for action, _ in case.asks} == {
+    assert {action for case in CASES for action, _ in case.asks | case.login} == {
         *METHODS.values(),
         *POWERTOOLS.values(),
         WITH_TAGS,
@@ -556,6 +587,16 @@ def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
         assert allows(statements, "ssm:GetParameter", parameter(KEYS)) == (function == "initializer")
         for name in (SIGNING_KEY, KEYS):
             assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="false")
+
+
+def test_the_migrator_replaces_no_password() -> None:
+    """One that an operator has set stays, and a run beside another stores none that the database does not have."""
+    statements = Stack(transformed(), STATIC).statements("MigratorFunction")
+    (made,) = [each for each in statements if each["Sid"] == "MakeRolePasswords"]
+    for resource in made["Resource"]:
+        assert allows(statements, "ssm:PutParameter", resource, ssm_Overwrite="false")
+        assert not allows(statements, "ssm:PutParameter", resource, ssm_Overwrite="true")
+        assert not allows(statements, "ssm:PutParameter", resource)
 
 
 def test_decryption_is_for_what_is_read_alone() -> None:

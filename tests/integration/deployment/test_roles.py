@@ -1,0 +1,292 @@
+"""The Migrator makes the roles of the functions, on a PostgreSQL that asks for passwords, in an account without any."""
+
+from __future__ import annotations
+
+import logging
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.schema.make_roles import Login, make
+from shepherd_core.bmdb.schema.migrate import migrate
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import RolesRefused, StatementFailed, TimeLimitExceeded
+from shepherd_core.settings.functions import ROLES, BmdbSettings, MigratorSettings
+from shepherd_core.wiring import adapters
+from shepherd_core.wiring.adapters import CLOCK
+
+from functions.migrator.app import lambda_handler
+from simulator.environment.postgres import Postgres
+from simulator.lambda_.environment import Context
+from tests.integration.conftest import _VERSION
+from tests.support.deployment import function_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManualClock
+
+PARAMETER = "/shepherd/bmdb-password"
+OWNERS = "password of the owner"
+WRONG_PASSWORD, NO_SUCH_ROLE, NOT_PERMITTED = "28P01", "42704", "42501"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """Return a PostgreSQL that asks everybody for a password."""
+    with Postgres(_VERSION, password="a-password") as server:
+        server._run("ALTER SYSTEM SET fsync = off")
+        yield server
+
+
+class Owner:
+    """A database with an owner who is no superuser, and the environment of functions that use it."""
+
+    def __init__(self, server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        server._run(f"CREATE ROLE owner LOGIN CREATEROLE PASSWORD '{OWNERS}'")
+        self.settings = server.new_database("template1").model_copy(
+            update={"bmdb_user": "owner", "bmdb_roles": "here", "bmdb_password_parameter": PARAMETER}
+        )
+        server._run(f"ALTER DATABASE {self.settings.bmdb_name} OWNER TO owner")
+        for name in ("host", "name", "user", "roles", "password_parameter"):
+            monkeypatch.setenv(f"SHEPHERD_BMDB_{name.upper()}", str(getattr(self.settings, f"bmdb_{name}")))
+        self.ssm = boto3.client("ssm")
+        self.ssm.put_parameter(Name=PARAMETER, Value=OWNERS, Type="SecureString")
+
+    def close(self) -> None:
+        """Drop the database and its roles."""
+        self.server.drop(self.settings)
+        for role in (*(f"here-{role}" for role in ROLES), "owner", "rds_iam"):
+            self.server._run(f'DROP ROLE IF EXISTS "{role}"')
+
+    def migrate(self) -> None:
+        """Run the Migrator as an operator does."""
+        function_process.end()
+        lambda_handler({"RequestType": "Update"}, Context("a-request", "migrator", CLOCK.monotonic() + 120))
+
+    def password(self, role: str) -> str:
+        """Return what SSM has for a role."""
+        value: str = self.ssm.get_parameter(Name=f"{PARAMETER}-{role}", WithDecryption=True)["Parameter"]["Value"]
+        return value
+
+    def log_in(self, role: str, password: str | None = None) -> Connection:
+        """Return a connection that is logged in as a role, by default with the password in SSM."""
+        secret = self.password(role) if password is None else password
+        connection = Connection(self.settings.of_role(role), lambda: secret, CLOCK)
+        connection.run("applied_migrations")
+        return connection
+
+    def refused(self, role: str, password: str) -> bool:
+        """Return whether a role's password is refused."""
+        try:
+            self.log_in(role, password).close()
+        except StatementFailed as error:
+            if error.sqlstate != WRONG_PASSWORD:
+                raise
+            return True
+        return False
+
+    def connection(self) -> Connection:
+        """Return a connection of the owner."""
+        return Connection(self.settings, lambda: OWNERS, CLOCK)
+
+
+@pytest.fixture
+def owner(server: Postgres, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owner]:
+    """Return a new database and its owner."""
+    found = Owner(server, monkeypatch)
+    yield found
+    function_process.end()
+    found.close()
+
+
+def test_the_migrator_makes_roles_that_log_in_with_the_password_in_ssm(
+    owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each has its own, and no log has one: whoever reads a function's log could log in as it."""
+    with caplog.at_level(logging.DEBUG):
+        owner.migrate()
+    passwords = {owner.password(role) for role in ROLES}
+    assert len(passwords) == len(ROLES)
+    for role in ROLES:
+        owner.log_in(role).close()
+        assert owner.refused(role, "another")
+    assert not [password for password in (*passwords, OWNERS) if password in caplog.text]
+    parameter = owner.ssm.describe_parameters(ParameterFilters=[{"Key": "Name", "Values": [f"{PARAMETER}-agent-api"]}])[
+        "Parameters"
+    ][0]
+    assert parameter["Type"] == "SecureString"
+
+
+def test_a_function_logs_in_as_its_role_and_operators_as_theirs(owner: Owner) -> None:
+    """By the type of its settings, so that none has to be told who it is."""
+    owner.migrate()
+    for settings, user in (
+        (None, "here-operator"),
+        (owner.settings.model_copy(), "here-operator"),
+        (MigratorSettings(**owner.settings.model_dump()), "owner"),
+    ):
+        connection = adapters.bmdb(settings)
+        connection.run("applied_migrations")
+        assert connection._connected().run("SELECT current_user") == [[user]]
+        connection.close()
+    connection = adapters.bmdb(role="updater")
+    connection.run("applied_migrations")
+    assert connection._connected().run("SELECT current_user, current_setting('search_path')") == [
+        ["here-updater", "public"]
+    ]
+    connection.close()
+
+
+def test_another_run_changes_no_password(owner: Owner) -> None:
+    """Functions keep a password for minutes: whoever has one must not be locked out by a deployment."""
+    owner.migrate()
+    before = {role: owner.password(role) for role in ROLES}
+    owner.migrate()
+    assert {role: owner.password(role) for role in ROLES} == before
+    for role in ROLES:
+        owner.log_in(role).close()
+
+
+def test_a_password_that_an_operator_stores_is_set_by_the_next_run(owner: Owner) -> None:
+    """That is its rotation; also for a Migrator that is warm from the run before."""
+    owner.migrate()
+    old = owner.password("updater")
+    owner.ssm.put_parameter(Name=f"{PARAMETER}-updater", Value="chosen", Type="SecureString", Overwrite=True)
+    lambda_handler({"RequestType": "Update"}, Context("a-request", "migrator", CLOCK.monotonic() + 120))
+    owner.log_in("updater", "chosen").close()
+    assert owner.refused("updater", old)
+
+
+@pytest.mark.parametrize("done", [0, 1, len(ROLES)])
+def test_a_run_that_was_killed_is_finished_by_the_next(owner: Owner, done: int) -> None:
+    """It may leave passwords in SSM that no role has, and roles without a password or grant."""
+    for role in ROLES[:done]:
+        owner.ssm.put_parameter(Name=f"{PARAMETER}-{role}", Value=f"of {role}", Type="SecureString")
+        owner.server._run(f'CREATE ROLE "here-{role}" LOGIN ADMIN owner')
+    owner.migrate()
+    for role in ROLES:
+        owner.log_in(role).close()
+    assert [owner.password(role) for role in ROLES[:done]] == [f"of {role}" for role in ROLES[:done]]
+
+
+def test_runs_at_the_same_time_agree(owner: Owner) -> None:
+    """Two stacks may share a database, and a deployment may be repeated while the first one still runs."""
+    with_schema = owner.connection()
+    migrate(with_schema)
+    with_schema.close()
+    errors: list[Exception] = []
+
+    def run() -> None:
+        connection = owner.connection()
+        try:
+            adapters.make_roles(connection)
+        except Exception as error:  # noqa: BLE001 - shown by the assertion
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for role in ROLES:
+        owner.log_in(role).close()
+
+
+def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
+    """Also what somebody granted beside the file, on a table or on a column."""
+    owner.migrate()
+    connection = owner.connection()
+    for grant in (
+        'GRANT SELECT ON work_history TO "here-agent-api"',
+        'GRANT UPDATE (agent_public_key) ON machine_agent_started TO "here-agent-api"',
+        "GRANT CREATE ON SCHEMA public TO PUBLIC",
+    ):
+        connection.transact(lambda grant=grant: connection.script(grant))
+    connection.close()
+    owner.migrate()
+    api = owner.log_in("agent-api")
+    for attack in (
+        "SELECT 1 FROM work_history",
+        "UPDATE machine_agent_started SET agent_public_key = ''",
+        "CREATE TABLE mine (x int)",
+    ):
+        with pytest.raises(StatementFailed) as caught:
+            api.transact(lambda attack=attack: api.script(attack))
+        assert caught.value.sqlstate == NOT_PERMITTED
+    api.close()
+
+
+def test_grants_change_as_a_whole(owner: Owner) -> None:
+    """A function that runs meanwhile must not meet a moment without any."""
+    owner.migrate()
+    connection = owner.connection()
+    logins = {role: Login(f"here-{role}", "another") for role in ROLES}
+
+    class Late(Deadline):
+        def check(self) -> None:
+            owner.log_in("agent-api").close()  # everything is done, and not committed
+            raise TimeLimitExceeded
+
+    with pytest.raises(TimeLimitExceeded):
+        make(connection, logins, Late(CLOCK, 60))
+    connection.close()
+    owner.log_in("agent-api").close()
+
+
+def test_an_owner_who_may_not_create_roles_grants_to_those_that_are_there(owner: Owner) -> None:
+    """Their logins are then the business of whoever made them."""
+    owner.server._run("ALTER ROLE owner NOCREATEROLE")
+    with pytest.raises(RolesRefused, match=r"here-provisioner.*does not exist.*docs/deployment\.md"):
+        owner.migrate()
+    for role in ROLES:
+        owner.server._run(f"CREATE ROLE \"here-{role}\" LOGIN PASSWORD 'made by hand'")
+    owner.migrate()
+    for role in ROLES:
+        owner.log_in(role, "made by hand").close()
+
+
+def test_a_role_that_the_owner_may_not_change_is_refused_with_the_reason(owner: Owner) -> None:
+    """Its password would be another than the one in SSM."""
+    owner.server._run('CREATE ROLE "here-updater" LOGIN SUPERUSER')
+    with pytest.raises(RolesRefused, match="permission denied"):
+        owner.migrate()
+
+
+def test_with_iam_the_roles_may_log_in_with_tokens(owner: Owner, clock: ManualClock) -> None:
+    """RDS takes a token from members of rds_iam; no password is made."""
+    owner.server._run("CREATE ROLE rds_iam ADMIN owner")
+    connection = owner.connection()
+    migrate(connection)
+    make(connection, {role: Login(f"here-{role}", iam=True) for role in ROLES})
+    members = connection._connected().run(
+        "SELECT m.rolname FROM pg_auth_members a JOIN pg_roles m ON m.oid = a.member "
+        "WHERE a.roleid = 'rds_iam'::regrole AND m.rolname <> 'owner' ORDER BY 1"
+    )
+    assert [name for (name,) in members] == sorted(f"here-{role}" for role in ROLES)
+    connection.close()
+    assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
+
+
+def test_without_roles_everybody_logs_in_as_the_owner(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For those who have one user of a database, and may not make another."""
+    monkeypatch.delenv("SHEPHERD_BMDB_ROLES")
+    owner.migrate()
+    assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
+    connection = adapters.bmdb()
+    connection.run("applied_migrations")
+    assert connection._connected().run("SELECT current_user") == [["owner"]]
+    connection.close()
+
+
+def test_the_settings_of_a_role_name_its_user_and_parameter() -> None:
+    """One rule for both, which the template's permissions follow."""
+    settings = BmdbSettings(bmdb_host="db", bmdb_roles="fleet", bmdb_password_parameter="/fleet/bmdb-password")
+    found = settings.of_role("agent-api")
+    assert (found.bmdb_user, found.bmdb_password_parameter) == ("fleet-agent-api", "/fleet/bmdb-password-agent-api")
