@@ -23,6 +23,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.settings.functions import ROLES
 
 from shepherdctl.interrupts import deferred
 from simulator.environment import certificate
@@ -204,7 +205,8 @@ class Environment(Assembled):
         aws = self._enter(lambda: Aws(self._address))
         stored = dict(self.machine_source.secrets)
         if self.postgres.password is not None:
-            stored[_BMDB_PASSWORD] = self.postgres.password()
+            names = [_BMDB_PASSWORD, *(f"{_BMDB_PASSWORD}-{role}" for role in ROLES)]
+            stored |= dict.fromkeys(names, self.postgres.password())
         stored[_INSTALLATION_KEY] = ssh_keys.generate()
         stored[_INSTALLATION_PUBLIC_KEY] = ssh_keys.public_line(stored[_INSTALLATION_KEY])
         ssm = aws.client("ssm")
@@ -235,6 +237,7 @@ class Environment(Assembled):
             "SHEPHERD_BMDB_PORT": str(bmdb.bmdb_port),
             "SHEPHERD_BMDB_NAME": bmdb.bmdb_name,
             "SHEPHERD_BMDB_USER": bmdb.bmdb_user,
+            "SHEPHERD_BMDB_ROLES": bmdb.bmdb_roles or "",
             "SHEPHERD_BMDB_PASSWORD_PARAMETER": "" if self.settings.remote is None else _BMDB_PASSWORD,
             "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
             "SHEPHERD_SESSION_SECONDS": "10",

@@ -11,9 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pg8000.native
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import BmdbSettings
+from shepherd_core.settings.functions import ROLES, BmdbSettings
 
 from simulator.scratch import scratch
 
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TEMPLATE = "migrated"
+_PREFIX = "shepherd"
 
 
 class Postgres(Closeable):
     """
-    A server that listens on a Unix socket only, with a migrated database as a template for others.
+    A server that listens on a Unix socket only, with a migrated database as a template for others, and all roles.
 
     The socket is in a folder that no other user may enter. Who opens another
     door to it gives it a password.
@@ -73,6 +75,8 @@ class Postgres(Closeable):
         self._run(f"CREATE DATABASE {TEMPLATE}")
         connection = Connection(self.settings(TEMPLATE), self.password, SystemClock())
         migrate(connection)
+        password = self.password and self.password()
+        make(connection, {role: Login(self.settings(TEMPLATE).of_role(role).bmdb_user, password) for role in ROLES})
         connection.close()
 
     @property
@@ -82,7 +86,7 @@ class Postgres(Closeable):
 
     def settings(self, database: str) -> BmdbSettings:
         """Return the connection settings of *database*."""
-        return BmdbSettings(bmdb_host=self.host, bmdb_name=database, bmdb_user="postgres")
+        return BmdbSettings(bmdb_host=self.host, bmdb_name=database, bmdb_user="postgres", bmdb_roles=_PREFIX)
 
     def new_database(self, template: str = TEMPLATE) -> BmdbSettings:
         """Create a copy of *template* (``template1``: an empty database) and return its connection settings."""

@@ -60,6 +60,7 @@ class CommandLine:
                 "SHEPHERD_BMDB_HOST": settings.bmdb_host,
                 "SHEPHERD_BMDB_NAME": settings.bmdb_name,
                 "SHEPHERD_BMDB_USER": settings.bmdb_user,
+                "SHEPHERD_BMDB_ROLES": settings.bmdb_roles or "",
             }
 
     def __call__(self, *arguments: str) -> Result:

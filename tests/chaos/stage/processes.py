@@ -151,6 +151,7 @@ class Functions:
             "SHEPHERD_BMDB_HOST": settings.bmdb_host,
             "SHEPHERD_BMDB_NAME": settings.bmdb_name,
             "SHEPHERD_BMDB_USER": settings.bmdb_user,
+            "SHEPHERD_BMDB_ROLES": settings.bmdb_roles or "",
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_EQUINIX_PROJECT_ID": PROJECT,
             "SHEPHERD_EQUINIX_API_KEY_PARAMETER": _PARAMETER,

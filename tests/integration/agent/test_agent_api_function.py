@@ -58,6 +58,7 @@ def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
     monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
     monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
+    monkeypatch.setenv("SHEPHERD_BMDB_ROLES", fleet.settings.bmdb_roles or "")
     monkeypatch.setenv("SHEPHERD_REPORT_SECONDS", "0")
     monkeypatch.setenv("SHEPHERD_HARDWARE_REPORT_SECONDS", "0")
     yield

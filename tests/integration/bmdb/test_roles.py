@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pg8000.native
 import pytest
 from pg8000.exceptions import DatabaseError
-from shepherd_core.bmdb.schema.make_roles import Login, make
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.settings.functions import ROLES
 
@@ -60,19 +59,13 @@ WHERE g.grantee = (SELECT oid FROM pg_roles WHERE rolname = :user)
 
 
 def user(role: str) -> str:
-    """Return the database user of a role."""
-    return f"here-{role}"
+    """Return the database user of a role in the tests' databases."""
+    return f"shepherd-{role}"
 
 
 @pytest.fixture(scope="module")
 def granted(shared_database: BmdbSettings) -> Iterator[pg8000.native.Connection]:
-    """Return an administrator's connection to a database with the roles."""
-    from shepherd_core.bmdb.connection import Connection  # noqa: PLC0415
-    from shepherd_core.domain.clock import SystemClock  # noqa: PLC0415
-
-    connection = Connection(shared_database, None, SystemClock())
-    make(connection, {role: Login(user(role)) for role in ROLES})
-    connection.close()
+    """Return an administrator's connection to a database that was made with the roles."""
     with administrator(shared_database) as admin:
         yield admin
 

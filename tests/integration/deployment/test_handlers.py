@@ -89,6 +89,7 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "SHEPHERD_BMDB_PORT": str(fleet.settings.bmdb_port),
         "SHEPHERD_BMDB_NAME": fleet.settings.bmdb_name,
         "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
+        "SHEPHERD_BMDB_ROLES": fleet.settings.bmdb_roles or "",
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_STATIC_LIST": str(tmp_path / "list.json"),
         "SHEPHERD_CREATION_SECONDS": "0",

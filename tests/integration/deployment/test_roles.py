@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
@@ -65,7 +66,12 @@ class Owner:
     def migrate(self) -> None:
         """Run the Migrator as an operator does."""
         function_process.end()
-        lambda_handler({"RequestType": "Update"}, Context("a-request", "migrator", CLOCK.monotonic() + 120))
+        self.migrate_again()
+
+    def migrate_again(self) -> None:
+        """Run it in the same process as before."""
+        context: Any = Context("a-request", "migrator", CLOCK.monotonic() + 120)
+        lambda_handler({"RequestType": "Update"}, context)
 
     def password(self, role: str) -> str:
         """Return what SSM has for a role."""
@@ -156,7 +162,7 @@ def test_a_password_that_an_operator_stores_is_set_by_the_next_run(owner: Owner)
     owner.migrate()
     old = owner.password("updater")
     owner.ssm.put_parameter(Name=f"{PARAMETER}-updater", Value="chosen", Type="SecureString", Overwrite=True)
-    lambda_handler({"RequestType": "Update"}, Context("a-request", "migrator", CLOCK.monotonic() + 120))
+    owner.migrate_again()
     owner.log_in("updater", "chosen").close()
     assert owner.refused("updater", old)
 
@@ -208,7 +214,7 @@ def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
         'GRANT UPDATE (agent_public_key) ON machine_agent_started TO "here-agent-api"',
         "GRANT CREATE ON SCHEMA public TO PUBLIC",
     ):
-        connection.transact(lambda grant=grant: connection.script(grant))
+        connection.transact(partial(connection.script, grant))
     connection.close()
     owner.migrate()
     api = owner.log_in("agent-api")
@@ -218,7 +224,7 @@ def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
         "CREATE TABLE mine (x int)",
     ):
         with pytest.raises(StatementFailed) as caught:
-            api.transact(lambda attack=attack: api.script(attack))
+            api.transact(partial(api.script, attack))
         assert caught.value.sqlstate == NOT_PERMITTED
     api.close()
 
