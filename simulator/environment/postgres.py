@@ -75,8 +75,8 @@ class Postgres(Closeable):
         self._run(f"CREATE DATABASE {TEMPLATE}")
         connection = Connection(self.settings(TEMPLATE), self.password, SystemClock())
         migrate(connection)
-        password = self.password and self.password()
-        make(connection, {role: Login(self.settings(TEMPLATE).of_role(role).bmdb_user, password) for role in ROLES})
+        users = {role: self.settings(TEMPLATE).of_role(role).bmdb_user for role in ROLES}
+        make(connection, {role: Login(user, self.password) for role, user in users.items()})
         connection.close()
 
     @property

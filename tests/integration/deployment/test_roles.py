@@ -233,7 +233,7 @@ def test_grants_change_as_a_whole(owner: Owner) -> None:
     """A function that runs meanwhile must not meet a moment without any."""
     owner.migrate()
     connection = owner.connection()
-    logins = {role: Login(f"here-{role}", "another") for role in ROLES}
+    logins = {role: Login(f"here-{role}", lambda: "another") for role in ROLES}
 
     class Late(Deadline):
         def check(self) -> None:
@@ -256,6 +256,7 @@ def test_an_owner_who_may_not_create_roles_grants_to_those_that_are_there(owner:
     owner.migrate()
     for role in ROLES:
         owner.log_in(role, "made by hand").close()
+    assert [each["Name"] for each in owner.ssm.describe_parameters()["Parameters"]] == [PARAMETER]
 
 
 def test_a_role_that_the_owner_may_not_change_is_refused_with_the_reason(owner: Owner) -> None:

@@ -138,8 +138,9 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
     """
     Make the roles of the functions if the settings want them, as ``make_roles.make``, and return their names.
 
-    A role's password is in SSM; one that is missing there is generated. It is read
-    anew each time, because an operator may just have changed it.
+    A role's password is in SSM; one that is missing there is generated, if the owner
+    may create roles. It is read anew each time, because an operator may just have
+    changed it.
 
     Raises:
         ConfigError: the settings are wrong.
@@ -156,7 +157,7 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
     for role in functions.ROLES:
         own = settings.of_role(role)
         parameter = own.bmdb_password_parameter if own.bmdb_auth == "password" else None
-        password = None if parameter is None else store.create_once(parameter, partial(token_urlsafe, 32))
+        password = None if parameter is None else partial(store.create_once, parameter, partial(token_urlsafe, 32))
         logins[role] = Login(own.bmdb_user, password, iam=own.bmdb_auth == "iam")
     make(connection, logins, deadline)
     return [login.user for login in logins.values()]

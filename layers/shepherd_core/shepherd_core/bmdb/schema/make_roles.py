@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import re
 from base64 import b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from secrets import token_bytes
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.domain.errors import RolesRefused, StatementFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.clock import Deadline
@@ -38,8 +38,8 @@ class Login:
     """How a role logs in."""
 
     user: str
-    password: str | None = field(default=None, repr=False)
-    """None: the database asks for none, or an IAM token takes its place."""
+    password: Callable[[], str] | None = None
+    """Asked only if this user may create roles. None: the database asks for none, or an IAM token takes its place."""
     iam: bool = False
 
 
@@ -53,6 +53,7 @@ def make(connection: Connection, logins: Mapping[str, Login], deadline: Deadline
 
     Raises:
         RolesRefused: the user may neither make the roles nor find them, or may not change or grant them.
+        ShepherdError: what a password raises.
         TimeLimitExceeded: the deadline passed. Call again.
     """
     may_create = all(_create(connection, login) for login in logins.values())
@@ -93,7 +94,7 @@ def _login_changes(login: Login) -> list[str]:
     if login.iam:
         return [_text("iam", user=login.user)]
     if login.password is not None:
-        return [_text("password", user=login.user, verifier=_verifier(login.password))]
+        return [_text("password", user=login.user, verifier=_verifier(login.password()))]
     return []
 
 
