@@ -183,6 +183,7 @@ READS_ALL = {
     "create_schema_lock": "no query",
     "fill_schema_lock": "one row",
     "take_schema_lock": "one row",
+    "granted_tables": "the catalogue",
     "record_migration": "one row",
 }
 

@@ -41,6 +41,7 @@ OF_NO_FUNCTION = {
     "create_schema_lock",
     "fill_schema_lock",
     "take_schema_lock",
+    "granted_tables",
     "record_migration",
     "finish",
     "record_heartbeat",

@@ -229,6 +229,16 @@ def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
     api.close()
 
 
+def test_tables_of_others_beside_ours_are_left_alone(owner: Owner) -> None:
+    """An extension may keep some there, on which the owner of our schema may neither grant nor revoke."""
+    owner.migrate()
+    other = Connection(owner.server.settings(owner.settings.bmdb_name), owner.server.password, CLOCK)
+    other.transact(partial(other.script, "CREATE TABLE of_another (x int)"))
+    other.close()
+    owner.migrate()
+    owner.log_in("agent-api").close()
+
+
 def test_grants_change_as_a_whole(owner: Owner) -> None:
     """A function that runs meanwhile must not meet a moment without any."""
     owner.migrate()

@@ -62,7 +62,8 @@ def make(connection: Connection, logins: Mapping[str, Login], deadline: Deadline
 
     def once() -> None:
         connection.run("take_schema_lock")
-        for change in [*changes, grants]:
+        granted = connection.run("granted_tables", users=[login.user for login in logins.values()])
+        for change in [*changes, *(_text("revoke", table=table, user=user) for table, user in granted), grants]:
             connection.script(change)
         if deadline is not None:
             deadline.check()

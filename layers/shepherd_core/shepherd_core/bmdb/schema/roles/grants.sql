@@ -8,7 +8,6 @@
 -- column: where a statement only locks, it is granted on the column with which the least harm can be done, marked *lock*.
 -- A view reads with the rights of its owner, so who reads one needs none of its tables.
 
-REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
 
