@@ -9,6 +9,8 @@ from shepherd_core.adapters import aws
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aws_lambda_powertools.utilities.parameters import SSMProvider
 
 
@@ -52,7 +54,7 @@ class SsmSecretStore:
 
     def put(self, name: str, value: str, *, secret: bool = True, replace: bool = False, kms_key: str = "") -> None:
         """
-        Store *value* as *name*, encrypted with *kms_key* or AWS's own if it is *secret*. Functions may not do this.
+        Store *value* as *name*, encrypted with *kms_key* or AWS's own if it is *secret*.
 
         Raises:
             SecretMissing: the caller may not do it, or the parameter exists and *replace* is not set.
@@ -72,6 +74,30 @@ class SsmSecretStore:
             # Not chained: the error may repeat the request, which holds the secret.
             _refuse(name, "write", *aws.classify(error), None)
         self.invalidate(name)
+
+    def create_once(self, name: str, make: Callable[[], str]) -> str:
+        """
+        Return the secret *name*; if it does not exist, store the result of *make* and return it.
+
+        Any number of callers may do this at once, and all return the same secret:
+        the store accepts one, and the others read that one.
+
+        Raises:
+            SecretMissing: the caller may not read the parameter, or may not create it.
+            SecretUnavailable: SSM did not answer, or asks to retry later. Call again.
+        """
+        value = self.find(name)
+        if value is not None:
+            return value
+        made = make()
+        try:
+            self.put(name, made)
+        except SecretMissing:
+            value = self.find(name)
+            if value is None:
+                raise
+            return value
+        return made
 
     def delete(self, name: str) -> None:
         """
