@@ -45,9 +45,9 @@ class Inputs:
     ticks_per_minute: float = 1.0
     memory_gb: float = 0.5
     initializer_memory_gb: float = 1.0
-    alarms: int = 54
+    alarms: int = 55
     """The metrics of alarms: AWS charges for each."""
-    metrics: int = 36
+    metrics: int = 37
 
     # Activity.
     idle_seconds: float = 0.05

@@ -85,7 +85,11 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
         started = await _start(machine, [str(locate(machine.disk, words[0])), *words[1:]], stdin=PIPE)
         machine.runs += isinstance(started, asyncio.subprocess.Process)
     elif words[0] in _TOOLS:
-        arguments = [str(locate(machine.disk, word)) if "/" in word or word == ".." else word for word in words[1:]]
+        script = 2 if words[:2] == ["sh", "-c"] else None
+        arguments = [
+            str(locate(machine.disk, word)) if number != script and ("/" in word or word == "..") else word
+            for number, word in enumerate(words[1:], 1)
+        ]
         if machine.disk_full and "cat >" in command:
             started = _Failure(1, os.strerror(errno.ENOSPC))
         else:

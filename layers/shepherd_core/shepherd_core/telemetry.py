@@ -53,6 +53,8 @@ class Metric(StrEnum):
     """Machines that were due for recovery and left alone: they report again, or recovery is paused or suspended."""
     NOT_TAKEN = "not_taken"
     """Steps of recovery that were attempted and that the provider certainly did not take."""
+    FOUND_ALIVE = "found_alive"
+    """Unhealthy machines that answered over SSH: they were not interrupted, only their agent is started anew."""
     BACKLOG = "backlog"
     """Machines that were due and not claimed when the invocation ended."""
     OLDEST_DUE_AGE = "oldest_due_age_seconds", "Seconds"

@@ -196,7 +196,7 @@ class History:
             return
         session, held = recoveries[which % len(recoveries)]
         with suppress(SessionExpired):
-            remediation.record_attempts(session, {held: (NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1), None)})
+            remediation.record_attempts(session, {held: NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)})
 
     # The operators, and time.
 

@@ -221,7 +221,9 @@ class Case:
         if self.function in LOOPS and self.provider == "redfish":
             found |= reads(BMC_CA, S3_BMC_CA)
         if self.function == "initializer":
-            found |= reads(S3_AGENT_CA, PREVIOUS_KEY)  # asked for a machine that refuses the current key
+            found |= reads(S3_AGENT_CA)
+        if self.function in ("initializer", "recoverer"):
+            found |= reads(PREVIOUS_KEY)  # asked for a machine that refuses the current key
         if self.function == "migrator":  # which asks only when the settings have faults
             found |= SEES_STACK
         return found
@@ -261,8 +263,8 @@ CASES = [
         {**CA_IN_S3, **AGENT_CA},
     ),
     Case("initializer", EQUINIX, reads(API_KEY, SSH_KEY, KEYS, CA, "bucket/agent"), CA_IN_SSM),
-    Case("recoverer", EQUINIX, reads(API_KEY, CA), CA_IN_SSM),
-    Case("recoverer", {**EQUINIX, **IAM}, reads(API_KEY, S3_CA), CA_IN_S3),
+    Case("recoverer", EQUINIX, reads(API_KEY, SSH_KEY, CA), CA_IN_SSM),
+    Case("recoverer", {**EQUINIX, **IAM}, reads(API_KEY, SSH_KEY, S3_CA), CA_IN_S3),
     Case("updater", STATIC, reads(LIST, CA), {**LIST_IN_SSM, **CA_IN_SSM}),
     Case("updater", {**STATIC, **IAM}, reads(S3_LIST, S3_CA), CA_IN_S3),
     Case("updater", EQUINIX, reads(API_KEY, CA), CA_IN_SSM),
@@ -296,11 +298,11 @@ CASES = [
     Case(
         "recoverer",
         REDFISH,
-        reads(LIST, BMCS, S3_BMC_CA, CA),
+        reads(LIST, BMCS, SSH_KEY, S3_BMC_CA, CA),
         {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM},
     ),
-    Case("recoverer", EC2, SEES | RESTARTS | reads(CA), {**VIRTUAL, **CA_IN_SSM}),
-    Case("recoverer", HETZNER, reads(ROBOT, PUBLIC_KEY, CA), CA_IN_SSM),
+    Case("recoverer", EC2, SEES | RESTARTS | reads(SSH_KEY, CA), {**VIRTUAL, **CA_IN_SSM}),
+    Case("recoverer", HETZNER, reads(ROBOT, SSH_KEY, PUBLIC_KEY, CA), CA_IN_SSM),
     Case("updater", REDFISH, reads(LIST, BMCS, S3_BMC_CA, CA), {**RACKS_IN_SSM, **BMC_CA_IN_S3, **CA_IN_SSM}),
     Case("updater", EC2, SEES | reads(CA), CA_IN_SSM),
     Case("updater", HETZNER, reads(ROBOT, CA), CA_IN_SSM),
@@ -400,6 +402,8 @@ def deployed(
     with Door(server, authority.context()) as door, project as api, robot:
 
         def deploy(case: Case) -> dict[str, str]:
+            if case.function == "recoverer" and case.provider != "hetzner":  # which makes it
+                ssm.put_parameter(Name=SSH_KEY, Value=ssh_keys.generate(), Type="SecureString")
             machines = RACK if case.provider == "redfish" else "[]"
             ssm.put_parameter(Name=LIST, Value=machines, Type="SecureString")
             s3.put_object(Bucket="bucket", Key=S3_LIST.partition("/")[2], Body=machines.encode())
@@ -448,7 +452,12 @@ def plant_work(fleet: Fleet, case: Case) -> ProviderId:
         provider_id = answer["Instances"][0]["InstanceId"]
     if case.function in {"initializer", "updater", "recoverer"}:
         machine_id = fleet.unhealthy_machine() if case.function == "recoverer" else fleet.provided_machine()
-        fleet.change(machine_id, f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}'")
+        fleet.change(
+            machine_id,
+            f"UPDATE machine_provided SET provider = '{provider}', provider_id = '{provider_id}', "
+            "provider_ip_address = '127.0.0.1'",
+            f"INSERT INTO machine_host_key VALUES ('{machine_id}', 'ssh-ed25519 AAAA', now())",
+        )
     return ProviderId(provider_id)
 
 
@@ -565,13 +574,14 @@ def test_only_joining_a_network_has_no_narrower_resource_and_no_code_may_do_it()
 
 
 @pytest.mark.parametrize("deployment", [STATIC, REDFISH, EQUINIX, EC2, HETZNER], ids=lambda each: each.get("Provider"))
-def test_the_ssh_key_is_for_the_initializer_alone_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
+def test_the_ssh_key_is_for_those_that_log_in_and_nobody_may_write_it(deployment: dict[str, str]) -> None:
     """Who has taken over another function must not become root on machines, now or on those that are created."""
     stack = Stack(transformed(), deployment)
     for function in FUNCTIONS:
         statements = stack.statements(logical_id(function))
         for name in (SSH_KEY, PREVIOUS_KEY):
-            assert allows(statements, "ssm:GetParameter", parameter(name)) is (function == "initializer")
+            logs_in_there = function in ("initializer", "recoverer")
+            assert allows(statements, "ssm:GetParameter", parameter(name)) is logs_in_there
         for name in (SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY):
             assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="false")
             assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="true")

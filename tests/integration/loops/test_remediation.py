@@ -624,7 +624,7 @@ def test_a_step_is_on_record_once_whatever_was_lost(world: World, lost: Lost) ->
         (held,) = claimed(session, RECOVER)
         way.lose(lost)
         move = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, skipped=(("restart-agent", "?"),))
-        assert remediation.record_attempts(session, {held: (move, None)}) == [held]
+        assert remediation.record_attempts(session, {held: move}) == [held]
         assert sorted(world.told) == ["Skipped restart-agent", "reboot"]
         world.fleet.disconnect()
 

@@ -149,7 +149,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     before = times(fleet)
     held = work.claim(session, RECOVER, PROVIDER, 1).work
     step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-    assert remediation.record_attempts(session, dict.fromkeys(held, (step, None))) == list(held)
+    assert remediation.record_attempts(session, dict.fromkeys(held, step)) == list(held)
     before |= times(fleet)
     moment = delayed(fleet, lambda: conclusion(session, held))
     written = times(fleet) - before

@@ -49,7 +49,7 @@ def hasty(fleet: Fleet, breaking: BreakingConnection) -> Session:
 
 def attempt(session: Session, held: Work, step: StepKind = REBOOT) -> list[Work]:
     """Record that a step is about to be taken."""
-    return remediation.record_attempts(session, {held: (NextStep(Step(step, 1, defaults.TIMEOUTS), 1), None)})
+    return remediation.record_attempts(session, {held: NextStep(Step(step, 1, defaults.TIMEOUTS), 1)})
 
 
 def steps(fleet: Fleet) -> list[str]:

@@ -17,6 +17,7 @@ from tests.support.providers.fake_provider import FakeSteps
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.remediation import Step
+    from shepherd_core.loops.look import Look
     from shepherd_core.telemetry import Metric
 
     from tests.conftest import ManualClock
@@ -36,13 +37,15 @@ class RecoveryEnvironment:
         self.policy: str | tuple[Step, ...] = defaults.POLICY
         """As text, or steps that the product does not have."""
         self.limits = defaults.LIMITS
+        self.look: Look | None = None
+        """With which the Recoverer looks at machines."""
 
     @property
     def loop(self) -> Recoverer:
         """Return the loop as a cold function makes it."""
         policy = defaults.policy(self.policy) if isinstance(self.policy, str) else self.policy
         rules = replace(defaults.RULES, timeouts=TIMEOUTS, policy=policy, limits=self.limits)
-        return Recoverer(self.provider, rules)
+        return Recoverer(self.provider, rules, self.look)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
         """Run one invocation."""

@@ -62,6 +62,10 @@ class Machine:
         self._step("has")
         return self.files.get(path) == sha256
 
+    def agent_runs(self, _path: str, _deadline: Deadline) -> bool:
+        """Say no; nothing here looks for it."""
+        return False
+
     def upload(self, binary: AgentBinary, path: str, _deadline: Deadline) -> None:
         """Store."""
         self._step("upload")

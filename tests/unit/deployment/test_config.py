@@ -82,7 +82,7 @@ def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.Monkey
 def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the source code at hand."""
     given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
-    provider, port = faults(InitializerSettings)
+    port, provider = faults(InitializerSettings)
     assert provider.startswith("SHEPHERD_PROVIDER is 'aws': Input should be 'static', 'redfish', ")
     assert provider.endswith("Provider whose machines the function works on.")
     assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")

@@ -63,6 +63,7 @@ case(
     "initializer.agent_timeout_seconds",
     "initializer.machine_seconds",
 )
+case({"LOOK_SECONDS": 61}, {"LOOK_SECONDS": 60}, "recoverer.look_seconds", "recoverer.machine_seconds")
 case(
     {"MACHINE_SECONDS": 144},
     {"MACHINE_SECONDS": 143},

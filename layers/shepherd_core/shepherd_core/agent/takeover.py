@@ -103,6 +103,14 @@ class MachineConnection(Protocol):
             MalformedAnswer: it wrote more than 64 KiB to its standard output.
         """
 
+    def agent_runs(self, path: str, deadline: Deadline) -> bool:
+        """
+        Return whether the agent that was started from *path* still runs, also if it is stopped.
+
+        Raises:
+            SshAuthenticationFailed: the machine lets our user in, but answers the command with words of its own.
+        """
+
     def close(self) -> None:
         """Close the connection. May be called more than once; never raises."""
 

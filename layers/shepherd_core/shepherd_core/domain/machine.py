@@ -60,6 +60,9 @@ class WorkEvent(StrEnum):
     """The session expired during the work; recorded by the next session that opens."""
     RECOVERED = "Recovered"
     """The machine recovered by itself: its agent reported before anything was done to it."""
+    LOOKED = "Looked"
+    """The Recoverer looked over SSH whether the machine is alive; the cause says what it saw. With a step: that one is
+    taken, which does not interrupt the machine and is no attempt."""
     ATTEMPTED = "Attempted"
     """A step of recovery is about to be taken; recorded before it is."""
     NOT_TAKEN = "NotTaken"

@@ -72,6 +72,17 @@ class PastAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class LookTarget:
+    """A machine to look at over SSH before it is interrupted."""
+
+    address: str
+    host_key: str
+    """The pinned one."""
+    restarts: int
+    """How often agents that had ended were started anew in the last day."""
+
+
+@dataclass(frozen=True, slots=True)
 class NextStep:
     """The step to take on a machine now."""
 
@@ -88,6 +99,14 @@ class NextStep:
     """Why the last attempt does not count; None: it does."""
     summary: str = ""
     """What was tried before, for quarantine; human-readable."""
+    healthy_until: datetime | None = None
+    """Until when the machine was healthy, if its policy starts over with this step."""
+    look: LookTarget | None = None
+    """Look at this machine first; None: do not."""
+    looked: str | None = None
+    """What the look saw."""
+    alive: bool = False
+    """The look saw that the machine is alive: only its agent is started anew, which is no attempt."""
 
     def __str__(self) -> str:
         """Return the decision, human-readable."""
@@ -95,4 +114,7 @@ class NextStep:
             return f"{self.step.name}: {self.summary}"
         if self.concludes:
             return f"wait for the outcome of {self.step.name}"
-        return f"{self.step.name}, attempt {self.number} of {self.step.attempts}"
+        if self.alive:
+            return f"{self.step.name}: {self.looked}"
+        condition = " unless SSH finds it alive" if self.look is not None and self.looked is None else ""
+        return f"{self.step.name}, attempt {self.number} of {self.step.attempts}{condition}"

@@ -31,6 +31,9 @@ F = TypeVar("F")
 _CAUSE_LENGTH = 1000
 
 
+def _nothing(_: object) -> None: ...
+
+
 @dataclass(slots=True)
 class Task:
     """The work on one machine."""
@@ -42,6 +45,15 @@ class Task:
     """Set by the loop if the pinned SSH host key still holds, although the recorded step deleted it."""
     decision: Any = None
     """Returned by ``Loop.decide`` for this machine."""
+    record: Callable[[object], None] = _nothing
+    """
+    Called by the loop with what it is about to do, if ``decide`` did not record that: ``Loop.record`` does it.
+
+    Raises:
+        SessionExpired, TimeLimitExceeded: it is not recorded, or not known to be. Do nothing.
+    """
+    found_alive: bool = False
+    """Set by the loop when the machine was not interrupted because it is alive."""
     not_taken: str | None = None
     """Set by the loop when the work failed and the recorded step was certainly not taken: the name of that step."""
 
@@ -152,12 +164,22 @@ class Loop(ABC, Generic[F]):
         """
         Decide what to do with each machine just before its work starts, and record what must be recorded by then.
 
-        Work that is not returned is not started. Must be quick, and may be abandoned at any moment.
+        The rest is recorded by ``Task.record``. Work that is not returned is not started. Must be quick, and may be
+        abandoned at any moment.
 
         Raises:
             SessionExpired: no work may be started.
         """
         return dict.fromkeys(works)
+
+    def record(self, session: Session, decisions: Mapping[Work, Any]) -> Sequence[Work]:  # noqa: ARG002 - as in admit
+        """
+        Record what is about to be done, and return the works that this session still has.
+
+        Raises:
+            SessionExpired: do none of it.
+        """
+        return list(decisions)
 
     @abstractmethod
     def work_on(self, task: Task) -> F:

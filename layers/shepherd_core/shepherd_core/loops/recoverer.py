@@ -6,7 +6,8 @@ rules. A step is recorded before it is taken, and its outcome afterwards. If the
 function is killed in between, it is unknown whether the step was taken: then it
 is not repeated, and the machine is waited for as after any step. Just before a
 step the machine's health is checked once more: a machine that reports again, or
-was paused, is left alone. A step that the provider certainly did not take is
+was paused, is left alone, and of one that answers over SSH only the agent is
+started anew (``loops.look``). A step that the provider certainly did not take is
 not an attempt. If the provider fails for several machines, it is not asked for the rest.
 
 Before claiming, the Recoverer checks whether so many machines are unhealthy
@@ -33,7 +34,7 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE
-from shepherd_core.domain.remediation import NextStep
+from shepherd_core.domain.remediation import LookTarget, NextStep
 from shepherd_core.loops.base import Admission, Loop, cause_of
 from shepherd_core.loops.provider_outage import ProviderOutage
 from shepherd_core.rules.circuit_breaker import (
@@ -52,12 +53,12 @@ from shepherd_core.rules.remediation import (
     outage_reason,
     past_attempts,
     possible,
+    restarts,
 )
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from shepherd_core.bmdb.recovery.remediation import RecoveryRecord, Unneeded
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import PastAttempt, Step
     from shepherd_core.loops.base import Task
+    from shepherd_core.loops.look import Look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,13 @@ class Recoverer(Loop[NextStep]):
     name = "recoverer"
     process = Process.RECOVERY
 
-    def __init__(self, provider: Provider, rules: RecoveryRules) -> None:
+    def __init__(self, provider: Provider, rules: RecoveryRules, look: Look | None = None) -> None:
+        """*look* at each machine before it is interrupted; None: do not."""
         self.backoff = rules.backoff
         self._provider = provider
         self._rules = rules
         self.timeouts = rules.timeouts
+        self._look = look
         self._outage = ProviderOutage()
         self.guard = self
 
@@ -189,9 +193,9 @@ class Recoverer(Loop[NextStep]):
                 telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
-        """Choose each machine's next step, and record that it will be attempted."""
+        """Choose each machine's next step, and record that it will be attempted, unless a look comes first."""
         rules, provider = self._rules, self._provider
-        decisions: dict[Work, tuple[NextStep, datetime | None]] = {}
+        decisions: dict[Work, NextStep] = {}
         records = remediation.recovery_records(session, works)
         others = self._attempts_around(session, records.values())
         for work, past in records.items():
@@ -203,8 +207,20 @@ class Recoverer(Loop[NextStep]):
             elif uncounted is not None:
                 attempts.pop()
             decision = next_step(rules.policy, provider.capabilities, provider.name, attempts, past.now)
-            decisions[work] = replace(decision, uncounted=uncounted), until
-        return {work: decisions[work][0] for work in remediation.record_attempts(session, decisions)}
+            look = self._target(work, past) if decision.step.kind.take and not decision.concludes else None
+            decisions[work] = replace(decision, uncounted=uncounted, healthy_until=until, look=look)
+        recorded = set(self.record(session, {work: each for work, each in decisions.items() if each.look is None}))
+        return {work: each for work, each in decisions.items() if each.look is not None or work in recorded}
+
+    def record(self, session: Session, decisions: Mapping[Work, NextStep]) -> Sequence[Work]:
+        """Record that these steps will be attempted, and return the works that this session still has."""
+        return remediation.record_attempts(session, decisions) if decisions else ()
+
+    def _target(self, work: Work, past: RecoveryRecord) -> LookTarget | None:
+        """Return where to look at a machine; None: it is not known, or the machine has no agent to look for."""
+        if self._look is None or past.started_at is None or past.address is None or work.host_key is None:
+            return None
+        return LookTarget(past.address, work.host_key, restarts(past.history, past.now))
 
     def _attempts_around(self, session: Session, records: Iterable[RecoveryRecord]) -> list[list[PastAttempt]]:
         """Return the attempts on all machines around the last attempts of these *records*, if answers were lost."""
@@ -219,18 +235,28 @@ class Recoverer(Loop[NextStep]):
         """Take the step that was decided. The provider is asked at most once for a step that it accepts."""
         work = task.work
         decision: NextStep = task.decision
-        telemetry.info("remediation step", machine_id=work.machine_id, decision=str(decision), skipped=decision.skipped)
+        if decision.look is not None and self._look is not None:
+            decision = self._look.before(decision, decision.look, task.deadline)
+            task.found_alive = decision.alive
+            task.record(decision)
+        telemetry.info(
+            "remediation step",
+            machine_id=work.machine_id,
+            decision=str(decision),
+            skipped=decision.skipped,
+            looked=decision.looked,
+        )
         try:
             if decision.concludes or decision.step.kind.take is None:
                 task.deadline.confirm()
             else:
                 self._ask(decision.step.kind.take, work.provider_id, task.deadline)
         except Exception as error:
-            if not (decision.concludes or task.deadline.interrupted):
+            if not (decision.concludes or decision.alive or task.deadline.interrupted):
                 task.not_taken = decision.step.name
                 task.keeps_host_key = True  # nothing was done
                 raise
-            if decision.concludes or not isinstance(error, ProviderUnavailable):
+            if decision.concludes or decision.alive or not isinstance(error, ProviderUnavailable):
                 raise
             # The step may have been taken: ask again only after the grace, as if it was.
             telemetry.warning("remediation step: no answer", machine_id=work.machine_id, cause=error)

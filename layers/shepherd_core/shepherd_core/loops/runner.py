@@ -63,6 +63,8 @@ DEATHS_ALONE = 2
 """A machine is quarantined if its function died this many times in a row while it worked on this machine alone."""
 
 _THREAD = "work on a machine"
+_GUARDED = (Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
+"""Metrics of loops that interrupt machines."""
 
 _SUSPENDED = 1000
 """Machines at most that a dry run lists where recovery is suspended."""
@@ -90,9 +92,14 @@ class _Result(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Asks whether a machine may still be interrupted; the answer is None if so, else the error to raise."""
+    """
+    Asks whether a machine may still be interrupted or, with a decision, to record it.
+
+    The answer is None, or the error to raise.
+    """
 
     work: Work
+    decision: object | None = None
     answer: SimpleQueue[ShepherdError | None] = field(default_factory=SimpleQueue)
 
 
@@ -185,6 +192,7 @@ class _Run(Generic[F]):
         ask = partial(self._ask, work) if self.loop.guard else None
         deadline = self.deadline.within(self.limits.machine_seconds, self.session.seconds_left, ask)
         task = Task(work, deadline, decision=decision)
+        task.record = lambda decided: self._ask(work, deadline, decided)
         self.running[work] = task
         threading.Thread(target=self._work_on, name=_THREAD, args=(task,), daemon=True).start()
 
@@ -194,9 +202,9 @@ class _Run(Generic[F]):
         except Exception as error:  # noqa: BLE001 - handed to the thread that commits and logs
             self.messages.put(_Result(task.work, error=error))
 
-    def _ask(self, work: Work, deadline: Deadline) -> None:
-        """Return if the machine may still be interrupted; called by the thread that works on it."""
-        question = _Question(work)
+    def _ask(self, work: Work, deadline: Deadline, decision: object | None = None) -> None:
+        """Return if the machine may still be interrupted, or *decision* is recorded; called by the thread of *work*."""
+        question = _Question(work, decision)
         self.messages.put(question)
         if self.closed:
             raise SessionExpired
@@ -208,12 +216,16 @@ class _Run(Generic[F]):
             raise refusal
 
     def _answer(self, questions: Sequence[_Question]) -> None:
-        """Answer all questions by one statement. Work that was given up, or all if the statement fails, is refused."""
-        asked = [question.work for question in questions if question.work in self.running]
-        answers: Mapping[Work, ShepherdError | None] = {}
+        """Answer all questions of a kind by one statement. Work that was given up is refused; all, if that fails."""
+        running = [question for question in questions if question.work in self.running]
+        asked = [question.work for question in running if question.decision is None]
+        decisions = {question.work: question.decision for question in running if question.decision is not None}
+        answers: dict[Work, ShepherdError | None] = {}
         try:
             if asked and (guard := self.loop.guard):
-                answers = {**dict.fromkeys(asked), **guard.no_longer_due(self.session, asked)}
+                answers |= {**dict.fromkeys(asked), **guard.no_longer_due(self.session, asked)}
+            if decisions:
+                answers |= dict.fromkeys(self.loop.record(self.session, decisions))
         finally:
             for question in questions:
                 question.answer.put(answers.get(question.work, SessionExpired()))
@@ -222,7 +234,7 @@ class _Run(Generic[F]):
         """Return the counts so far, without the backlog."""
         counted = [Metric.CLAIMED, Metric.FINISHED, Metric.FAILED, Metric.CANCELED]
         if self.loop.guard:
-            counted += [Metric.NO_LONGER_DUE, Metric.NOT_TAKEN]
+            counted += _GUARDED
         return {
             **{metric: self.counts[metric] for metric in counted},
             Metric.INCOMPLETE: int(self.more or self.suspects > 0 or self.counts[Metric.CANCELED] > 0),
@@ -311,9 +323,10 @@ class _Run(Generic[F]):
 
     def _count(self, metric: Metric, works: Sequence[Work], ended: set[UUID]) -> None:
         for work in works:
-            self.running.pop(work, None)
+            task = self.running.pop(work, None)
             if work.machine_id in ended:
                 self.counts[metric] += 1
+                self.counts[Metric.FOUND_ALIVE] += task is not None and task.found_alive
             else:
                 telemetry.warning("work lost: its session or claim is gone", machine_id=work.machine_id)
         if len(ended) < len(works):

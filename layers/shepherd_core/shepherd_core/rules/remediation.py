@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 _REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
 """How causes begin that are about one machine; all others are about the provider, or about Shepherd."""
+LOOK_RUNS = "it answers over SSH and its agent runs: its reports get lost"
+LOOK_ENDED = "it answers over SSH and its agent has ended"
+MAX_RESTARTS = 3
+"""How often in a day an agent that has ended is started anew, before the policy goes on."""
+_RESTARTS_SECONDS = 86_400
 _UNANSWERED = 3
 """The provider has an outage if it does not answer about this many machines."""
 MAX_ATTEMPTS = 100
@@ -112,12 +117,18 @@ def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     concluded: the step may have been taken. Lines with the same time may come in any order.
     """
     attempts: list[PastAttempt] = []
+    restarted = False
     for line in history:
         last = attempts[-1] if attempts else None
         match line.event:
+            case WorkEvent.LOOKED:
+                restarted = line.step is not None
+            case WorkEvent.FINISHED | WorkEvent.FAILED if restarted:  # it ends no attempt
+                restarted = False
             case WorkEvent.HEALTHY | WorkEvent.UNQUARANTINED:
                 attempts = []
             case WorkEvent.ATTEMPTED if line.step is not None:
+                restarted = False
                 if line.cause is not None and (number := _last_that_counts(attempts)) is not None:
                     attempts[number] = replace(attempts[number], counts=False)
                 attempts.append(PastAttempt(line.step, line.at))
@@ -130,6 +141,17 @@ def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
                 concluded = line.event == WorkEvent.FINISHED or not lost
                 attempts[-1] = replace(last, failed=cause, concluded=concluded, unanswered=lost)
     return attempts
+
+
+def restarts(history: Iterable[HistoryLine], now: datetime) -> int:
+    """Return how often in the last day an agent that had ended was started anew, because a look saw that."""
+    return sum(
+        line.event == WorkEvent.LOOKED
+        and line.step is not None
+        and line.cause == LOOK_ENDED
+        and (now - line.at).total_seconds() < _RESTARTS_SECONDS
+        for line in history
+    )
 
 
 def _last_that_counts(attempts: Sequence[PastAttempt]) -> int | None:

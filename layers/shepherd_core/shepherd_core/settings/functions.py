@@ -143,6 +143,14 @@ class SshKeySettings(Settings):
     )
 
 
+class SshSettings(SshKeySettings):
+    """How to log in to the machines, and where their agent is."""
+
+    agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
+    ssh_user: str = Field("root", description="User to log in as on the machines.")
+    ssh_port: int = Field(22, ge=1, le=65_535, description="SSH port of the machines.")
+
+
 class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Provisioner."""
 
@@ -208,7 +216,7 @@ class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySetti
     )
 
 
-class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings):
+class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings):
     """The Initializer."""
 
     table = "initializer"
@@ -220,7 +228,6 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         description="SHA-256 that the agent executable must have, as agent/build.py prints it; any: whatever is there "
         "runs as root on the machines. A deployment requires one of them.",
     )
-    agent_path: str = Field("/root/agent", pattern="^/[^\\s'\"]+$", description="Path of the agent on the machines.")
     agent_endpoint: Annotated[str, AfterValidator(_encrypted)] = Field(
         description="Endpoint that agents report to; given to them at takeover."
     )
@@ -238,8 +245,6 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         description="Seconds between two heartbeats of an agent, for agents started from now on; unset: what the "
         "machine's environment says, else 60.",
     )
-    ssh_user: str = Field("root", description="User to log in as on the machines.")
-    ssh_port: int = Field(22, ge=1, le=65_535, description="SSH port of the machines.")
     require_known_host_key: bool = Field(
         False,  # noqa: FBT003 - the default of a field
         description="Contact no machine whose SSH host key neither provider nor operator has named; false: pin the key "
@@ -260,7 +265,7 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
 
 
 class RecovererSettings(
-    BmdbSettings, ProviderChoice, ConcurrencySettings, SshKeySettings, HealthSettings, BreakerSettings
+    BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings, HealthSettings, BreakerSettings
 ):
     """The Recoverer."""
 
@@ -284,7 +289,13 @@ class RecovererSettings(
         3_600,
         description="Seconds for which an agent must report before its machine's remediation policy starts over.",
     )
-
+    look_seconds: float = Field(
+        10,
+        ge=0,
+        le=3_600,
+        description="Seconds to look over SSH, before a step that interrupts a machine, whether it is alive and its "
+        "agent runs: then only the agent is started anew; 0: do not look.",
+    )
     boot_wait_seconds: float = Field(
         120, ge=0, le=86_400, description="Seconds after a reboot before an agent start is tried."
     )

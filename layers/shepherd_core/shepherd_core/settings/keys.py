@@ -13,7 +13,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from shepherd_core.settings.deployment import CapacitySettings
-from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice, SshKeySettings
+from shepherd_core.settings.functions import FUNCTIONS, BmdbSettings, ProviderChoice, SshSettings
 from shepherd_core.settings.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ BMDB = BmdbSettings.table
 
 _OWN = "bmdb_statement_timeout_seconds"
 """Is never the same for all functions."""
-_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshKeySettings.model_fields, *BmdbSettings.model_fields} - {_OWN}
+_ONE_FOR_ALL = {*ProviderChoice.model_fields, *SshSettings.model_fields, *BmdbSettings.model_fields} - {_OWN}
 """Settings that no function may have a value of its own for."""
 
 

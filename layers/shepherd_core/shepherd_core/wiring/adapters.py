@@ -7,6 +7,7 @@ Libraries that not every function needs are imported when they are used first.
 from __future__ import annotations
 
 import ssl
+import threading
 from functools import cache, partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
@@ -166,10 +167,12 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
 class LazyDialer:
     """A ``takeover.Dialer`` that reads its key at first use: not for a dry run, nor if nothing is due."""
 
-    def __init__(self, settings: functions.InitializerSettings) -> None:
+    def __init__(self, settings: functions.InitializerSettings | functions.RecovererSettings) -> None:
+        """Make the dialer of the Initializer, or of the Recoverer, which looks."""
         self._settings = settings
         self._key = ""
         self._dialer: SshDialer | None = None
+        self._lock = threading.Lock()
 
     def dialer(self) -> SshDialer:
         """
@@ -180,22 +183,29 @@ class LazyDialer:
             ConfigError: the secret is not a key.
         """
         settings = self._settings
-        key = secrets().get(settings.ssh_key_parameter)
-        if self._dialer is None or key != self._key:
-            from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
-            from shepherd_core.adapters.ssh.dialer import SshDialer  # noqa: PLC0415
+        with self._lock:
+            key = secrets().get(settings.ssh_key_parameter)
+            if self._dialer is None or key != self._key:
+                from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
+                from shepherd_core.adapters.ssh.dialer import SshDialer  # noqa: PLC0415
 
-            seconds = settings.agent_heartbeat_seconds
-            self._dialer = SshDialer(
-                key,
-                settings.ssh_user,
-                settings.ssh_port,
-                settings.ssh_connect_timeout_seconds,
-                {} if seconds is None else {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": f"{seconds:g}"},
-                partial(secrets().find, ssh_keys.previous_parameter(settings.ssh_key_parameter)),
-            )
-            self._key = key
-        return self._dialer
+                environment = {}
+                if isinstance(settings, functions.InitializerSettings):
+                    connect_seconds = settings.ssh_connect_timeout_seconds
+                    if settings.agent_heartbeat_seconds is not None:
+                        environment["SHEPHERD_AGENT_HEARTBEAT_SECONDS"] = f"{settings.agent_heartbeat_seconds:g}"
+                else:
+                    connect_seconds = settings.look_seconds
+                self._dialer = SshDialer(
+                    key,
+                    settings.ssh_user,
+                    settings.ssh_port,
+                    connect_seconds,
+                    environment,
+                    partial(secrets().find, ssh_keys.previous_parameter(settings.ssh_key_parameter)),
+                )
+                self._key = key
+            return self._dialer
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""

@@ -123,6 +123,7 @@ def _initializer() -> Function:
 @per_document
 def _recoverer() -> Function:
     from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.look import Look  # noqa: PLC0415
     from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
     from shepherd_core.rules.remediation import possible  # noqa: PLC0415
 
@@ -141,7 +142,9 @@ def _recoverer() -> Function:
         limits=settings.breaker_limits,
         reset_after_seconds=settings.reset_after_seconds,
     )
-    return _machine_loop(Recoverer(provider, rules), provider, settings)
+    dialer = adapters.LazyDialer(settings)
+    look = Look(dialer, settings.agent_path, settings.look_seconds, dialer.dialer) if settings.look_seconds else None
+    return _machine_loop(Recoverer(provider, rules, look), provider, settings)
 
 
 @per_document

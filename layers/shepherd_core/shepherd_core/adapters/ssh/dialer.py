@@ -64,6 +64,11 @@ _UPLOAD = (
     'rm -f "$2"; exit 1'
 )
 """Write the input to $2 and, if it has $3 bytes, move it to $1; remove the files of uploads that were cut off."""
+_RUNS = (
+    'read -r pid < "$1"; for file in "/proc/${pid:-0}/fd/"*; do '
+    'if [ "$file" -ef "$1" ]; then echo yes; exit; fi; done; echo no'
+)
+"""Say yes if the process that $1 names has $1 open, as the agent has; another process with a reused id has not."""
 
 
 class SshDialer:
@@ -181,11 +186,23 @@ class SshConnection:
             raise
         except (SshError, MalformedAnswer):
             return False
+        return self._said(result) == "yes"
+
+    def agent_runs(self, path: str, deadline: Deadline) -> bool:
+        """See ``takeover.MachineConnection``."""
+        doing = f"looking for the agent of {path}.pid at"
+        said = self._said(self._execute(_script(_RUNS, f"{path}.pid"), b"", doing, deadline))
+        if not said:
+            raise SshError(f"{doing} {self._peer} failed: it said nothing")
+        return said == "yes"
+
+    def _said(self, result: RunResult) -> str:
+        """Return yes, no or, if the command said nothing, an empty text."""
         said = result.stdout.decode(errors="replace").split()
         if said and said[-1] not in {"yes", "no"}:
             words = printable(" ".join(said), _DETAIL)
             raise SshAuthenticationFailed(f"{self._peer} runs no commands for {self._user}: {words}")
-        return said[-1:] == ["yes"]
+        return said[-1] if said else ""
 
     def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
         """See ``takeover.MachineConnection``."""

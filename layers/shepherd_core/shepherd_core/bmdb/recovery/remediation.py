@@ -41,6 +41,8 @@ class RecoveryRecord:
     """When its agent was started; None: it has none."""
     last_heartbeat_at: datetime | None
     """The last heartbeat of that agent."""
+    address: str | None
+    """Of the machine, as the provider listed it last."""
     history: list[HistoryLine] = field(default_factory=list)
     """The recovery events, oldest first."""
 
@@ -49,8 +51,8 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     """Return the agent and the recovery history of each machine."""
     rows = session.connection.run("recovery_records", machine_ids=[work.machine_id for work in works])
     found: dict[UUID, RecoveryRecord] = {}
-    for machine_id, now, started_at, last_heartbeat_at, event, at, step, cause in rows:
-        known = found.setdefault(machine_id, RecoveryRecord(now, started_at, last_heartbeat_at))
+    for machine_id, now, started_at, last_heartbeat_at, address, event, at, step, cause in rows:
+        known = found.setdefault(machine_id, RecoveryRecord(now, started_at, last_heartbeat_at, address))
         if event is not None:
             known.history.append(HistoryLine(event, at, step, cause))
     return {work: found[work.machine_id] for work in works}
@@ -64,26 +66,27 @@ def recent_history(session: Session, provider: str, since: datetime) -> list[lis
     return list(histories.values())
 
 
-def record_attempts(session: Session, moves: Mapping[Work, tuple[NextStep, datetime | None]]) -> list[Work]:
+def record_attempts(session: Session, moves: Mapping[Work, NextStep]) -> list[Work]:
     """
-    Record that these steps are about to be taken; return the works that this session still has.
+    Record that these steps are about to be taken, and what was seen before; return the works that this session has.
 
-    *moves* has, for each work, the step and the time until which its machine was
-    healthy (if its policy starts over, else None). May run twice. Steps that lose
-    the SSH host key delete the pinned one, because from now on the machine may have another.
+    May run twice. Steps that lose the SSH host key delete the pinned one,
+    because from now on the machine may have another.
 
     Raises:
         SessionExpired: the deadline passed. Take none of the steps.
     """
-    skipped = [(work.machine_id, step, cause) for work, (move, _) in moves.items() for step, cause in move.skipped]
+    skipped = [(work.machine_id, step, cause) for work, move in moves.items() for step, cause in move.skipped]
     rows = session.run(
         "record_attempts",
         machine_ids=[work.machine_id for work in moves],
-        steps=[move.step.name for move, _ in moves.values()],
-        healthy_untils=[until for _, until in moves.values()],
-        concludes=[move.concludes for move, _ in moves.values()],
-        uncounted=[move.uncounted for move, _ in moves.values()],
-        lose_host_key=[move.step.kind.loses_host_key for move, _ in moves.values()],
+        steps=[move.step.name for move in moves.values()],
+        healthy_untils=[move.healthy_until for move in moves.values()],
+        concludes=[move.concludes for move in moves.values()],
+        uncounted=[move.uncounted for move in moves.values()],
+        lose_host_key=[move.step.kind.loses_host_key for move in moves.values()],
+        looked=[None if move.looked is None else sanitize_for_db(move.looked) for move in moves.values()],
+        alive=[move.alive for move in moves.values()],
         skipped_ids=[machine_id for machine_id, _, _ in skipped],
         skipped_steps=[step for _, step, _ in skipped],
         skipped_causes=[cause for _, _, cause in skipped],

@@ -9,11 +9,13 @@ SELECT
     clock_timestamp() AS now,
     a.agent_started_at,
     h.agent_heartbeat_at,
+    p.provider_ip_address,
     x.event,
     x.timestamp,
     x.step,
     x.failed_cause
 FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
+LEFT JOIN machine_provided p ON p.machine_id = g.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = g.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = g.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
@@ -22,7 +24,7 @@ LEFT JOIN LATERAL (
     FROM work_history
     WHERE machine_id = g.machine_id
         AND process = 'ShepherdRecovery'
-        AND event IN ('Attempted', 'NotTaken', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
+        AND event IN ('Looked', 'Attempted', 'NotTaken', 'Finished', 'Failed', 'Healthy', 'Unquarantined')
     ORDER BY timestamp DESC
     LIMIT 2000
 ) AS x ON true
@@ -41,7 +43,7 @@ CROSS JOIN LATERAL (
     FROM work_history
     WHERE machine_id = r.machine_id
         AND process = 'ShepherdRecovery'
-        AND event IN ('Attempted', 'NotTaken', 'Finished', 'Failed')
+        AND event IN ('Looked', 'Attempted', 'NotTaken', 'Finished', 'Failed')
         AND timestamp >= :since::timestamptz
     ORDER BY timestamp DESC
     LIMIT 100
@@ -52,19 +54,22 @@ ORDER BY r.machine_id, x.timestamp;
 -- name: record_attempts
 -- Record which steps are about to be taken, and which were skipped. This happens before they are taken, so that a step
 -- counts even if the function is killed then. A step after which the machine may have another host key deletes the
--- pinned one here. The cause of an attempt says why the one before it does not count. A row for each machine that this
--- session works on. May run twice: the second run writes nothing new.
+-- pinned one here. The cause of an attempt says why the one before it does not count. Before the attempt, the line
+-- 'Looked' has what a look at the machine saw; with a step, that one is taken, and there is no attempt (:alive). A row
+-- for each machine that this session works on. May run twice: the second run writes nothing new.
 WITH {locked_session},
 input_rows AS (
-    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted, g.loses_host_key
+    SELECT g.machine_id, g.step, g.healthy_until, g.concludes, g.uncounted, g.loses_host_key, g.looked, g.alive
     FROM unnest(
         :machine_ids::uuid[],
         :steps::text[],
         :healthy_untils::timestamptz[],
         :concludes::boolean[],
         :uncounted::text[],
-        :lose_host_key::boolean[]
-    ) AS g (machine_id, step, healthy_until, concludes, uncounted, loses_host_key)
+        :lose_host_key::boolean[],
+        :looked::text[],
+        :alive::boolean[]
+    ) AS g (machine_id, step, healthy_until, concludes, uncounted, loses_host_key, looked, alive)
 ),
 work_in_hand AS (
     SELECT
@@ -73,13 +78,15 @@ work_in_hand AS (
         g.healthy_until,
         g.uncounted,
         g.loses_host_key,
+        g.looked,
+        g.alive,
         NOT g.concludes AND NOT EXISTS (
             SELECT 1
             FROM work_history x
             WHERE x.machine_id = g.machine_id
                 AND x.process = 'ShepherdRecovery'
                 AND x.session_id = s.session_id
-                AND x.event = 'Attempted'
+                AND x.event IN ('Looked', 'Attempted')
                 AND x.timestamp > (
                     SELECT max(b.timestamp)
                     FROM work_history b
@@ -103,9 +110,20 @@ history_rows AS (
     FROM unnest(:skipped_ids::uuid[], :skipped_steps::text[], :skipped_causes::text[]) AS k (machine_id, step, cause)
     JOIN work_in_hand h ON h.machine_id = k.machine_id AND h.new
     UNION ALL
+    SELECT
+        machine_id,
+        'ShepherdRecovery',
+        'Looked',
+        clock_timestamp(),
+        CASE WHEN alive THEN step END,
+        looked,
+        :session_id::uuid
+    FROM work_in_hand
+    WHERE new AND looked IS NOT NULL
+    UNION ALL
     SELECT machine_id, 'ShepherdRecovery', 'Attempted', clock_timestamp(), step, uncounted, :session_id::uuid
     FROM work_in_hand
-    WHERE new
+    WHERE new AND NOT alive
 ),
 host_key_deleted AS (
     DELETE FROM machine_host_key WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new AND loses_host_key)

@@ -36,6 +36,12 @@ def _takeover(connect: float, answer: float, machine: float) -> str | None:
     )
 
 
+def _look(look: float, machine: float) -> str | None:
+    if look <= machine / 2:
+        return None
+    return f"too little time would be left for the step after a look: set look_seconds to {machine / 2:g} or less"
+
+
 def _no_machine(machine: float, timeout: float) -> str | None:
     needed = machine + MARGIN_SECONDS + CLOSING_SECONDS + CLAIM_SECONDS
     if needed <= timeout:
@@ -146,6 +152,7 @@ RULES = (
         ),
         _takeover,
     ),
+    Rule(("recoverer.look_seconds", "recoverer.machine_seconds"), _look),
     *(
         Rule((f"{loop}.machine_seconds", f"{loop}.function_seconds"), _no_machine)
         for loop in ("initializer", "recoverer")

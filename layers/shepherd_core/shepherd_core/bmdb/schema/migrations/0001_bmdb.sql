@@ -225,8 +225,8 @@ CREATE TABLE work_history (
     process text NOT NULL,
     event text NOT NULL CONSTRAINT work_history_event CHECK (event IN
         ('Started', 'Finished', 'Failed', 'Canceled', 'Expired', 'Recovered',
-        'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
-        'HostKeyPinned', 'HostKeyForgotten')),
+         'Looked', 'Attempted', 'NotTaken', 'Skipped', 'Healthy', 'Quarantined', 'Unquarantined', 'Retried',
+         'HostKeyPinned', 'HostKeyForgotten')),
     timestamp timestamptz NOT NULL DEFAULT clock_timestamp(),
     failed_cause text,
     session_id uuid,

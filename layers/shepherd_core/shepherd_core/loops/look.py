@@ -1,0 +1,69 @@
+"""
+The look at a machine that is about to be interrupted: whether it is alive, although no heartbeat comes.
+
+A machine that answers over SSH with its pinned host key and whose agent runs is
+healthy as far as Shepherd can know: its reports get lost. A reboot would
+interrupt it for nothing, so only its agent is started anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shepherd_core.domain.errors import Fault, MachineError
+from shepherd_core.domain.provider import RESTART_AGENT
+from shepherd_core.domain.remediation import Step
+from shepherd_core.loops.base import cause_of
+from shepherd_core.rules.remediation import LOOK_ENDED, LOOK_RUNS, MAX_RESTARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shepherd_core.agent.takeover import Dialer
+    from shepherd_core.domain.clock import Deadline
+    from shepherd_core.domain.remediation import LookTarget, NextStep
+
+
+class Look:
+    """Looks at machines over SSH; safe to use from several threads."""
+
+    def __init__(self, dialer: Dialer, agent_path: str, seconds: float, prepare: Callable[[], object]) -> None:
+        """
+        Look for at most *seconds* whether the agent of *agent_path* runs.
+
+        *prepare* gets what the dialer needs, before the seconds begin.
+        """
+        self._dialer = dialer
+        self._path = agent_path
+        self._seconds = seconds
+        self._prepare = prepare
+
+    def before(self, decision: NextStep, target: LookTarget, deadline: Deadline) -> NextStep:
+        """
+        Return what to do after a look at the machine: *decision*, or a restart of its agent.
+
+        Changes nothing; may run twice.
+
+        Raises:
+            ShepherdError: it could not look, and that is not the machine's fault: leave the machine alone.
+        """
+        self._prepare()
+        try:
+            runs = self._agent_runs(target, deadline.within(self._seconds))
+        except MachineError as error:
+            if error.fault is Fault.OURS:
+                raise
+            return replace(decision, looked=cause_of(error))
+        if not runs and target.restarts >= MAX_RESTARTS:
+            return replace(decision, looked=f"{LOOK_ENDED}, as {target.restarts} times before in the last day")
+        looked = LOOK_RUNS if runs else LOOK_ENDED
+        timeouts = replace(decision.step.timeouts, boot_wait=0.0)
+        return replace(decision, step=Step(RESTART_AGENT, 1, timeouts), number=1, skipped=(), looked=looked, alive=True)
+
+    def _agent_runs(self, target: LookTarget, deadline: Deadline) -> bool:
+        connection = self._dialer.dial(target.address, target.host_key, deadline)
+        try:
+            return connection.agent_runs(self._path, deadline)
+        finally:
+            connection.close()

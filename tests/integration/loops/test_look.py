@@ -1,0 +1,325 @@
+"""The look at a machine before it is interrupted: real SSH, a real process in place of the agent."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+import asyncssh
+import pytest
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.work import AgentStarted
+from shepherd_core.domain.errors import SecretMissing, SshForkServerLost
+from shepherd_core.domain.machine import Process
+from shepherd_core.loops.look import Look
+from shepherd_core.telemetry import Metric
+
+from tests.support.agents.ssh_server import KEY, SshServer
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from shepherd_core.agent.takeover import Dialer, MachineConnection
+    from shepherd_core.domain.clock import Deadline
+
+    from tests.conftest import ManualClock
+
+LOOK = 4
+"""Minutes between two runs."""
+RUNS = "it answers over SSH and its agent runs: its reports get lost"
+ENDED = "it answers over SSH and its agent has ended"
+
+
+class World(RecoveryEnvironment):
+    """A machine that does not report, but answers over SSH, and one that reports."""
+
+    def __init__(self, fleet: Fleet, clock: ManualClock, server: SshServer, folder: Path) -> None:
+        super().__init__(fleet, clock)
+        self.server = server
+        self.agent = folder / "agent"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.witness = fleet.unhealthy_machine(silent_for=0)
+        self.machine = fleet.unhealthy_machine()
+        self.at("127.0.0.1", server.public_host_keys[0])
+        self.look_with(SshDialer(KEY, "root", server.port, connect_timeout=5))
+
+    def look_with(self, dialer: Dialer, seconds: float = 5, prepare: Callable[[], object] = lambda: None) -> None:
+        """Let the Recoverer look in this way."""
+        self.look = Look(dialer, str(self.agent), seconds, prepare)
+
+    def at(self, address: str | None, host_key: str | None) -> None:
+        """Let the BMDB have this address and this pinned key of the machine."""
+        self.fleet.sql(
+            "UPDATE machine_provided SET provider_ip_address = :at WHERE machine_id = :id", at=address, id=self.machine
+        )
+        self.fleet.sql("DELETE FROM machine_host_key WHERE machine_id = :id", id=self.machine)
+        if host_key is not None:
+            self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=self.machine, key=host_key)
+
+    def run_agent(self) -> subprocess.Popen[bytes]:
+        """Start a process that holds the agent's file open, as the agent does, and name it there."""
+        pid_file = self.agent.with_name("agent.pid")
+        with pid_file.open("wb", buffering=0) as file:
+            process = subprocess.Popen(["sleep", "600"], stdout=file)
+            file.write(b"%-20d\n" % process.pid)
+        self.processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        """End the agents."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def start_agent(self) -> bool:
+        """Do the Initializer's work on the machine; False: it is not due for that."""
+        session = self.fleet.open_session()
+        found = [held for held in claimed(session, Process.AGENT_START) if held.machine_id == self.machine]
+        if found:
+            work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), None)})
+        session.close()
+        return bool(found)
+
+    def watch(self, minutes: float) -> int:
+        """Let time pass without a report of the machine; return how often its agent was started."""
+        starts = 0
+        while minutes > 0:
+            self.fleet.pass_time(LOOK * MINUTE)
+            queries.record_heartbeat(self.fleet.connection, self.witness)
+            self.run()
+            starts += self.start_agent()
+            minutes -= LOOK
+        return starts
+
+    @property
+    def told(self) -> list[tuple[str, str | None, str | None]]:
+        """Return the history of the machine's recovery: events, steps and causes."""
+        return [
+            (event, step, cause)
+            for event, step, cause in self.fleet.sql(
+                "SELECT event, step, failed_cause FROM work_history "
+                "WHERE machine_id = :id AND process = 'ShepherdRecovery' ORDER BY timestamp",
+                id=self.machine,
+            )
+        ]
+
+    @property
+    def causes(self) -> list[str | None]:
+        """Return what was seen."""
+        return [cause for event, _, cause in self.told if event == "Looked"]
+
+
+@pytest.fixture
+def world(fleet: Fleet, clock: ManualClock, tmp_path: Path) -> Iterator[World]:
+    """Return an environment with a machine that is alive."""
+    with SshServer(ssh_keys.public_line(KEY)) as server:
+        world = World(fleet, clock, server, tmp_path)
+        yield world
+        world.stop()
+
+
+def test_a_machine_that_is_alive_is_not_interrupted(world: World) -> None:
+    """Its reports get lost: nothing is gained by a reboot, and what runs there would be lost."""
+    world.run_agent()
+    counts = world.run()
+    assert world.provider.asked == []
+    assert world.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
+    assert (counts[Metric.FINISHED], counts[Metric.FOUND_ALIVE]) == (1, 1)
+    assert world.start_agent()
+
+
+def test_a_machine_that_is_alive_is_never_interrupted(world: World) -> None:
+    """Not within six hours without a report, in which only its agent is started anew, at most twice an hour."""
+    world.run_agent()
+    assert 6 <= world.watch(6 * 60) <= 12
+    assert world.provider.asked == []
+    assert set(world.causes) == {RUNS}
+
+
+def test_an_agent_that_is_stopped_is_started_anew(world: World) -> None:
+    """The new one ends it; the machine itself is well."""
+    world.run_agent().send_signal(signal.SIGSTOP)
+    world.run()
+    assert world.causes == [RUNS]
+    assert world.provider.asked == []
+
+
+def test_an_agent_that_has_ended_is_started_anew_three_times_a_day(world: World) -> None:
+    """A machine whose agent ends again and again is not well, and must not escape recovery for ever."""
+    world.run_agent()
+    world.stop()
+    world.watch(2 * 60)
+    assert world.causes == [*[ENDED] * 3, f"{ENDED}, as 3 times before in the last day"]
+    assert world.provider.asked == ["reboot"]
+
+
+def test_another_process_with_the_id_of_the_agent_is_not_the_agent(world: World) -> None:
+    """Ids are used again, after a boot of the machine above all."""
+    world.run_agent()
+    other = subprocess.Popen(["sleep", "600"])
+    world.processes.append(other)
+    world.agent.with_name("agent.pid").write_bytes(b"%-20d\n" % other.pid)
+    world.run()
+    assert world.causes == [ENDED]
+
+
+def _refuse(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    world.look_with(SshDialer(KEY, "root", port, connect_timeout=5))
+
+
+def _hang(world: World) -> None:
+    world.server.freezes_at = "login"
+    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
+
+
+def _hang_in_the_command(world: World) -> None:
+    world.server.freezes_at = "program"
+    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
+
+
+def _another_key(world: World) -> None:
+    key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    world.at("127.0.0.1", " ".join(key.split()[:2]))
+
+
+def _no_login(world: World) -> None:
+    world.look_with(SshDialer(ssh_keys.generate(), "root", world.server.port, connect_timeout=5))
+
+
+def _no_commands(world: World) -> None:
+    async def words(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        process.stdout.write(b'Please login as the user "ubuntu"\n')
+        process.exit(142)
+
+    world.server.program = words
+
+
+@pytest.mark.parametrize(
+    ("happens", "seen"),
+    [
+        (_refuse, "SshRefused: "),
+        (_hang, "SshTimedOut: "),
+        (_hang_in_the_command, "SshTimedOut: "),
+        (_another_key, "SshHostKeyChanged: "),
+        (_no_login, "SshAuthenticationFailed: "),
+        (_no_commands, "SshAuthenticationFailed: "),
+    ],
+)
+def test_a_machine_that_is_not_seen_alive_is_recovered(
+    world: World, happens: Callable[[World], None], seen: str
+) -> None:
+    """What answers with another key, or not at all, says nothing about the machine. The history has what was seen."""
+    world.run_agent()
+    happens(world)
+    world.run()
+    assert world.provider.asked == ["reboot"]
+    assert [(event, step) for event, step, _ in world.told] == [
+        ("Started", None), ("Looked", None), ("Attempted", "reboot"), ("Finished", None)
+    ]  # fmt: skip
+    assert (world.causes[0] or "").startswith(seen)
+
+
+@pytest.mark.parametrize(("address", "pinned"), [(None, True), ("127.0.0.1", False)])
+def test_a_machine_that_cannot_be_known_again_is_not_looked_at(world: World, address: str, pinned: bool) -> None:
+    """Without its address there is nothing to look at; without its key, anybody could answer."""
+    world.run_agent()
+    world.at(address, world.server.public_host_keys[0] if pinned else None)
+    world.run()
+    assert world.server.logins == []
+    assert world.provider.asked == ["reboot"]
+
+
+def test_quarantine_and_waiting_need_no_look(world: World) -> None:
+    """They interrupt nothing."""
+    world.policy = "restart-agent,quarantine"
+    world.run()
+    assert world.server.logins == []
+
+
+def test_a_machine_that_reports_during_the_look_keeps_its_agent(world: World) -> None:
+    """It is not due any more, as just before any other step."""
+    world.run_agent()
+    connection = world.fleet.connect()
+
+    def report(_: object) -> None:
+        queries.record_heartbeat(connection, world.machine)
+
+    world.server.on_login = report
+    world.run()
+    assert world.told[1:] == [
+        ("Looked", "restart-agent", RUNS), ("Recovered", None, "its agent reports again")
+    ]  # fmt: skip
+    assert not world.start_agent()
+
+
+class _NoProcess:
+    """A dialer whose process cannot be started."""
+
+    def dial(self, _address: str, _pinned: str | None, _deadline: Deadline) -> MachineConnection:
+        """Fail."""
+        raise SshForkServerLost
+
+
+def test_a_look_that_fails_by_our_fault_interrupts_nothing(world: World) -> None:
+    """Nothing is known of the machine. The step is not on record, so it is no attempt, and comes later."""
+    world.look_with(_NoProcess())
+    world.run()
+    assert world.provider.asked == []
+    assert [event for event, _, _ in world.told] == ["Started", "Failed"]
+    world.run_agent()
+    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5))
+    world.watch(LOOK)
+    assert world.causes == [RUNS]
+
+
+def test_without_a_key_nothing_is_interrupted(world: World) -> None:
+    """It is the deployment's fault, and says nothing about the machine."""
+
+    def missing() -> None:
+        raise SecretMissing
+
+    world.look_with(_NoProcess(), prepare=missing)
+    world.run()
+    assert world.provider.asked == []
+    assert [event for event, _, _ in world.told] == ["Started", "Failed"]
+
+
+def test_a_machine_whose_agent_is_gone_is_not_looked_at(world: World) -> None:
+    """The Initializer has just failed to reach it: the next step is due."""
+    world.server.freezes_at = "login"
+    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
+    world.run()
+    assert world.provider.asked == ["reboot"]
+    logins = len(world.server.logins)
+    world.fleet.sql("UPDATE machine_grace SET grace_until = now() - interval '1 second'")
+    world.fleet.sql("DELETE FROM work_backoff")
+    world.fleet.sql(
+        "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() + interval '1 hour', 'SshTimedOut: ?', 300,"
+        " 'unreached')",
+        id=world.machine,
+    )
+    world.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
+    world.run()
+    assert world.provider.asked == ["reboot", "reboot"]
+    assert len(world.server.logins) == logins
+
+
+def test_a_look_counts_for_no_attempt(world: World) -> None:
+    """After a real failure the policy goes on where it was."""
+    world.run_agent()
+    world.watch(HOUR / MINUTE)
+    world.stop()
+    world.server.freezes_at = "login"
+    world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5), seconds=1)
+    world.watch(20)
+    assert [(event, step) for event, step, _ in world.told if event == "Attempted"] == [("Attempted", "reboot")]
