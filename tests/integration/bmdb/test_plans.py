@@ -247,6 +247,8 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "rebooted": True,
         "loses_agent": True,
         "lose_host_key": [True] * BATCH,
+        "looked": ["it is alive"] * BATCH,
+        "alive": [True] * BATCH,
         "steps": ["reboot"] * BATCH,
         "healthy_untils": [None] * BATCH,
         "concludes": [False] * BATCH,

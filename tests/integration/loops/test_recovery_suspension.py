@@ -146,9 +146,71 @@ def test_a_fleet_that_fails_little_by_little_is_not_rebooted(world: World) -> No
         world.silent(7)
         world.tick()
     assert world.provider.reboots.total() == 14
-    assert world.held() == {
-        WHOLE_PROVIDER: "7 machines stopped reporting, 14 recovered in the last hour, the limit is 20"
-    }
+    assert world.held() == {WHOLE_PROVIDER: "7 machines stopped reporting, 14 recovered recently, the limit is 20"}
+
+
+def test_the_budget_of_reboots_does_not_start_afresh_while_the_trouble_lasts(world: World) -> None:
+    """An hour after the first twenty reboots, twenty more machines would be rebooted for the same lost heartbeats."""
+    world.sound(110)
+    world.silent(20)
+    world.tick()
+    world.tick()
+    assert world.provider.reboots.total() == 20
+    world.silent(2)
+    world.tick()
+    reason = {WHOLE_PROVIDER: "2 machines stopped reporting, 20 recovered recently, the limit is 20"}
+    for _ in range(20):
+        assert world.held() == reason
+        world.fleet.pass_time(3 * MINUTE)
+        world.tick()
+    world.fleet.pass_time(4 * HOUR + 30 * MINUTE)
+    world.tick()
+    assert world.held() == reason
+    assert world.provider.reboots.total() == 20
+
+
+def test_machines_that_are_dead_are_recovered_when_the_last_reboots_are_long_ago(world: World) -> None:
+    """They must not wait without end, since nothing but a reboot would bring them back."""
+    world.sound(110)
+    world.silent(20)
+    world.tick()
+    world.tick()
+    world.silent(2)
+    world.tick()
+    assert world.held()
+    world.fleet.pass_time(6 * HOUR)
+    world.tick()
+    assert not world.held()
+
+
+@pytest.mark.parametrize(("minutes", "suspended"), [(58, True), (62, False)])
+def test_the_trouble_is_over_an_hour_after_the_suspension(world: World, minutes: int, suspended: bool) -> None:
+    """Else a suspension that ends for a moment would begin the hour with reboots as well."""
+    world.sound(110)
+    world.silent(20)
+    world.tick()
+    world.tick()
+    late = world.silent(2)
+    world.tick()
+    world.fleet.pass_time(2 * HOUR)
+    world.reporting += late
+    world.tick()
+    assert not world.held()
+    for _ in range((minutes - 2) // 4):
+        world.fleet.pass_time(3 * MINUTE)
+        world.tick()
+    world.silent(1)
+    world.tick()
+    assert bool(world.held()) is suspended
+
+
+def test_a_small_fleet_is_not_recovered_if_most_of_it_is_unhealthy(world: World) -> None:
+    """Five of nine at once have something in common; shares do not apply to so few."""
+    world.sound(4)
+    world.silent(5)
+    world.tick()
+    assert world.held() == {WHOLE_PROVIDER: "5 of 9 machines do not report, the limit is half of so few"}
+    assert world.provider.asked == []
 
 
 def test_a_small_fleet_is_recovered_without_regard_to_shares(world: World) -> None:

@@ -40,11 +40,9 @@ def due(silent: int = 0, never: int = 0, *, recovered_silent: int = 0, recovered
         (seen(1, silent=9), True),
         # Shares do not apply to fewer machines.
         (seen(6, silent=3), False),
-        (seen(1, silent=8), False),
         # Of all machines with an agent, half may never have reported.
         (seen(5, never=5), False),
         (seen(4, never=6), True),
-        (seen(4, never=5), False),
         (seen(500, never=500), False),
         (seen(499, never=501), True),
         # Each has its own limit: machines that never reported say nothing about those that did, and are counted apart.
@@ -75,8 +73,7 @@ def test_too_large_a_share_suspends_recovery(cell: LocationStats, suspended: boo
         (seen(silent=1, never=1), True),
         (seen(silent=9), True),
         # A single machine that reports proves that the endpoint works.
-        (seen(1, silent=8), False),
-        (seen(1, silent=2, never=2), False),
+        (seen(1, silent=2), False),
     ],
 )
 def test_recovery_is_suspended_where_no_machine_reports(cell: LocationStats, suspended: bool) -> None:
@@ -89,7 +86,43 @@ def test_recovery_is_suspended_where_no_machine_reports(cell: LocationStats, sus
 
 def test_the_machine_that_reports_may_be_in_any_location() -> None:
     """A small location that lost its power is one location, and not the endpoint."""
-    assert over_share({"ams": seen(silent=5), "fra": seen(1)}, defaults.LIMITS) == {}
+    assert over_share({"ams": seen(silent=4), "fra": seen(4)}, defaults.LIMITS) == {}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "suspended"),
+    [
+        # More than half of a fleet without shares.
+        (seen(5, silent=4), False),
+        (seen(4, silent=5), True),
+        (seen(1, silent=8), True),
+        (seen(4, silent=4), False),
+        (seen(2, silent=3), True),
+        # Both kinds together.
+        (seen(4, never=5), True),
+        (seen(4, silent=3, never=2), True),
+        (seen(1, silent=2, never=2), True),
+        # Two may well be broken, one after the other.
+        (seen(1, silent=2), False),
+        (seen(1, silent=1, never=1), False),
+    ],
+)
+def test_most_of_a_small_fleet_suspends_recovery(fleet: LocationStats, suspended: bool) -> None:
+    """Shares mean nothing there, but so many at once have something in common."""
+    assert over_share({None: fleet}, defaults.LIMITS).keys() == ({WHOLE_PROVIDER} if suspended else set())
+
+
+def test_a_small_location_is_no_small_fleet() -> None:
+    """It may have lost its power, or its switch; that its machines are unhealthy says nothing about the endpoint."""
+    assert over_share({"ams": seen(1, silent=8), None: seen(100)}, defaults.LIMITS) == {}
+
+
+@pytest.mark.parametrize(("silent_share", "never_share"), list(product([0.2, 1], repeat=2)))
+def test_a_share_of_1_switches_the_limit_of_a_small_fleet_off(silent_share: float, never_share: float) -> None:
+    """For an operator who knows that they are really down."""
+    limits = replace(defaults.LIMITS, unhealthy=Limit(1_000, silent_share), never_reported=Limit(1_000, never_share))
+    assert bool(over_share({None: seen(1, silent=5)}, limits)) is (silent_share < 1)
+    assert bool(over_share({None: seen(1, never=5)}, limits)) is (never_share < 1)
 
 
 @pytest.mark.parametrize(("silent_share", "never_share"), list(product([0.2, 1], repeat=2)))
@@ -110,7 +143,7 @@ def test_a_share_counts_exactly() -> None:
 def test_the_smallest_fleet_for_shares_is_a_setting() -> None:
     """Operators of five machines may want shares, those of a thousand racks none of a rack."""
     assert over_share({None: seen(2, silent=1)}, replace(defaults.LIMITS, share_min_machines=3)) != {}
-    assert over_share({None: seen(20, silent=30)}, replace(defaults.LIMITS, share_min_machines=51)) == {}
+    assert over_share({None: seen(25, silent=25)}, replace(defaults.LIMITS, share_min_machines=51)) == {}
 
 
 def test_an_outage_of_a_location_suspends_that_location_alone() -> None:
@@ -141,20 +174,20 @@ def test_a_suspended_provider_is_reported_as_one() -> None:
         (due(never=20), None),
         (due(never=21), "21 machines never reported, the limit is 20"),
         (due(silent=20, never=20), None),
-        # Machines recovered in the last hour count.
+        # Machines recovered recently count.
         (due(silent=5, recovered_silent=15), None),
         (
             due(silent=6, recovered_silent=15),
-            "6 machines stopped reporting, 15 recovered in the last hour, the limit is 20",
+            "6 machines stopped reporting, 15 recovered recently, the limit is 20",
         ),
         (
             due(silent=1, recovered_silent=20),
-            "1 machine stopped reporting, 20 recovered in the last hour, the limit is 20",
+            "1 machine stopped reporting, 20 recovered recently, the limit is 20",
         ),
         (due(never=20, recovered_silent=15), None),
         (
             due(never=20, recovered_never=1),
-            "20 machines never reported, 1 recovered in the last hour, the limit is 20",
+            "20 machines never reported, 1 recovered recently, the limit is 20",
         ),
         # Where none is due there is nothing to suspend.
         (due(recovered_silent=50, recovered_never=50), None),

@@ -37,9 +37,9 @@ class LocationStats:
     """Machines of the sample without a heartbeat for half of their timeout. Excluded are paused machines, and those
     whose recovery was tried and failed since: these are known, and say nothing about an outage."""
     due: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are due for recovery now, whose recovery has not failed, and not rebooted in the last hour."""
+    """Machines that are due for recovery now, whose recovery has not failed, and that ``recovered`` does not count."""
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are being recovered, or were rebooted in the last hour."""
+    """Machines that are being recovered, or were rebooted in the last hour, or while recovery is suspended in six."""
 
     def __add__(self, other: LocationStats) -> LocationStats:
         """Return the figures of both together."""

@@ -8,7 +8,8 @@ heartbeat for half of their timeout, because they do not all stop in the same
 moment: when the first are due, most of the others must already be counted.
 Numbers are evaluated on machines that are due and on those rebooted in the
 last hour, so that a fleet that fails little by little is not rebooted little by
-little.
+little; while recovery is suspended, on those rebooted in the last six hours, so
+that no hour of the same trouble begins with reboots.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _UNREACHED = 3
 """SSH has an outage if it does not reach this many machines, and more than it reaches."""
 _UNHEALTHY_ALONE = 2
 """From this many unhealthy machines on, at least one other must report."""
+_FEW = 3
+"""In a fleet too small for shares, this many unhealthy machines, and more than half, are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def over_share(stats: Stats, limits: BreakerLimits) -> dict[str, str]:
     If that holds for the provider, ``WHOLE_PROVIDER`` alone is returned.
     """
     provider = total(stats.values())
-    if reason := _none_reports(provider, limits) or _share(provider, limits):
+    if reason := _none_reports(provider, limits) or _most(provider, limits) or _share(provider, limits):
         return {WHOLE_PROVIDER: reason}
     return {
         location: reason
@@ -136,6 +139,15 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
     return "no machine reports: " + ", ".join(f"{count} {kind}" for kind, count in sorted(unhealthy.items()))
 
 
+def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
+    """Return why most machines of a fleet that is too small for shares are unhealthy."""
+    unhealthy = sum(count for kind, count in provider.unhealthy.items() if limits.of(kind).share < 1)
+    fleet = provider.reporting + unhealthy
+    if fleet >= limits.share_min_machines or unhealthy < _FEW or unhealthy <= provider.reporting:
+        return None
+    return f"{unhealthy} of {fleet} machines do not report, the limit is half of so few"
+
+
 def _share(stats: LocationStats, limits: BreakerLimits) -> str | None:
     """Return why too large a share is unhealthy: of the machines that ever reported, or, if they never did, of all."""
     stopped, never = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
@@ -153,6 +165,6 @@ def _number(stats: LocationStats, limits: BreakerLimits) -> str | None:
         due, recovered, limit = stats.due[kind], stats.recovered[kind], limits.of(kind).machines
         if due and due + recovered > limit:
             machines = f"{due} machine{'' if due == 1 else 's'} {kind}"
-            recent = f", {recovered} recovered in the last hour" if recovered else ""
+            recent = f", {recovered} recovered recently" if recovered else ""
             return f"{machines}{recent}, the limit is {limit}"
     return None

@@ -11,7 +11,9 @@
 --   from the id :start on. Ids are random, so it costs the same in a fleet of any size; a fleet of up to 1,000 is
 --   examined whole. Late machines exclude those that are paused, and those whose recovery failed since the last
 --   heartbeat.
--- - recovering: machines with recovery work, or rebooted in the last hour.
+-- - recovering: machines with recovery work, or rebooted in the last hour; in the last six hours where recovery is
+--   suspended, or was within the last hour. Otherwise each hour of the same trouble would begin with reboots. Six hours:
+--   as for unreached.
 -- - quarantined: quarantined machines of the provider.
 -- - unreached, reached: machines that should have come back in the last six hours and cannot be reached by SSH; and,
 --   if there are any, machines on which SSH started an agent in the last hour. Six hours: machines that are really dead
@@ -24,7 +26,7 @@
 -- - extended: the heartbeat timeout in seconds, if a gap makes it longer.
 -- - due: machines that are due for recovery, outside of :skipped_locations. A machine is not new if
 --   - its recovery failed since the last heartbeat,
---   - it was rebooted in the last hour, or
+--   - it was rebooted and counts as recovering, or
 --   - it did not come back after a recovery.
 -- - window: due rows that were examined.
 -- - rescheduled: due rows that were moved.
@@ -118,11 +120,20 @@ in_recovery AS (
     CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = w.machine_id LIMIT 1) AS n
     WHERE w.process = 'ShepherdRecovery' AND n.provider = :provider
 ),
+recent_suspensions AS (
+    SELECT location
+    FROM recovery_suspensions
+    WHERE provider = :provider AND coalesce(ended_at > statement_timestamp() - interval '1 hour', true)
+),
 recently_rebooted AS (
     SELECT r.machine_id, nullif(p.provider_location, '') AS location, r.had_reported AS reported
     FROM machine_rebooted r
     CROSS JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
-    WHERE r.rebooted_at > statement_timestamp() - interval '1 hour'
+    WHERE r.rebooted_at > statement_timestamp() - interval '6 hours'
+        AND (
+            r.rebooted_at > statement_timestamp() - interval '1 hour'
+            OR EXISTS (SELECT 1 FROM recent_suspensions x WHERE x.location IN ('', p.provider_location))
+        )
         AND p.provider = :provider
         AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM in_recovery))
 ),
@@ -148,11 +159,7 @@ evaluated AS (
         n.reported,
         NOT n.overdue
             AND NOT n.failed
-            AND NOT coalesce(
-                (SELECT rebooted_at > statement_timestamp() - interval '1 hour'
-                FROM machine_rebooted WHERE machine_id = l.machine_id),
-                false
-            ) AS is_new,
+            AND NOT EXISTS (SELECT 1 FROM recently_rebooted x WHERE x.machine_id = l.machine_id) AS is_new,
         n.locked_until IS NULL AND n.paused_until IS NULL AND n.ready_at <= statement_timestamp() AS ready,
         n.due_at,
         n.suspended,
