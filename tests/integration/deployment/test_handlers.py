@@ -255,7 +255,7 @@ def test_an_invocation_answers_and_measures_the_same_counts(
                 Metric.STARTUP_TIMEOUTS,
                 Metric.QUARANTINED,
             }
-            expected |= {Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.NO_ACCESS}
+            expected |= {Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.NO_ACCESS, Metric.FOUND_ALIVE}
         assert set(counts) == {metric.value for metric in expected}
 
 

@@ -256,7 +256,8 @@ def test_a_machine_unknown_to_the_provider_is_recorded_as_such(world: World) -> 
 
 def test_concurrent_runs_reboot_each_machine_once(world: World) -> None:
     """A reboot in the middle of a boot could break what the first one would have mended."""
-    world.given(world.fleet.unhealthy_machine(silent_for=0))
+    for _ in range(32):
+        world.given(world.fleet.unhealthy_machine(silent_for=0))
     machines = [world.given(world.fleet.unhealthy_machine()) for _ in range(8)]
     together = threading.Barrier(2)
 

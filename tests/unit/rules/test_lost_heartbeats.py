@@ -1,0 +1,127 @@
+"""A model of a fleet whose heartbeats get lost: real rules, the agent's real pauses, default settings."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from itertools import product
+
+import pytest
+from shepherd_core.domain.health import LocationStats, Unhealthy
+from shepherd_core.rules.circuit_breaker import over_number, over_share
+
+from agent.shepherd_agent.heartbeat import pause_after
+from tests.support import defaults
+
+TICK, HOUR = 60, 3_600
+DURATION = 6 * HOUR
+DIES_AT = 2 * HOUR
+INTERVAL = 60
+STOPPED, NEVER = Unhealthy.STOPPED_REPORTING, Unhealthy.NEVER_REPORTED
+TIMEOUTS = {STOPPED: defaults.HEALTH.heartbeat_timeout_seconds, NEVER: defaults.HEALTH.startup_timeout_seconds}
+
+
+@dataclass(slots=True)
+class Machine:
+    """A machine as the BMDB knows it, and the pauses of its agent."""
+
+    attempt_at: float
+    """When its agent sends the next heartbeat."""
+    lost: int = 0
+    last: float = 0.0
+    """Its last heartbeat, or the start of its agent."""
+    kind: Unhealthy = STOPPED
+    """How it is unhealthy if it does not report in time."""
+    not_before: float = 0.0
+
+    def report(self, now: float, loss: float, chance: random.Random) -> None:
+        """Send what is to be sent by then."""
+        while self.attempt_at <= now:
+            if chance.random() < loss:
+                self.lost += 1
+            else:
+                self.last, self.kind, self.lost = self.attempt_at, STOPPED, 0
+            self.attempt_at += pause_after(self.lost, INTERVAL, chance)
+
+
+@dataclass
+class Fleet:
+    """A fleet of which the first machine dies; each request of an agent is lost with the same probability."""
+
+    size: int
+    loss: float
+    looks: bool = True
+    restarts: int = 0
+    interrupted: list[tuple[float, int]] = field(default_factory=list)
+    """When, and which machine."""
+    suspended: bool = False
+    ended_at: float = float("-inf")
+
+    def run(self) -> None:
+        """Let the time pass."""
+        chance = random.Random(f"{self.size} {self.loss}")
+        self.machines = [Machine(chance.uniform(0, INTERVAL)) for _ in range(self.size)]
+        for now in range(TICK, DURATION, TICK):
+            if now == DIES_AT:
+                self.machines[0].attempt_at = float("inf")
+            for machine in self.machines:
+                machine.report(now, self.loss, chance)
+            self._recover(now)
+
+    def _recover(self, now: float) -> None:
+        """Run the Recoverer once: judge the fleet, then take a step on each machine that is due."""
+        stats, overdue = LocationStats(), []
+        for number, machine in enumerate(self.machines):
+            silent = now - (max(self.ended_at, machine.last))
+            timeout = TIMEOUTS[machine.kind]
+            if 2 * silent >= timeout:
+                stats.unhealthy[machine.kind] += 1
+                if silent >= timeout and machine.not_before <= now:
+                    stats.due[machine.kind] += 1
+                    overdue.append(number)
+            elif machine.kind is STOPPED and 2 * (now - machine.last) < timeout:
+                stats.reporting += 1
+        long_ago = now - (6 if self.suspended or self.ended_at > now - HOUR else 1) * HOUR
+        stats.recovered[STOPPED] = sum(at > long_ago for at, _ in self.interrupted)
+        fleet: dict[str | None, LocationStats] = {None: stats}
+        suspended = bool(over_share(fleet, defaults.LIMITS) or over_number(fleet, defaults.LIMITS, ()))
+        if self.suspended and not suspended:
+            self.ended_at = now
+        self.suspended = suspended
+        for number in () if suspended else overdue:
+            machine = self.machines[number]
+            machine.last, machine.kind, machine.not_before = now, NEVER, now + defaults.TIMEOUTS.cooldown
+            if self.looks and machine.attempt_at < float("inf"):
+                self.restarts += 1
+            else:
+                self.interrupted.append((now, number))
+
+
+@pytest.mark.parametrize(
+    ("size", "loss"),
+    [*product([9, 100], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), *product([1_000], [0.5, 0.9])],
+)
+def test_no_healthy_machine_is_interrupted_whatever_is_lost(size: int, loss: float) -> None:
+    """For six hours; and a machine that is dead is recovered within twice the usual time, at up to half lost."""
+    fleet = Fleet(size, loss)
+    fleet.run()
+    assert {number for _, number in fleet.interrupted} <= {0}
+    if loss <= 0.5:
+        usual = TIMEOUTS[STOPPED] + TICK
+        assert DIES_AT < fleet.interrupted[0][0] <= DIES_AT + 2 * usual
+
+
+@pytest.mark.parametrize("size", [9, 100])
+def test_without_a_look_healthy_machines_are_interrupted(size: int) -> None:
+    """So it is the look that protects them in this model, not a model that is too kind."""
+    fleet = Fleet(size, 0.8, looks=False)
+    fleet.run()
+    assert {number for _, number in fleet.interrupted} - {0}
+
+
+@pytest.mark.parametrize("size", [100, 1_000])
+def test_without_a_look_the_number_bounds_what_is_interrupted(size: int) -> None:
+    """Where SSH fails as well, six hours of trouble cost the limit once or twice, not each hour anew."""
+    fleet = Fleet(size, 0.8, looks=False)
+    fleet.run()
+    assert len(fleet.interrupted) <= 2 * defaults.LIMITS.unhealthy.machines
