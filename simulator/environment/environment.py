@@ -279,6 +279,8 @@ class Environment(Assembled):
                 {
                     **common,
                     "SHEPHERD_MACHINE_SECONDS": "20",
+                    "SHEPHERD_SSH_PORT": str(self.pool.port),
+                    "SHEPHERD_LOOK_SECONDS": "5",
                     "SHEPHERD_STARTUP_TIMEOUT_SECONDS": str(self.scaled(1800)),
                     "SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS": str(self.scaled(600)),
                     "SHEPHERD_BOOT_WAIT_SECONDS": str(self.scaled(120)),

@@ -91,7 +91,7 @@ def make_work(environment: Environment, function: str) -> None:
         # Of several machines, one goes on reporting: if none did, the circuit breaker would suspect the endpoint.
         unhealthy = environment.pool.names()[:-1] or environment.pool.names()
         for name in unhealthy:
-            environment.inject_fault(name, "stop_agents")
+            environment.inject_fault(name, "hang")  # of one that answers over SSH, only the agent would be started anew
         timeout = (
             float(environment.configs[function].environment["SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS"])
             * environment.settings.speed
