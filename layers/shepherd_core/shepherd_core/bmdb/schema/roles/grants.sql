@@ -28,12 +28,14 @@ GRANT SELECT, DELETE ON machine_release TO {provisioner};
 GRANT SELECT, INSERT ON machine_tombstone TO {provisioner};
 GRANT SELECT, INSERT, DELETE ON machines TO {provisioner};
 GRANT SELECT, INSERT, DELETE ON pauses TO {provisioner};
+GRANT SELECT ON pauses_in_force TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at, waiting, max_machines, waiting_seen_at) ON provisioner_lock TO {provisioner};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {provisioner};
 GRANT SELECT ON schema_migrations TO {provisioner};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}; -- lock
 GRANT SELECT, DELETE ON work TO {provisioner};
-GRANT SELECT, INSERT, DELETE ON work_backoff TO {provisioner};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {provisioner};
 GRANT INSERT ON work_history TO {provisioner};
 
 -- Initializer
@@ -45,15 +47,17 @@ GRANT SELECT ON machine_eligibility TO {initializer};
 GRANT SELECT, DELETE ON machine_grace TO {initializer};
 GRANT SELECT, INSERT ON machine_host_key TO {initializer};
 GRANT SELECT ON machine_provided TO {initializer};
-GRANT SELECT ON pauses TO {initializer};
+GRANT SELECT, INSERT ON machine_quarantine TO {initializer};
+GRANT SELECT ON pauses_in_force TO {initializer};
 GRANT SELECT ON recovery_exempt_machines TO {initializer};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {initializer};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {initializer};
 GRANT SELECT ON recovery_suspensions TO {initializer};
 GRANT SELECT ON schema_migrations TO {initializer};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {initializer};
 GRANT SELECT ON ssh_outages TO {initializer};
+GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {initializer}; -- lock
 GRANT SELECT, INSERT, DELETE ON work TO {initializer};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault), DELETE ON work_backoff TO {initializer};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {initializer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {initializer}; -- lock
 
 -- Recoverer
@@ -68,21 +72,22 @@ GRANT SELECT ON machine_need TO {recoverer};
 GRANT SELECT ON machine_provided TO {recoverer};
 GRANT SELECT, INSERT ON machine_quarantine TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, had_reported) ON machine_rebooted TO {recoverer};
-GRANT SELECT ON pauses TO {recoverer};
+GRANT SELECT ON pauses_in_force TO {recoverer};
 GRANT SELECT ON recovery_exempt_machines TO {recoverer};
 GRANT SELECT, INSERT, DELETE ON recovery_gaps TO {recoverer};
 GRANT SELECT ON recovery_gaps_in_doubt TO {recoverer};
 GRANT SELECT ON recovery_gaps_until_now TO {recoverer};
 GRANT SELECT, INSERT ON recovery_override_machines TO {recoverer};
 GRANT SELECT, UPDATE (used) ON recovery_overrides TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (taken_at) ON recovery_snapshots TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (suspended_at, ended_at, reason), DELETE ON recovery_suspensions TO {recoverer};
 GRANT SELECT ON schema_migrations TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (began_at, ended_at, reason), DELETE ON ssh_outages TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {recoverer}; -- lock
 GRANT SELECT, INSERT, DELETE ON work TO {recoverer};
-GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault), DELETE ON work_backoff TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (step), DELETE ON work_history TO {recoverer}; -- lock
 
 -- Updater
@@ -93,13 +98,15 @@ GRANT SELECT ON machine_facts TO {updater};
 GRANT SELECT ON machine_grace TO {updater};
 GRANT SELECT ON machine_process_needs TO {updater};
 GRANT SELECT, UPDATE (provider_reservation_id, provider_ip_address, provider_location, provider_status) ON machine_provided TO {updater};
-GRANT SELECT ON pauses TO {updater};
+GRANT SELECT ON pauses_in_force TO {updater};
 GRANT SELECT, INSERT, UPDATE (session_id, began_at, listed_at) ON provider_listings TO {updater};
 GRANT SELECT ON recovery_gaps TO {updater};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {updater};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {updater};
 GRANT SELECT ON schema_migrations TO {updater};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {updater};
+GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {updater}; -- lock
 GRANT SELECT, DELETE ON work TO {updater};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at) ON work_backoff TO {updater};
 GRANT INSERT ON work_history TO {updater};
 
 -- Agent API
@@ -124,7 +131,7 @@ GRANT SELECT, INSERT, UPDATE (provider, not_before, revision), DELETE ON machine
 GRANT SELECT ON machine_eligibility TO {operator};
 GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until), DELETE ON machine_grace TO {operator};
 GRANT SELECT ON machine_hardware_report TO {operator};
-GRANT SELECT, INSERT, DELETE ON machine_host_key TO {operator};
+GRANT SELECT, INSERT, UPDATE (host_key, pinned_at, origin), DELETE ON machine_host_key TO {operator};
 GRANT SELECT ON machine_need TO {operator};
 GRANT SELECT ON machine_os_installation_report TO {operator};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_request_raw, requested_at), DELETE ON machine_os_installation_request TO {operator};
@@ -137,16 +144,18 @@ GRANT SELECT, INSERT, UPDATE (accepted_at), DELETE ON machine_release TO {operat
 GRANT SELECT, INSERT ON machine_tombstone TO {operator};
 GRANT SELECT, INSERT ON machines TO {operator};
 GRANT SELECT, INSERT, DELETE ON pauses TO {operator};
+GRANT SELECT ON pauses_in_force TO {operator};
 GRANT SELECT, INSERT, UPDATE (session_id, last_creation_at) ON provisioner_lock TO {operator};
 GRANT SELECT ON recovery_exempt_machines TO {operator};
 GRANT SELECT ON recovery_gaps_in_doubt TO {operator};
 GRANT SELECT, DELETE ON recovery_override_machines TO {operator};
 GRANT SELECT, INSERT, UPDATE (override_id, machines, used, owner, reason, created_at, expires_at) ON recovery_overrides TO {operator};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy TO {operator};
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, forward_from) ON recovery_policy TO {operator};
 GRANT SELECT ON recovery_suspensions TO {operator};
 GRANT SELECT ON schema_migrations TO {operator};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {operator};
 GRANT SELECT ON ssh_outages TO {operator};
+GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {operator}; -- lock
 GRANT SELECT, DELETE ON work TO {operator};
-GRANT SELECT, INSERT, DELETE ON work_backoff TO {operator};
+GRANT SELECT, INSERT, UPDATE (until, cause, last_interval_seconds, fault, deaths, deaths_alone, died_at), DELETE ON work_backoff TO {operator};
 GRANT SELECT, INSERT ON work_history TO {operator};
