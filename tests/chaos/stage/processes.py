@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import boto3
 from moto.server import ThreadedMotoServer
+from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import SystemClock
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
@@ -97,9 +98,14 @@ class Functions:
     """The functions; each invocation is a separate process. A context manager."""
 
     def __init__(self, at_once: int = 1, ssh_private_key: str | None = None) -> None:
-        """Run up to *at_once* processes. Without *ssh_private_key*, the functions generate one."""
+        """Run up to *at_once* processes, with *ssh_private_key* or one of their own."""
         self._at_once = at_once
-        self._secrets = {_PARAMETER: API_KEY} | ({} if ssh_private_key is None else {_KEY_PARAMETER: ssh_private_key})
+        key = ssh_private_key or ssh_keys.generate()
+        self._secrets = {
+            _PARAMETER: API_KEY,
+            _KEY_PARAMETER: key,
+            ssh_keys.public_parameter(_KEY_PARAMETER): ssh_keys.public_line(key),
+        }
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

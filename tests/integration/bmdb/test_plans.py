@@ -157,7 +157,7 @@ LIMITS = {
     "find_due_inconsistencies": 40_000,
     "delete_old_history": 4_000,
 }
-LIMIT = 150
+LIMIT = 200
 
 RECOVERY_CLAIM_LIMIT = 2 * LIMITS["claim"]
 
@@ -176,6 +176,7 @@ READS_ALL = {
     "inventory": "people ask what the whole fleet consists of",
     "count_machines": "people ask how the whole fleet is",
     "timings": "people ask how long machines take; the history that it reads is bounded",
+    "find_oldest_transaction": "the connections, and who they belong to",
     "find_machines": "people ask it, by the beginning of an id",
     "applied_migrations": "a few rows",
     "schema_exists": "the catalogue",

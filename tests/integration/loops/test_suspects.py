@@ -135,7 +135,7 @@ def test_the_third_death_in_a_row_quarantines_a_machine_with_evidence(functions:
     assert functions.invoke().machines == []
     assert fleet.events(killer) == ["Started", "Expired"] * 3 + ["Started", "Quarantined", "Finished"]
     ((cause, evidence),) = fleet.sql("SELECT cause, evidence FROM machine_quarantine")
-    died = "FunctionDied: ShepherdAgentStart/static died or was cut off while it worked on this machine"
+    died = "FunctionDied: errands/static died or was cut off while it worked on this machine"
     assert cause == f"{died} alone, 3 times in a row"
     told = [line.partition("Expired: ")[2] for line in evidence.splitlines()]
     assert told == [f"{died}, 1 times in a row", f"{died} alone, 2 times in a row", f"{died} alone, 3 times in a row"]
@@ -151,7 +151,7 @@ def test_history_and_why_say_that_the_function_died(functions: Functions) -> Non
     machines = [fleet.provided_machine() for _ in range(3)]
     die_together(functions, machines)
     cause = (
-        "FunctionDied: ShepherdAgentStart/static died or was cut off while it worked on this machine and 2 more, "
+        "FunctionDied: errands/static died or was cut off while it worked on this machine and 2 more, "
         "1 times in a row"
     )
     assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]

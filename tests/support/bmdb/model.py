@@ -104,8 +104,8 @@ class Model:
                 self._end(machine, process, WorkEvent.EXPIRED)
                 found = self.machines[machine]
                 found.deaths[process] += 1
-                seconds = min(DEATH_SECONDS * 4 ** (found.deaths[process] - 1), LONGEST_DEATH_SECONDS)
-                found.backoffs[process] = (self.now + seconds, None)
+                backoff = min(DEATH_SECONDS * 4 ** (found.deaths[process] - 1), LONGEST_DEATH_SECONDS)
+                found.backoffs[process] = (self.now + backoff, None)
         self.sessions.append(Session(seconds, self.now + seconds))
         return len(self.sessions) - 1
 
