@@ -30,7 +30,7 @@ from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.environment.aws import REGION, Aws
 from simulator.environment.faults import Faults
-from simulator.environment.machine_source import SourceSpec
+from simulator.environment.machine_source import SSH_KEY_PARAMETER, SourceSpec
 from simulator.environment.postgres import Postgres
 from simulator.environment.scheduler import Schedules
 from simulator.environment.tcp_proxy import TcpProxy
@@ -240,6 +240,8 @@ class Environment(Assembled):
             "SHEPHERD_BMDB_ROLES": bmdb.bmdb_roles or "",
             "SHEPHERD_BMDB_PASSWORD_PARAMETER": "" if self.settings.remote is None else _BMDB_PASSWORD,
             "SHEPHERD_BMDB_CA_SOURCE": bmdb.bmdb_ca_source or "",
+            "SHEPHERD_SSH_KEY_PARAMETER": SSH_KEY_PARAMETER,
+            "SHEPHERD_INSTALLATION_PUBLIC_KEY_PARAMETER": _INSTALLATION_PUBLIC_KEY,
             "SHEPHERD_SESSION_SECONDS": "10",
         }
         return {

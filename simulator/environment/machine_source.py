@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulator.environment.faults import Rule
     from simulator.machines.pool import MachinePool
 
-_SSH_KEY = "/shepherd/ssh-key"
+SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,4 +93,4 @@ def ssh_key() -> tuple[dict[str, str], str]:
     """Return what an operator stores of a new key, and its public line."""
     private = ssh_keys.generate()
     public = ssh_keys.public_line(private)
-    return {_SSH_KEY: private, ssh_keys.public_parameter(_SSH_KEY): public}, public
+    return {SSH_KEY_PARAMETER: private, ssh_keys.public_parameter(SSH_KEY_PARAMETER): public}, public
