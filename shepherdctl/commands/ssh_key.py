@@ -9,6 +9,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions import SshKeySettings
 from shepherd_core.wiring.settings import load
 
+from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.output import Form, Output, document, facts, note
 
 _KmsKey = Annotated[
@@ -45,7 +46,8 @@ def show(output: Output = Form.TABLE) -> None:
     """
     Show the public half of Shepherd's SSH key.
 
-    During a rotation, that of the key before it is shown, too.
+    During a rotation, that of the key before it is shown, too. Fails if what is
+    published is not the public half of the key, after an interruption.
 
     Examples:
       shepherdctl ssh-key show
@@ -56,7 +58,7 @@ def show(output: Output = Form.TABLE) -> None:
     _print(
         {
             "parameter": name,
-            "public_key": store.get(ssh_keys.public_parameter(name)),
+            "public_key": _published(store, name),
             "previous": None if previous is None else ssh_keys.public_line(previous),
         },
         output,
@@ -79,6 +81,7 @@ def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = 
     current = store.get(name)
     before = ssh_keys.previous_parameter(name)
     if store.find(before) not in {None, current}:
+        _published(store, name)
         message = f"{before} exists: a rotation is under way; end it with ssh-key retire"
         raise ShepherdError(message)
     if dry_run:
@@ -91,22 +94,29 @@ def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = 
     _print({"parameter": name, "public_key": line, "previous": ssh_keys.public_line(current)}, output)
 
 
-def retire(*, dry_run: _DryRun = False, output: Output = Form.TABLE) -> None:
+def retire(*, dry_run: _DryRun = False, yes: Yes = False, output: Output = Form.TABLE) -> None:
     """
     Delete the SSH key before the current one.
 
-    Machines that have no other become unreachable. Functions may use it for five
-    more minutes.
+    Machines that have no other become unreachable, for good: try the new key on
+    each before, as docs/security.md says. Asks for confirmation. Functions may use
+    the old key for five more minutes.
 
     Examples:
       shepherdctl ssh-key retire --dry-run
     """
+    require_terminal(yes=yes or dry_run)
     store, name = _store()
     before = ssh_keys.previous_parameter(name)
     found = store.find(before)
     retired = None if found is None else ssh_keys.public_line(found)
-    if found is not None and not dry_run:
-        store.delete(before)
+    if found is not None:
+        _published(store, name)
+        if not (yes or dry_run):
+            note(f"machines that have no other key than {retired} become unreachable")
+            confirm(before)
+        if not dry_run:
+            store.delete(before)
     if output is Form.JSON:
         document({"parameter": before, "dry_run": dry_run, "retired": retired})
     elif retired is None:
@@ -125,6 +135,15 @@ def _publish(store: SsmSecretStore, name: str, private: str) -> str:
     line, public = ssh_keys.public_line(private), ssh_keys.public_parameter(name)
     if store.find(public) != line:
         store.put(public, line, secret=False, replace=True)
+    return line
+
+
+def _published(store: SsmSecretStore, name: str) -> str:
+    """Return the public half of the key *name*; fail if another one, or none, is stored, which others read."""
+    public, line = ssh_keys.public_parameter(name), ssh_keys.public_line(store.get(name))
+    if store.find(public) != line:
+        message = f"{public} is not the public half of {name}: run ssh-key create, which writes it"
+        raise ShepherdError(message)
     return line
 
 

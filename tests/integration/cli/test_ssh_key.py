@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pty
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import SshAuthenticationFailed
+from shepherd_core.domain.errors import ShepherdError, SshAuthenticationFailed
 from shepherd_core.settings.functions import InitializerSettings
 from shepherd_core.wiring import adapters
 
+from shepherdctl.commands import ssh_key
 from tests.support.agents.ssh_server import SshServer
 from tests.support.command_line import CommandLine
 
@@ -68,7 +71,8 @@ def test_the_public_half_of_a_key_that_is_there_is_written(shepherdctl: CommandL
 
 def test_no_command_shows_a_private_key(shepherdctl: CommandLine) -> None:
     """Terminals are recorded."""
-    said = [shepherdctl("ssh-key", command, "-o", "json") for command in ("create", "rotate", "show", "retire")]
+    commands = (["create"], ["rotate"], ["show"], ["retire", "--yes"])
+    said = [shepherdctl("ssh-key", *command, "-o", "json") for command in commands]
     assert [each.exit_code for each in said] == [0] * 4
     assert "PRIVATE" not in "".join(each.stdout + each.stderr for each in said)
 
@@ -98,7 +102,7 @@ def test_machines_with_either_key_are_reached_during_a_rotation(
             other = initializer(changed.port)
             other.dialer()
             other.dial("127.0.0.1", None, deadline).close()
-        assert old in shepherdctl.read("ssh-key", "retire")
+        assert old in shepherdctl.read("ssh-key", "retire", "--yes")
         adapters.secrets().invalidate(PREVIOUS)
         with pytest.raises(SshAuthenticationFailed):
             dialer.dial("127.0.0.1", None, deadline)
@@ -145,8 +149,49 @@ def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
     for command in ("show", "rotate"):
         result = shepherdctl("ssh-key", command)
         assert result.exit_code == 1
-        assert f"'{PUBLIC if command == 'show' else NAME}': there is no such SSM parameter" in result.stderr
-    assert "no rotation is under way" in shepherdctl("ssh-key", "retire").stderr
+        assert f"'{NAME}': there is no such SSM parameter" in result.stderr
+    assert "no rotation is under way" in shepherdctl("ssh-key", "retire", "--yes").stderr
+
+
+def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that have no other key become unreachable for good."""
+    shepherdctl.read("ssh-key", "create")
+    shepherdctl.read("ssh-key", "rotate")
+    before = stored()
+    result = shepherdctl("ssh-key", "retire")
+    assert result.exit_code == 2
+    assert "confirm with --yes" in " ".join(result.stderr.split())
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", 0) as keyboard, os.fdopen(theirs, encoding="utf-8") as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        keyboard.write(f"{NAME}\n".encode())
+        with pytest.raises(ShepherdError, match="stopped; nothing was changed"):
+            ssh_key.retire()
+        assert stored() == before
+        keyboard.write(f"{PREVIOUS}\n".encode())
+        ssh_key.retire()
+    assert stored().keys() == {NAME, PUBLIC}
+
+
+@pytest.mark.parametrize("command", [("show",), ("rotate",), ("retire", "--yes"), ("retire", "--dry-run")])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_stale_public_half_is_not_shown(shepherdctl: CommandLine, command: tuple[str, ...], missing: bool) -> None:
+    """After a rotation that was killed before its last write, operators would put the old key on the machines."""
+    shepherdctl.read("ssh-key", "create")
+    old = stored()[PUBLIC][0]
+    shepherdctl.read("ssh-key", "rotate")
+    ssm = boto3.client("ssm")
+    if missing:
+        ssm.delete_parameter(Name=PUBLIC)
+    else:
+        ssm.put_parameter(Name=PUBLIC, Value=old, Type="String", Overwrite=True)
+    before = stored()
+    result = shepherdctl("ssh-key", *command)
+    assert result.exit_code == 1
+    assert f"{PUBLIC} is not the public half of {NAME}: run ssh-key create" in " ".join(result.stderr.split())
+    assert stored() == before
+    shepherdctl.read("ssh-key", "create")
+    assert shepherdctl.load("ssh-key", "show")["public_key"] == public(NAME)
 
 
 def key_ids(ssm: Any) -> dict[str, str | None]:
