@@ -29,8 +29,8 @@ def pin_host_key(
     """
     Pin the SSH host key of a machine, so that no first contact has to be trusted.
 
-    From then on Shepherd gives its agent to no machine with another key. On the
-    machine, the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where
+    From then on Shepherd gives its agent to no machine with another key. An agent
+    that runs already stays, and its reports count. On the machine, the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where
     nobody is in between, such as on its console. Who pinned it is stored in the
     machine's history. A machine that was refused for its key is tried again when
     its backoff ends, or at once after "machine retry".
@@ -66,5 +66,6 @@ def pin_host_key(
         return
     replaced = None if before in {None, host_key} else fingerprint(before)
     facts([("machine", machine_id), ("pinned", fingerprint(host_key)), ("instead of", replaced)])
+    note("an agent that runs already stays; the key is compared at the next contact")
     if dry_run:
         note("dry run: nothing was changed")

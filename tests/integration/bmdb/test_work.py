@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Claim, Failure
 from shepherd_core.domain.backoff import Backoff
@@ -75,14 +76,28 @@ def test_a_started_agent_is_recorded_with_its_key(fleet: Fleet, session: Session
     assert fleet.holders(machine_id) == []
 
 
-@pytest.mark.parametrize("seen", [None, "another host key"])
+@pytest.mark.parametrize("seen", [None, "pinned"])
 def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | None) -> None:
-    """The key of the first contact is trusted; a later key must not replace it silently."""
+    """Also where it is from."""
     machine_id = fleet.provided_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
+    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), 'Operator')", id=machine_id)
     (held,) = claimed(session, START)
-    work.finish_agent_start(session, {held: AgentStarted(KEY, seen)})
-    assert fleet.sql("SELECT host_key FROM machine_host_key") == [["pinned"]]
+    assert work.finish_agent_start(session, {held: AgentStarted(KEY, seen)}) == {machine_id}
+    assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", "Operator"]]
+
+
+def test_an_agent_on_a_machine_with_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
+    """An operator named the right key while Shepherd talked to somebody else; the next contact is compared with it."""
+    machine_id, other = fleet.provided_machine(), fleet.provided_machine()
+    works = {held: AgentStarted(KEY, "another host key") for held in work.claim(session, START, PROVIDER, 2).work}
+    queries.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
+    assert work.finish_agent_start(session, works) == {other}
+    assert fleet.sql("SELECT machine_id FROM machine_agent_started") == [[other]]
+    assert fleet.sql("SELECT host_key FROM machine_host_key WHERE machine_id = :id", id=machine_id) == [["pinned"]]
+    assert fleet.events(machine_id) == ["Started", "HostKeyPinned", "Canceled"]
+    assert fleet.holders(machine_id) == []
+    (held,) = claimed(session, START)
+    assert (held.machine_id, held.host_key) == (machine_id, "pinned")
 
 
 @pytest.mark.parametrize("origin", HostKeyOrigin)

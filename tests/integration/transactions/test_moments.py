@@ -105,6 +105,20 @@ def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: S
     assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
 
 
+def test_a_host_key_that_is_pinned_during_the_wait_is_compared(fleet: Fleet, session: Session) -> None:
+    """The snapshot of the statement does not have it, and the agent would count that runs on another machine."""
+    machine_id = fleet.provided_machine()
+    (held,) = claimed(session, START)
+    done = {held: work.AgentStarted(bytes(32), "another host key")}
+
+    def pin() -> None:
+        queries.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
+
+    delayed(fleet, lambda: work.finish_agent_start(session, done), meanwhile=pin)
+    assert fleet.sql("SELECT 1 FROM machine_agent_started") == []
+    assert fleet.events(machine_id) == ["Started", "HostKeyPinned", "Canceled"]
+
+
 def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
     """It begins when it is recorded, however long that had to wait."""
     machine_id = fleet.provided_machine()

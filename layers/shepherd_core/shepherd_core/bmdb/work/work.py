@@ -149,13 +149,17 @@ class AgentStarted:
     public_key: bytes
     """The agent's Ed25519 public key, 32 bytes."""
     host_key: str | None
-    """The machine's SSH host key, to be pinned unless one is pinned already."""
+    """The SSH host key of the machine that was contacted, to be pinned if none is. None: not compared."""
     host_key_origin: HostKeyOrigin = HostKeyOrigin.FIRST_CONTACT
     """Where the host key is from, if it is pinned now."""
 
 
 def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> set[UUID]:
-    """Record that the agents were started, and return the machines whose work this ended."""
+    """
+    Record that the agents were started, and return the machines of which it was recorded.
+
+    It is not where another host key is pinned by now: the agent is on some other machine, and the next work compares them.
+    """
     return end(
         session,
         "finish_agent_start",

@@ -248,47 +248,70 @@ WHERE h.machine_id = ANY(:machine_ids::uuid[])
 -- name: finish_agent_start
 -- The agent was started: record its key and, at first contact, the host key; clear the backoff; make the machine due
 -- for the Recoverer, which watches it from now on.
+--
+-- If another host key was pinned meanwhile, the agent runs on some other machine: the work is canceled, the next one
+-- compares the keys, and this machine is missing in the result. The snapshot shows what was pinned before this statement
+-- began; a key that was pinned since then makes the insertion do nothing.
 WITH input_rows AS (
     SELECT g.machine_id, decode(g.public_key, 'hex') AS public_key, g.host_key, g.origin
     FROM unnest(:machine_ids::uuid[], :public_keys::text[], :host_keys::text[], :origins::text[])
         AS g (machine_id, public_key, host_key, origin)
 ),
 {ended_work_on_due_machines},
-agent_rows AS (
-    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
-    SELECT g.machine_id, clock_timestamp(), g.public_key
-    FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
-    ON CONFLICT (machine_id) DO UPDATE
-    SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
-),
--- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
-heartbeat_deleted AS (
-    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM work_deleted)
-),
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
     SELECT g.machine_id, g.host_key, clock_timestamp(), g.origin
     FROM input_rows g JOIN work_deleted e ON e.machine_id = g.machine_id
     WHERE g.host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
+    RETURNING machine_id
+),
+started AS (
+    SELECT g.machine_id, g.public_key
+    FROM input_rows g
+    JOIN work_deleted e ON e.machine_id = g.machine_id
+    LEFT JOIN machine_host_key k ON k.machine_id = g.machine_id
+    WHERE g.host_key IS NULL OR g.host_key = k.host_key OR g.machine_id IN (SELECT machine_id FROM host_key_pinned)
+),
+agent_rows AS (
+    INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key)
+    SELECT machine_id, clock_timestamp(), public_key FROM started
+    ON CONFLICT (machine_id) DO UPDATE
+    SET agent_started_at = excluded.agent_started_at, agent_public_key = excluded.agent_public_key
+),
+-- The heartbeat of an earlier agent does not count for this one, whose clock may be behind.
+heartbeat_deleted AS (
+    DELETE FROM machine_agent_heartbeat WHERE machine_id IN (SELECT machine_id FROM started)
 ),
 grace_deleted AS (
-    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    DELETE FROM machine_grace WHERE machine_id IN (SELECT machine_id FROM started)
 ),
 backoff_cleared AS (
     DELETE FROM work_backoff
-    WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM work_deleted)
+    WHERE process = 'ShepherdAgentStart' AND machine_id IN (SELECT machine_id FROM started)
 ),
 history_rows AS (
-    INSERT INTO work_history (machine_id, process, event, session_id)
-    SELECT machine_id, 'ShepherdAgentStart', 'Finished', :session_id::uuid FROM work_deleted
+    INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
+    SELECT
+        e.machine_id,
+        'ShepherdAgentStart',
+        CASE WHEN s.machine_id IS NULL THEN 'Canceled' ELSE 'Finished' END,
+        CASE WHEN s.machine_id IS NULL THEN 'another host key was pinned meanwhile' END,
+        :session_id::uuid
+    FROM work_deleted e LEFT JOIN started s ON s.machine_id = e.machine_id
 ),
 rescheduled AS (
-    UPDATE machine_due
-    SET not_before = CASE process WHEN 'ShepherdRecovery' THEN clock_timestamp() END, revision = revision + 1
-    WHERE machine_id IN (SELECT machine_id FROM work_deleted)
+    UPDATE machine_due d
+    SET
+        not_before = CASE
+            WHEN s.machine_id IS NULL AND d.not_before IS NULL THEN NULL
+            WHEN s.machine_id IS NULL OR d.process = 'ShepherdRecovery' THEN clock_timestamp()
+        END,
+        revision = d.revision + 1
+    FROM work_deleted e LEFT JOIN started s ON s.machine_id = e.machine_id
+    WHERE d.machine_id = e.machine_id
 )
-SELECT machine_id FROM work_deleted;
+SELECT machine_id FROM started;
 
 -- name: finish_recovery
 -- A recovery step was taken, or may have been, where :causes says why that is unknown. If it :loses_agent, delete the
