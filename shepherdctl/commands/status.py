@@ -46,6 +46,7 @@ def status(
     reached. LAST TICK is when the last recorded invocation of a loop ended, and
     DID what it counted. A transaction that has been open for ten minutes is shown
     with its pid: PostgreSQL keeps all dead rows for it, which slows every claim.
+    Those of other users are shown only to members of pg_read_all_stats.
 
     With --timings: the median (P50) and the 99th percentile (P99) of the last 30
     days, from at most 20,000 rows of the history, and which settings are shorter.
@@ -67,6 +68,7 @@ def status(
         waiting = provisioning.waiting(connection)
         paused = queries.pauses(connection)
         oldest = queries.oldest_transaction(connection, OLD_TRANSACTION_SECONDS)
+        user, sees_transactions = queries.sees_transactions(connection)
         last = ticks.last_ticks(connection)
         now = queries.now(connection)
     if output is Form.JSON:
@@ -78,6 +80,7 @@ def status(
                 "waiting": waiting,
                 "pauses": len(paused),
                 "oldest_transaction": oldest,
+                "sees_all_transactions": sees_transactions,
                 "ticks": last,
             }
         )
@@ -91,6 +94,11 @@ def status(
         note(f"{counted(len(paused), 'pause')} in force: see shepherdctl pauses")
     if oldest:
         note(old_transaction(oldest))
+    if not sees_transactions:
+        note(
+            "open transactions of other users are not shown; an administrator can change that: "
+            f'GRANT pg_read_all_stats TO "{user}"'
+        )
 
 
 def old_transaction(found: Mapping[str, Any]) -> str:
@@ -102,7 +110,7 @@ def old_transaction(found: Mapping[str, Any]) -> str:
     by = f" ({found['application']})" if found["application"] else ""
     return (
         f"a transaction of {found['owner']}{by} has been open for {lasted}, and slows every claim; "
-        f"end it with SELECT pg_terminate_backend({found['pid']})"
+        f"an administrator ends it with SELECT pg_terminate_backend({found['pid']})"
     )
 
 

@@ -78,6 +78,7 @@ class Postgres(Closeable):
         users = {role: self.settings(TEMPLATE).of_role(role).bmdb_user for role in ROLES}
         make(connection, {role: Login(user, self.password) for role, user in users.items()})
         connection.close()
+        self._run(f'GRANT pg_read_all_stats TO "{users["operator"]}"')  # as docs/deployment.md says
 
     @property
     def socket(self) -> Path:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.support.bmdb.fleet import Fleet
 
 MINUTE = 60
-END = "end it with SELECT pg_terminate_backend(42)"
+END = "an administrator ends it with SELECT pg_terminate_backend(42)"
 
 
 @pytest.mark.parametrize("begin", ["BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN; SELECT pg_current_xact_id()"])
@@ -51,8 +51,25 @@ def test_an_idle_connection_is_no_old_transaction(fleet: Fleet) -> None:
 def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:
     """Programs find the key all the same."""
     shepherdctl = CommandLine(fleet.settings)
-    assert shepherdctl.load("status")["oldest_transaction"] is None
+    shown = shepherdctl.load("status")
+    assert (shown["oldest_transaction"], shown["sees_all_transactions"]) == (None, True)
     assert "transaction" not in shepherdctl("status").output
+
+
+def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet) -> None:
+    """Without the grant all would look well."""
+    with administrator(fleet.settings) as somebody:
+        somebody.run('CREATE ROLE "blind" LOGIN')
+        try:
+            for grant in ("SELECT ON ALL TABLES IN SCHEMA public", "USAGE ON SCHEMA public"):
+                somebody.run(f'GRANT {grant} TO "blind"')
+            shepherdctl = CommandLine(fleet.settings.model_copy(update={"bmdb_user": "blind", "bmdb_roles": None}))
+            assert shepherdctl.load("status")["sees_all_transactions"] is False
+            said = " ".join(shepherdctl("status").stderr.split())
+            assert 'not shown; an administrator can change that: GRANT pg_read_all_stats TO "blind"' in said
+        finally:
+            somebody.run('DROP OWNED BY "blind"')
+            somebody.run('DROP ROLE "blind"')
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,10 @@ WHERE seconds > :seconds
 ORDER BY seconds DESC
 LIMIT 1;
 
+-- name: sees_transactions
+-- Who asks, and whether find_oldest_transaction shows the transactions of other users to it.
+SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE');
+
 -- name: now
 -- The database's time, for output such as "5 minutes ago".
 SELECT clock_timestamp();

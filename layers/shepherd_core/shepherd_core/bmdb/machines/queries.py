@@ -199,10 +199,16 @@ def oldest_transaction(connection: Connection, seconds: float) -> dict[str, Any]
     ``kind`` (open or prepared), ``pid`` (None if prepared), ``owner``, ``application``
     (of a prepared one, its name), ``state`` as PostgreSQL calls it, and ``seconds``. As
     long as it lasts, claims and snapshots read the old places of all rows that moved.
-    Sees transactions of other users only as a member of pg_read_all_stats.
+    Sees open transactions of other users only where ``sees_transactions``.
     """
     found = connection.records("find_oldest_transaction", seconds=seconds)
     return found[0] if found else None
+
+
+def sees_transactions(connection: Connection) -> tuple[str, bool]:
+    """Return the database's user, and whether it sees the transactions of others: it is in pg_read_all_stats."""
+    user, sees = connection.run("sees_transactions")[0]
+    return user, sees
 
 
 def now(connection: Connection) -> datetime:
