@@ -165,8 +165,8 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (
             Edit(
                 _WORK,
-                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM work_deleted",
-                "'ShepherdAgentStart', 'Finished', :session_id::uuid FROM due_rows",
+                "'ShepherdAgentStart', 'Finished', NULL, :session_id::uuid FROM started",
+                "'ShepherdAgentStart', 'Finished', NULL, :session_id::uuid FROM due_rows",
                 "finish_agent_start",
             ),
         ),

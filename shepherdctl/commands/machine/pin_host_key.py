@@ -29,11 +29,12 @@ def pin_host_key(
     """
     Pin the SSH host key of a machine, so that no first contact has to be trusted.
 
-    From then on Shepherd gives its agent to no machine with another key. An agent
-    that runs already stays, and its reports count. On the machine, the key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where
-    nobody is in between, such as on its console. Who pinned it is stored in the
-    machine's history. A machine that was refused for its key is tried again when
-    its backoff ends, or at once after "machine retry".
+    From then on Shepherd gives its agent to no machine with another key. An
+    agent that runs already stays, and its reports count. On the machine, the
+    key is in /etc/ssh/ssh_host_ed25519_key.pub: read it where nobody is in
+    between, such as on its console. Who pinned it is stored in the machine's
+    history. A machine that was refused for its key is tried again when its
+    backoff ends, or at once after "machine retry".
 
     Examples:
       shepherdctl machine pin-host-key 3f2a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5…

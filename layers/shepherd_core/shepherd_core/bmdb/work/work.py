@@ -158,7 +158,8 @@ def finish_agent_start(session: Session, done: Mapping[Work, AgentStarted]) -> s
     """
     Record that the agents were started, and return the machines of which it was recorded.
 
-    It is not where another host key is pinned by now: the agent is on some other machine, and the next work compares them.
+    It is not where another host key is pinned by now: the agent is on some other
+    machine, and the next work compares the keys.
     """
     return end(
         session,

@@ -292,13 +292,11 @@ backoff_cleared AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause, session_id)
-    SELECT
-        e.machine_id,
-        'ShepherdAgentStart',
-        CASE WHEN s.machine_id IS NULL THEN 'Canceled' ELSE 'Finished' END,
-        CASE WHEN s.machine_id IS NULL THEN 'another host key was pinned meanwhile' END,
-        :session_id::uuid
-    FROM work_deleted e LEFT JOIN started s ON s.machine_id = e.machine_id
+    SELECT machine_id, 'ShepherdAgentStart', 'Finished', NULL, :session_id::uuid FROM started
+    UNION ALL
+    SELECT machine_id, 'ShepherdAgentStart', 'Canceled', 'another host key was pinned meanwhile', :session_id::uuid
+    FROM work_deleted
+    WHERE machine_id NOT IN (SELECT machine_id FROM started)
 ),
 rescheduled AS (
     UPDATE machine_due d
