@@ -123,6 +123,44 @@ def test_deleting_a_secret_that_is_not_there_is_an_error(ssm: Any) -> None:
         SsmSecretStore().delete(NAME)
 
 
+def test_a_secret_is_made_at_first_use(ssm: Any) -> None:
+    """No operator should have to create or see the password of a function."""
+    assert SsmSecretStore().create_once(NAME, lambda: VALUE) == VALUE
+    stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
+    assert (stored["Value"], stored["Type"]) == (VALUE, "SecureString")
+
+
+def test_a_secret_that_exists_is_not_made_again(ssm: Any) -> None:
+    """The database knows the password that it was given."""
+    ssm.put_parameter(Name=NAME, Value=VALUE, Type="SecureString")
+
+    def make() -> str:
+        raise AssertionError
+
+    assert SsmSecretStore().create_once(NAME, make) == VALUE
+
+
+def test_the_loser_of_the_race_to_create_a_secret_uses_the_winners(ssm: Any) -> None:
+    """Two functions start at the same minute of the first day: one password must come of it."""
+
+    def slow_make() -> str:
+        assert SsmSecretStore().create_once(NAME, lambda: "of the winner") == "of the winner"
+        return "of the loser"
+
+    store = SsmSecretStore()
+    assert store.create_once(NAME, slow_make) == "of the winner"
+    assert store.get(NAME) == "of the winner"
+
+
+def test_a_secret_that_was_just_made_elsewhere_may_not_show_yet(scripted_ssm: ScriptedServer) -> None:
+    """SSM reads lag behind: to go on with one's own secret would be the worst of answers."""
+    scripted_ssm.answer = lambda request: _refusal(
+        "ParameterAlreadyExists" if "PutParameter" in request.headers["X-Amz-Target"] else "ParameterNotFound"
+    )
+    with pytest.raises(SecretUnavailable, match="does not show it yet"):
+        SsmSecretStore().create_once(NAME, lambda: VALUE)
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [

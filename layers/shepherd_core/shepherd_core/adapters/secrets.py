@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from aws_lambda_powertools.utilities.parameters import SSMProvider
 
+_EXISTS = "ParameterAlreadyExists"
+
 
 class SsmSecretStore:
     """
@@ -60,20 +62,9 @@ class SsmSecretStore:
             SecretMissing: the caller may not do it, or the parameter exists and *replace* is not set.
             SecretUnavailable: SSM did not answer, or asks to retry later. Call again.
         """
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
-
-        try:
-            self._provider(name).client.put_parameter(
-                Name=name,
-                Value=value,
-                Type="SecureString" if secret else "String",
-                Overwrite=replace,
-                **({"KeyId": kms_key} if secret and kms_key else {}),
-            )
-        except (BotoCoreError, ClientError) as error:
-            # Not chained: the error may repeat the request, which holds the secret.
-            _refuse(name, "write", *aws.classify(error), None)
-        self.invalidate(name)
+        if not self._store(name, value, secret=secret, replace=replace, kms_key=kms_key):
+            message = f"secret {name!r}: SSM refuses to write it ({_EXISTS})"
+            raise SecretMissing(message)
 
     def create_once(self, name: str, make: Callable[[], str]) -> str:
         """
@@ -84,20 +75,20 @@ class SsmSecretStore:
 
         Raises:
             SecretMissing: the caller may not read the parameter, or may not create it.
-            SecretUnavailable: SSM did not answer, or asks to retry later. Call again.
+            SecretUnavailable: SSM did not answer, asks to retry later, or does not show yet what
+                another caller made. Call again.
         """
         value = self.find(name)
         if value is not None:
             return value
         made = make()
-        try:
-            self.put(name, made)
-        except SecretMissing:
-            value = self.find(name)
-            if value is None:
-                raise
-            return value
-        return made
+        if self._store(name, made):
+            return made
+        value = self.find(name)
+        if value is None:  # SSM may show a new parameter only a moment later
+            message = f"secret {name!r}: another function just created it, and SSM does not show it yet"
+            raise SecretUnavailable(message)
+        return value
 
     def delete(self, name: str) -> None:
         """
@@ -119,6 +110,27 @@ class SsmSecretStore:
         """Drop *name* from the cache, for example because its value was refused."""
         with self._lock:
             self._invalidated.add(name)
+
+    def _store(self, name: str, value: str, *, secret: bool = True, replace: bool = False, kms_key: str = "") -> bool:
+        """As ``put``; return False if the parameter exists and *replace* is not set."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
+
+        try:
+            self._provider(name).client.put_parameter(
+                Name=name,
+                Value=value,
+                Type="SecureString" if secret else "String",
+                Overwrite=replace,
+                **({"KeyId": kms_key} if secret and kms_key else {}),
+            )
+        except (BotoCoreError, ClientError) as error:
+            meaning, code = aws.classify(error)
+            if code == _EXISTS:
+                return False
+            # Not chained: the error may repeat the request, which holds the secret.
+            _refuse(name, "write", meaning, code, None)
+        self.invalidate(name)
+        return True
 
     def _read(self, name: str) -> str | None:
         """Return the value of *name*, or None if there is no such parameter."""
