@@ -12,9 +12,9 @@ import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
-from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, StatementFailed
+from shepherd_core.domain.errors import AnswerUndelivered, ConfigError, EventInvalid, RolesRefused, StatementFailed
 from shepherd_core.domain.time_budget import ANSWER_SECONDS
-from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, handle
+from shepherd_core.operator.migrator import _ANSWERED, RESOURCE_ID, SettingsCheck, handle
 
 from functions.migrator.app import lambda_handler
 from simulator.lambda_.environment import Context
@@ -26,6 +26,7 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from shepherd_core.domain.clock import Deadline
     from shepherd_core.settings.functions import BmdbSettings
 
     from simulator.environment.postgres import Postgres
@@ -270,6 +271,10 @@ OURS = "cloudformation-custom-resource-response-euwest1.s3"
         f"https://evil.example#{OURS}.amazonaws.com/answer",
         "https://bucket.s3.amazonaws.com/answer",
         f"http://{OURS}.amazonaws.com/answer",
+        "https://cloudformation-custom-resource-response-evil.s3.amazonaws.com/answer",
+        "https://cloudformation-custom-resource-response-euwest1-evil.s3.eu-west-1.amazonaws.com/answer",
+        f"https://{OURS}.s3.amazonaws.com/answer",  # the bucket …-euwest1.s3
+        f"https://{OURS}.evil.s3.amazonaws.com/answer",
         "http://127.0.0.1.evil.example/answer",
         "http://169.254.169.254/latest",
         f"https://{OURS}.amazonaws.com/\ud800",
@@ -453,6 +458,28 @@ def test_a_rollback_does_not_fail_because_of_settings(
     invoke({**asked(cloudformation, "Update", before=LATEST), "StackId": stack(status)})
     (request,) = cloudformation.requests
     assert json.loads(request.body)["Status"] == answer
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_rollback_grants_what_its_code_needs(
+    cloudformation: ScriptedServer, bmdb: Connection, clock: ManualClock, *, refused: bool
+) -> None:
+    """The newer code took away what only the older needs; a refusal must not leave the stack half done."""
+    granted = []
+
+    def check() -> None:
+        raise ConfigError(["version is 2"])
+
+    def make_roles(connection: Connection, _: Deadline) -> list[str]:
+        granted.append(schema_version(connection))
+        if refused:
+            raise RolesRefused("?")
+        return ["shepherd-updater"]
+
+    settings = SettingsCheck(check, lambda _: True)
+    answer = handle(asked(cloudformation, "Update", before=LATEST), lambda: bmdb, clock, 60, settings, make_roles)
+    assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
+    assert granted == [0]  # and nothing was migrated
 
 
 def test_a_state_of_the_stack_that_is_not_known_is_no_rollback(

@@ -47,11 +47,17 @@ _FIRST_PAUSE_SECONDS = 1.0
 _ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two bytes
 _REASON_BYTES = 3_000  # CloudFormation takes 4,096 bytes in all
 _OK = 200
+_DIRECTION = "(north|south|east|west|central){1,2}"
 _ANSWERED = re.compile(
-    r"https://cloudformation-custom-resource-response-[a-z0-9-]+\.s3([.-][a-z0-9-]+){0,2}\.amazonaws\.com(\.cn)?/[!-~]*"
+    rf"https://cloudformation-custom-resource-response-[a-z]{{2}}(gov|iso[bef]?)?{_DIRECTION}[0-9]{{1,2}}"
+    rf"\.s3([.-](dualstack\.)?[a-z]{{2}}(-gov|-iso[bef]?)?-{_DIRECTION}-[0-9]{{1,2}})?\.amazonaws\.com(\.cn)?/[!-~]*"
     r"|http://127\.0\.0\.1(:[0-9]+)?(/[!-~]*)?"
 )
-"""Where answers go: to CloudFormation's buckets, such as …-euwest1.s3.eu-west-1.amazonaws.com, or to a test here."""
+"""
+Where answers go: to CloudFormation's buckets, such as …-euwest1.s3.eu-west-1.amazonaws.com, or to a test here.
+
+A bucket that merely begins like that may be anybody's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,10 @@ def handle(
 
     Create and Update check the *settings*, if CloudFormation sent them, apply the
     migrations that are missing, and call *make_roles*, which returns the roles that
-    it made and granted anew. Delete, and an Update to an older
-    ``SchemaVersion``, which a rollback sends, succeed and change nothing. A rollback
-    does not fail because of settings. May run twice and concurrently. *seconds* are
-    left in all.
+    it made and granted anew. Delete, and an Update to an older ``SchemaVersion``,
+    which a rollback sends, succeed and change nothing. A rollback does not fail
+    because of settings; where they are refused, it only calls *make_roles*. May run
+    twice and concurrently. *seconds* are left in all.
 
     Raises:
         AnswerUndelivered: CloudFormation did not accept the answer.
@@ -89,8 +95,8 @@ def handle(
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
 
-    def update() -> dict[str, object]:
-        return _migrate(connect(), deadline, make_roles)
+    def update(*, rollback: bool = False) -> dict[str, object]:
+        return _migrate(connect(), deadline, make_roles, rollback=rollback)
 
     if not (isinstance(event, dict) and "ResponseURL" in event):
         return _carry_out(event, update, deadline, None)
@@ -112,7 +118,7 @@ def handle(
 
 def _carry_out(
     event: Mapping[str, object],
-    update: Callable[[], dict[str, object]],
+    update: Callable[..., dict[str, object]],
     deadline: Deadline,
     settings: SettingsCheck | None,
 ) -> dict[str, object]:
@@ -140,6 +146,10 @@ def _carry_out(
 
     def deploy() -> dict[str, object]:
         if settings is not None and not _right(settings, kind, str(event.get("StackId"))):
+            try:
+                update(rollback=True)
+            except ShepherdError as error:
+                telemetry.error("roles not granted in a rollback", exc=error)
             return {_VERSION: latest}  # which the deployment before this one has brought the schema to
         return update()
 
@@ -174,10 +184,15 @@ def _wanted(event: Mapping[str, object], properties: str = "ResourceProperties")
 
 
 def _migrate(
-    connection: Connection, deadline: Deadline, make_roles: Callable[[Connection, Deadline], list[str]] | None
+    connection: Connection,
+    deadline: Deadline,
+    make_roles: Callable[[Connection, Deadline], list[str]] | None,
+    *,
+    rollback: bool,
 ) -> dict[str, object]:
+    """Apply the migrations that are missing, except in a *rollback*, and make the roles: grants belong to the code."""
     try:
-        applied = migrate(connection, deadline=deadline)
+        applied = [] if rollback else migrate(connection, deadline=deadline)
         version = schema_version(connection)
         roles = make_roles(connection, deadline) if make_roles else []
     finally:
