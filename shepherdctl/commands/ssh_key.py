@@ -65,10 +65,18 @@ def show(output: Output = Form.TABLE) -> None:
     )
 
 
-def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = Form.TABLE) -> None:
+def rotate(
+    kms_key: Annotated[
+        str, typer.Option("--kms-key", metavar="ARN", help="The key that encrypts it.", show_default="as now")
+    ] = "",
+    *,
+    dry_run: _DryRun = False,
+    output: Output = Form.TABLE,
+) -> None:
     """
     Replace Shepherd's SSH key by a new one.
 
+    Without --kms-key, what encrypts the present key encrypts the new one, too.
     Functions use the new key within five minutes. Machines may have either until
     "ssh-key retire": the Initializer tries the old key where a machine refuses
     the new one, and logs the machine's address. If this is interrupted, run
@@ -87,6 +95,7 @@ def rotate(kms_key: _KmsKey = "", *, dry_run: _DryRun = False, output: Output = 
     if dry_run:
         note(f"dry run: nothing was changed; {ssh_keys.public_line(current)} would be replaced")
         return
+    kms_key = kms_key or store.kms_key(name)
     store.put(before, current, replace=True, kms_key=kms_key)
     new = ssh_keys.generate()
     store.put(name, new, replace=True, kms_key=kms_key)

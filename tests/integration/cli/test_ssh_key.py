@@ -204,3 +204,10 @@ def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: Com
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
     shepherdctl.read("ssh-key", "rotate", "--kms-key", "alias/ours")
     assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}
+
+
+def test_a_rotation_encrypts_with_what_encrypted_before(shepherdctl: CommandLine) -> None:
+    """A key of root on every machine must not fall back to AWS's own because of an option that was left out."""
+    shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
+    shepherdctl.read("ssh-key", "rotate")
+    assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}

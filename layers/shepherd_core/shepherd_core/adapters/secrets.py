@@ -90,6 +90,27 @@ class SsmSecretStore:
             raise SecretUnavailable(message)
         return value
 
+    def kms_key(self, name: str) -> str:
+        """
+        Return the KMS key that encrypts *name*, ``alias/aws/ssm`` if it is AWS's own. Functions may not ask.
+
+        Raises:
+            SecretMissing: there is no such parameter, it is not encrypted, or the caller
+                may not ask (``ssm:DescribeParameters``).
+            SecretUnavailable: SSM did not answer, or asks to retry later.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - loaded with boto3 already
+
+        filters = [{"Key": "Name", "Option": "Equals", "Values": [name]}]
+        try:
+            pages = self._provider(name).client.get_paginator("describe_parameters").paginate(ParameterFilters=filters)
+            found = [each["KeyId"] for page in pages for each in page["Parameters"] if "KeyId" in each]
+        except (BotoCoreError, ClientError) as error:
+            _refuse(name, "describe", *aws.classify(error), error)
+        if not found:
+            raise SecretMissing(f"secret {name!r}: SSM names no key that encrypts it")
+        return str(found[0])
+
     def delete(self, name: str) -> None:
         """
         Delete *name*. Functions may not do this.
@@ -164,7 +185,7 @@ class SsmSecretStore:
 
 
 def _refuse(name: str, wanted: str, meaning: aws.AwsFault, code: str, cause: BaseException | None) -> NoReturn:
-    """Raise our error for *meaning*; *wanted* is the operation: read, write or delete."""
+    """Raise our error for *meaning*; *wanted* is the operation: read, write, describe or delete."""
     if meaning is aws.AwsFault.PASSING:
         raise SecretUnavailable(f"secret {name!r}: SSM could not {wanted} it now ({code})") from cause
     if meaning is aws.AwsFault.DENIED:
