@@ -14,6 +14,7 @@ from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.health import Access, LocationStats, Unhealthy
 from shepherd_core.domain.machine import Process
+from shepherd_core.domain.provider import REBOOT, RESTART_AGENT
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, claimed
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from shepherd_core.bmdb.recovery.suspension import HealthSnapshot
     from shepherd_core.bmdb.session import Session
+    from shepherd_core.domain.provider import StepKind
 
     from tests.support.bmdb.fleet import Fleet
 
@@ -55,17 +57,19 @@ def held(fleet: Fleet, process: Process, machine_id: UUID) -> tuple[Session, wor
     return session, wanted
 
 
-def recovered(fleet: Fleet, location: str | None = HERE, grace_seconds: float | None = None) -> UUID:
-    """Return a machine that was rebooted just now because its agent had stopped reporting."""
+def recovered(
+    fleet: Fleet, location: str | None = HERE, grace_seconds: float | None = None, kind: StepKind = REBOOT
+) -> UUID:
+    """Return a machine that was rebooted just now because its agent had stopped reporting, or treated otherwise."""
     machine_id = unhealthy(fleet, location)
     session, mine = held(fleet, RECOVER, machine_id)
-    work.finish_recovery(session, [mine], 0, grace_seconds=grace_seconds)
+    work.finish_recovery(session, [mine], 0, grace_seconds=grace_seconds, kind=kind)
     return machine_id
 
 
-def unreached(fleet: Fleet, location: str | None = HERE) -> UUID:
+def unreached(fleet: Fleet, location: str | None = HERE, kind: StepKind = REBOOT) -> UUID:
     """Return a machine that did not come back from that, because SSH does not reach it."""
-    machine_id = recovered(fleet, location, grace_seconds=0)
+    machine_id = recovered(fleet, location, grace_seconds=0, kind=kind)
     session, mine = held(fleet, START, machine_id)
     work.fail(session, {mine: Failure("no answer", HOUR, fault=Fault.UNREACHED)})
     return machine_id
@@ -117,6 +121,46 @@ def test_a_machine_that_was_rebooted_within_an_hour_is_not_newly_due(fleet: Flee
     fleet.pass_time((minutes - 1) * MINUTE)
     found = snapshot(fleet)
     assert (found.claimable, found.stats[HERE].due.total()) == (1, new)
+
+
+def test_after_a_suspension_a_machine_is_newly_due_an_hour_after_its_reboot_as_ever(fleet: Fleet) -> None:
+    """Else the limit of the number would not see those that fail again."""
+    recovered(fleet)
+    fleet.pass_time(MINUTE)
+    start_agents(fleet)
+    fleet.pass_time(2 * HOUR)
+    session = fleet.open_session()
+    suspension.set_suspensions(session, PROVIDER, {HERE: "?"})
+    fleet.sql("UPDATE recovery_suspensions SET ended_at = suspended_at")
+    fleet.pass_time(40 * MINUTE)
+    stats = snapshot(fleet).stats[HERE]
+    assert (stats.due.total(), stats.recovered.total(), stats.recovered_in_trouble.total()) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("kind", "new"), [(RESTART_AGENT, 1), (REBOOT, 0)])
+def test_a_machine_that_did_not_come_back_is_newly_due_if_it_was_not_rebooted(
+    fleet: Fleet, kind: StepKind, new: int
+) -> None:
+    """It was not counted before: an endpoint that takes no agents would have the fleet rebooted, past all limits."""
+    for location in (HERE, THERE):
+        unreached(fleet, location, kind)
+    fleet.pass_time(2 * HOUR)
+    assert {location: each.due.total() for location, each in snapshot(fleet).stats.items()} == dict.fromkeys(
+        (HERE, THERE), new
+    )
+
+
+def test_machines_that_left_the_sample_for_their_recovery_are_known(fleet: Fleet) -> None:
+    """Without an agent they are neither reporting nor late; those that are, and those that report, count once."""
+    recovered(fleet)
+    back = recovered(fleet)
+    session = fleet.open_session()
+    works = claimed(session, START)
+    work.finish_agent_start(session, {each: AgentStarted(KEY, None) for each in works if each.machine_id == back})
+    session.close()
+    queries.record_heartbeat(fleet.connection, back)
+    stats = snapshot(fleet).stats[HERE]
+    assert (stats.reporting, stats.recovered[STOPPED], stats.unsampled[STOPPED]) == (1, 2, 1)
 
 
 @pytest.mark.parametrize(("minutes", "reached"), [(59, 1), (61, 0)])

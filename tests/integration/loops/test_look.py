@@ -13,8 +13,8 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import AgentStarted
-from shepherd_core.domain.errors import SecretMissing, SshForkServerLost
+from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.errors import Fault, SecretMissing, SshForkServerLost
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.look import Look
 from shepherd_core.telemetry import Metric
@@ -46,6 +46,8 @@ class World(RecoveryEnvironment):
         self.server = server
         self.agent = folder / "agent"
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.fails: Failure | None = None
+        """Why the Initializer cannot start an agent on the machine; None: it can."""
         self.witness = fleet.unhealthy_machine(silent_for=0)
         self.machine = fleet.unhealthy_machine()
         self.at("127.0.0.1", server.public_host_keys[0])
@@ -83,7 +85,9 @@ class World(RecoveryEnvironment):
         """Do the Initializer's work on the machine; False: it is not due for that."""
         session = self.fleet.open_session()
         found = [held for held in claimed(session, Process.AGENT_START) if held.machine_id == self.machine]
-        if found:
+        if found and self.fails is not None:
+            work.fail(session, {found[0]: self.fails})
+        elif found:
             work.finish_agent_start(session, {found[0]: AgentStarted(bytes(32), None)})
         session.close()
         return bool(found)
@@ -142,6 +146,16 @@ def test_a_machine_that_is_alive_is_never_interrupted(world: World) -> None:
     assert 6 <= world.watch(6 * 60) <= 12
     assert world.provider.asked == []
     assert set(world.causes) == {RUNS}
+
+
+def test_a_machine_that_is_alive_is_not_interrupted_if_no_agent_can_be_started(world: World) -> None:
+    """The restart took its agent's facts, but not its agent: it is still healthy as far as is known."""
+    world.run_agent()
+    world.fails = Failure("SshUploadFailed: disk full", MINUTE, fault=Fault.MACHINE)
+    world.watch(3 * 60)
+    assert len(world.causes) >= 3
+    assert set(world.causes) == {RUNS}
+    assert world.provider.asked == []
 
 
 def test_an_agent_that_is_stopped_is_started_anew(world: World) -> None:

@@ -199,6 +199,33 @@ def test_too_large_a_number_suspends_recovery(cell: LocationStats, reason: str |
     assert over_number({None: cell}, defaults.LIMITS, []).get(WHOLE_PROVIDER) == reason
 
 
+@pytest.mark.parametrize(
+    ("due_now", "rebooted", "suspended"), [(1, 39, False), (1, 40, True), (20, 39, False), (0, 500, False)]
+)
+def test_twice_the_number_may_be_rebooted_in_the_same_trouble(due_now: int, rebooted: int, suspended: bool) -> None:
+    """What is due then does not count besides: it grows while recovery is suspended, which would never end."""
+    cell = due(silent=due_now)
+    cell.recovered_in_trouble[STOPPED] = rebooted
+    reason = f"{rebooted} machines stopped reporting and were rebooted in 6 hours of trouble, the limit is 40"
+    assert over_number({"ams": cell}, defaults.LIMITS, []) == ({"ams": reason} if suspended else {})
+    other = due(never=1)
+    other.recovered_in_trouble[STOPPED] = rebooted
+    assert over_number({"ams": other}, defaults.LIMITS, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("reporting", "silent", "unsampled", "suspended"),
+    [(5, 2, 2, False), (4, 2, 3, True), (4, 0, 5, True), (5, 1, 3, False), (5, 1, 5, False)],
+)
+def test_most_of_a_small_fleet_includes_what_is_being_recovered(
+    reporting: int, silent: int, unsampled: int, suspended: bool
+) -> None:
+    """It would be rebooted piece by piece otherwise, since rebooted machines have no agent and leave the sample."""
+    cell = seen(reporting, silent)
+    cell.unsampled[STOPPED] = unsampled
+    assert bool(over_share({None: cell}, defaults.LIMITS)) is suspended
+
+
 def test_suspended_locations_do_not_count() -> None:
     """A hundred machines without power in one rack must not keep others from being recovered."""
     cells = {"ams": due(silent=100, recovered_silent=20), "fra": due(silent=5), None: due(silent=15)}
@@ -219,7 +246,9 @@ def test_machines_without_a_location_count_for_the_provider_alone() -> None:
 def test_the_figures_of_locations_add_up() -> None:
     """The provider is the sum of its locations."""
     one, two = seen(3, silent=2, never=1), due(silent=4, never=5, recovered_silent=6)
+    one.unsampled[NEVER], two.recovered_in_trouble[STOPPED] = 7, 8
     both = total([one, two])
+    assert (both.unsampled[NEVER], both.recovered_in_trouble[STOPPED]) == (7, 8)
     assert (both.reporting, both.unhealthy[STOPPED], both.due[NEVER], both.recovered[STOPPED]) == (3, 2, 5, 6)
     assert one.due[STOPPED] == 0, "the parts stay as they are"
 

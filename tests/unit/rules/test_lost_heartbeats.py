@@ -81,8 +81,9 @@ class Fleet:
                     overdue.append(number)
             elif machine.kind is STOPPED and 2 * (now - machine.last) < timeout:
                 stats.reporting += 1
-        long_ago = now - (6 if self.suspended or self.ended_at > now - HOUR else 1) * HOUR
-        stats.recovered[STOPPED] = sum(at > long_ago for at, _ in self.interrupted)
+        stats.recovered[STOPPED] = sum(at > now - HOUR for at, _ in self.interrupted)
+        if self.suspended or self.ended_at > now - HOUR:
+            stats.recovered_in_trouble[STOPPED] = sum(at > now - 6 * HOUR for at, _ in self.interrupted)
         fleet: dict[str | None, LocationStats] = {None: stats}
         suspended = bool(over_share(fleet, defaults.LIMITS) or over_number(fleet, defaults.LIMITS, ()))
         if self.suspended and not suspended:

@@ -28,6 +28,7 @@ from shepherd_core.rules.remediation import (
     all_attempts,
     healthy_until,
     next_step,
+    only_restarted,
     outage_reason,
     parse_policy,
     past_attempts,
@@ -383,3 +384,29 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
     except ValueError:
         return
     assert steps[-1].kind is QUARANTINE
+
+
+LOOKED, ATTEMPTED, NOT_TAKEN = WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("lines", "restarted"),
+    [
+        ([], False),
+        ([(LOOKED, "restart-agent")], True),
+        ([(ATTEMPTED, "restart-agent")], True),
+        ([(ATTEMPTED, "reboot"), (LOOKED, "restart-agent"), (WorkEvent.FINISHED, None)], True),
+        # A look that found it dead, and the step that followed.
+        ([(LOOKED, None)], False),
+        ([(LOOKED, "restart-agent"), (LOOKED, None), (ATTEMPTED, "reboot"), (WorkEvent.FINISHED, None)], False),
+        # The step that followed was certainly not taken.
+        ([(LOOKED, "restart-agent"), (LOOKED, None), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], True),
+        ([(ATTEMPTED, "reboot"), (ATTEMPTED, "reboot"), (NOT_TAKEN, "reboot")], False),
+    ],
+)
+def test_a_machine_was_not_interrupted_since_its_agent_alone_was_restarted(
+    lines: Sequence[tuple[WorkEvent, str | None]], restarted: bool
+) -> None:
+    """It may be healthy although it has no agent on record, so it is looked at."""
+    history = [HistoryLine(event, at(number), step) for number, (event, step) in enumerate(lines)]
+    assert only_restarted(history) is restarted

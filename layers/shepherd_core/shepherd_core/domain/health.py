@@ -37,9 +37,13 @@ class LocationStats:
     """Machines of the sample without a heartbeat for half of their timeout. Excluded are paused machines, and those
     whose recovery was tried and failed since: these are known, and say nothing about an outage."""
     due: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are due for recovery now, whose recovery has not failed, and that ``recovered`` does not count."""
+    """Machines that are due for recovery now, whose recovery has not failed, and that were not rebooted for it."""
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
-    """Machines that are being recovered, or were rebooted in the last hour, or while recovery is suspended in six."""
+    """Machines that are being recovered, or were rebooted in the last hour."""
+    unsampled: Counter[Unhealthy] = field(default_factory=Counter)
+    """Those of them that the sample does not have as reporting or unhealthy: they have no agent, or a fresh one."""
+    recovered_in_trouble: Counter[Unhealthy] = field(default_factory=Counter)
+    """Machines rebooted in the last six hours, where recovery is suspended or was within the last hour."""
 
     def __add__(self, other: LocationStats) -> LocationStats:
         """Return the figures of both together."""
@@ -48,6 +52,8 @@ class LocationStats:
             self.unhealthy + other.unhealthy,
             self.due + other.due,
             self.recovered + other.recovered,
+            self.unsampled + other.unsampled,
+            self.recovered_in_trouble + other.recovered_in_trouble,
         )
 
 

@@ -50,6 +50,7 @@ from shepherd_core.rules.remediation import (
     all_attempts,
     healthy_until,
     next_step,
+    only_restarted,
     outage_reason,
     past_attempts,
     possible,
@@ -217,8 +218,14 @@ class Recoverer(Loop[NextStep]):
         return remediation.record_attempts(session, decisions) if decisions else ()
 
     def _target(self, work: Work, past: RecoveryRecord) -> LookTarget | None:
-        """Return where to look at a machine; None: it is not known, or the machine has no agent to look for."""
-        if self._look is None or past.started_at is None or past.address is None or work.host_key is None:
+        """
+        Return where to look at a machine; None: it is not known, or there is no agent to look for.
+
+        A restart deletes the agent's facts, not the agent: it may run although the Initializer could not start another.
+        """
+        if self._look is None or past.address is None or work.host_key is None:
+            return None
+        if past.started_at is None and not only_restarted(past.history):
             return None
         return LookTarget(past.address, work.host_key, restarts(past.history, past.now))
 

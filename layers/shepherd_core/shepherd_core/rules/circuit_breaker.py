@@ -8,8 +8,9 @@ heartbeat for half of their timeout, because they do not all stop in the same
 moment: when the first are due, most of the others must already be counted.
 Numbers are evaluated on machines that are due and on those rebooted in the
 last hour, so that a fleet that fails little by little is not rebooted little by
-little; while recovery is suspended, on those rebooted in the last six hours, so
-that no hour of the same trouble begins with reboots.
+little. While recovery is suspended, and for an hour afterwards, those rebooted in
+the last six hours have a limit of their own, so that not each hour of the same
+trouble begins with reboots.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _UNREACHED = 3
 """SSH has an outage if it does not reach this many machines, and more than it reaches."""
 _UNHEALTHY_ALONE = 2
 """From this many unhealthy machines on, at least one other must report."""
+_IN_TROUBLE = 2
+"""How many times the limit of the number may be rebooted in six hours in which recovery is suspended."""
 _FEW = 3
 """In a fleet too small for shares, this many unhealthy machines, and more than half, are too many."""
 
@@ -140,8 +143,9 @@ def _none_reports(provider: LocationStats, limits: BreakerLimits) -> str | None:
 
 
 def _most(provider: LocationStats, limits: BreakerLimits) -> str | None:
-    """Return why most machines of a fleet that is too small for shares are unhealthy."""
-    unhealthy = sum(count for kind, count in provider.unhealthy.items() if limits.of(kind).share < 1)
+    """Return why most machines of a fleet that is too small for shares are unhealthy, or were until their recovery."""
+    found = provider.unhealthy + provider.unsampled
+    unhealthy = sum(count for kind, count in found.items() if limits.of(kind).share < 1)
     fleet = provider.reporting + unhealthy
     if fleet >= limits.share_min_machines or unhealthy < _FEW or unhealthy <= provider.reporting:
         return None
@@ -167,4 +171,7 @@ def _number(stats: LocationStats, limits: BreakerLimits) -> str | None:
             machines = f"{due} machine{'' if due == 1 else 's'} {kind}"
             recent = f", {recovered} recovered recently" if recovered else ""
             return f"{machines}{recent}, the limit is {limit}"
+        rebooted, most = stats.recovered_in_trouble[kind], _IN_TROUBLE * limit
+        if due and rebooted >= most:
+            return f"{rebooted} machines {kind} and were rebooted in 6 hours of trouble, the limit is {most}"
     return None

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.provider import QUARANTINE, STEPS
+from shepherd_core.domain.provider import QUARANTINE, RESTART_AGENT, STEPS
 from shepherd_core.domain.remediation import HistoryLine, NextStep, PastAttempt, Step, Timeouts
 
 if TYPE_CHECKING:
@@ -152,6 +152,24 @@ def restarts(history: Iterable[HistoryLine], now: datetime) -> int:
         and (now - line.at).total_seconds() < _RESTARTS_SECONDS
         for line in history
     )
+
+
+def only_restarted(history: Iterable[HistoryLine]) -> bool:
+    """
+    Return whether the last step that was taken restarted the agent alone; *history* is in its order.
+
+    Then the machine was not interrupted since it was alive, or may have been, even if it has no agent now.
+    """
+    restarted = before = False
+    for line in history:
+        match line.event:
+            case WorkEvent.LOOKED if line.step is not None:
+                restarted = True
+            case WorkEvent.ATTEMPTED:
+                before, restarted = restarted, line.step == RESTART_AGENT.name
+            case WorkEvent.NOT_TAKEN:
+                restarted = before
+    return restarted
 
 
 def _last_that_counts(attempts: Sequence[PastAttempt]) -> int | None:

@@ -124,32 +124,17 @@ def _snapshot(
     *,
     whole: bool,
 ) -> HealthSnapshot:
-    stats: Stats = defaultdict(LocationStats)
-    if before:
-        for location, cell in before.stats.items():
-            stats[location] = LocationStats(cell.reporting, cell.unhealthy)
     ssh: dict[str | None, Access] = defaultdict(Access)
-    claimable = 0
-    for figure, location, reported, is_new, number, _ in rows:
-        kind = Unhealthy.STOPPED_REPORTING if reported else Unhealthy.NEVER_REPORTED
+    for figure, location, _, _, number, _ in rows:
         match figure:
-            case "reporting":
-                stats[location].reporting += int(number)
-            case "late":
-                stats[location].unhealthy[kind] += int(number)
-            case "recovering":
-                stats[location].recovered[kind] += int(number)
             case "unreached":
                 ssh[location].unreached += int(number)
             case "reached":
                 ssh[location].reached += int(number)
-            case "due":
-                claimable += int(number)
-                stats[location].due[kind] += int(number) if is_new else 0
     return HealthSnapshot(
-        stats,
+        _stats(rows, before),
         "suspended" in totals,
-        claimable,
+        sum(int(number) for figure, _, _, _, number, _ in rows if figure == "due"),
         whole and totals["window"] == totals["rescheduled"],
         int(totals["quarantined"]),
         ssh,
@@ -158,6 +143,29 @@ def _snapshot(
         tuple(Gap(number, ago) for figure, _, _, _, number, ago in rows if figure == "gap"),
         totals.get("extended"),
     )
+
+
+def _stats(rows: list[list[Any]], before: HealthSnapshot | None) -> Stats:
+    stats: Stats = defaultdict(LocationStats)
+    if before:
+        for location, cell in before.stats.items():
+            stats[location] = LocationStats(cell.reporting, cell.unhealthy, unsampled=cell.unsampled)
+    for figure, location, reported, is_new, number, _ in rows:
+        kind = Unhealthy.STOPPED_REPORTING if reported else Unhealthy.NEVER_REPORTED
+        match figure:
+            case "reporting":
+                stats[location].reporting += int(number)
+            case "late":
+                stats[location].unhealthy[kind] += int(number)
+            case "unsampled" if before is None:
+                stats[location].unsampled[kind] += int(number)
+            case "recovering":
+                stats[location].recovered[kind] += int(number)
+            case "in_trouble":
+                stats[location].recovered_in_trouble[kind] += int(number)
+            case "due":
+                stats[location].due[kind] += int(number) if is_new else 0
+    return stats
 
 
 def set_suspensions(session: Session, provider: str, reasons: Mapping[str, str]) -> list[str]:

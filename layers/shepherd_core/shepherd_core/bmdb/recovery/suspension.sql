@@ -11,9 +11,10 @@
 --   from the id :start on. Ids are random, so it costs the same in a fleet of any size; a fleet of up to 1,000 is
 --   examined whole. Late machines exclude those that are paused, and those whose recovery failed since the last
 --   heartbeat.
--- - recovering: machines with recovery work, or rebooted in the last hour; in the last six hours where recovery is
---   suspended, or was within the last hour. Otherwise each hour of the same trouble would begin with reboots. Six hours:
---   as for unreached.
+-- - recovering: machines with recovery work, or rebooted in the last hour.
+-- - unsampled: those of them that are neither reporting nor late.
+-- - in_trouble: machines rebooted in the last six hours where recovery is suspended, or was within the last hour.
+--   Otherwise each hour of the same trouble would begin with reboots. Six hours: as for unreached.
 -- - quarantined: quarantined machines of the provider.
 -- - unreached, reached: machines that should have come back in the last six hours and cannot be reached by SSH; and,
 --   if there are any, machines on which SSH started an agent in the last hour. Six hours: machines that are really dead
@@ -26,8 +27,8 @@
 -- - extended: the heartbeat timeout in seconds, if a gap makes it longer.
 -- - due: machines that are due for recovery, outside of :skipped_locations. A machine is not new if
 --   - its recovery failed since the last heartbeat,
---   - it was rebooted and counts as recovering, or
---   - it did not come back after a recovery.
+--   - it was rebooted in the last hour, or
+--   - it did not come back after a reboot. After a restart of its agent alone it is new.
 -- - window: due rows that were examined.
 -- - rescheduled: due rows that were moved.
 -- - forward: a timeout became shorter, and due rows are to be brought forward.
@@ -96,6 +97,7 @@ sample AS (
 ),
 sample_figures AS (
     SELECT
+        n.machine_id,
         n.location,
         n.reported,
         CASE
@@ -125,17 +127,23 @@ recent_suspensions AS (
     FROM recovery_suspensions
     WHERE provider = :provider AND coalesce(ended_at > statement_timestamp() - interval '1 hour', true)
 ),
-recently_rebooted AS (
-    SELECT r.machine_id, nullif(p.provider_location, '') AS location, r.had_reported AS reported
+rebooted AS (
+    SELECT
+        r.machine_id,
+        nullif(p.provider_location, '') AS location,
+        r.had_reported AS reported,
+        r.rebooted_at > statement_timestamp() - interval '1 hour' AS recently,
+        EXISTS (SELECT 1 FROM recent_suspensions x WHERE x.location IN ('', p.provider_location)) AS in_trouble
     FROM machine_rebooted r
     CROSS JOIN LATERAL (SELECT * FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
-    WHERE r.rebooted_at > statement_timestamp() - interval '6 hours'
-        AND (
-            r.rebooted_at > statement_timestamp() - interval '1 hour'
-            OR EXISTS (SELECT 1 FROM recent_suspensions x WHERE x.location IN ('', p.provider_location))
-        )
-        AND p.provider = :provider
-        AND r.machine_id <> ALL (ARRAY(SELECT machine_id FROM in_recovery))
+    WHERE r.rebooted_at > statement_timestamp() - interval '6 hours' AND p.provider = :provider
+),
+recovering AS (
+    SELECT machine_id, location, reported FROM in_recovery
+    UNION ALL
+    SELECT machine_id, location, reported
+    FROM rebooted
+    WHERE recently AND machine_id <> ALL (ARRAY(SELECT machine_id FROM in_recovery))
 ),
 skipped_locations AS (
     SELECT g.location FROM unnest(:skipped_locations::text[]) AS g (location)
@@ -157,9 +165,17 @@ evaluated AS (
         l.revision,
         n.location,
         n.reported,
-        NOT n.overdue
-            AND NOT n.failed
-            AND NOT EXISTS (SELECT 1 FROM recently_rebooted x WHERE x.machine_id = l.machine_id) AS is_new,
+        NOT n.failed
+            AND NOT EXISTS (
+                SELECT 1
+                FROM machine_rebooted x
+                WHERE x.machine_id = l.machine_id
+                    AND (
+                        x.rebooted_at > statement_timestamp() - interval '1 hour'
+                        OR n.overdue
+                            AND x.rebooted_at >= (SELECT g.grace_began_at FROM machine_grace g WHERE g.machine_id = l.machine_id)
+                    )
+            ) AS is_new,
         n.locked_until IS NULL AND n.paused_until IS NULL AND n.ready_at <= statement_timestamp() AS ready,
         n.due_at,
         n.suspended,
@@ -250,9 +266,14 @@ SELECT 'suspended', location, NULL, NULL, 1, NULL FROM recovery_suspensions WHER
 UNION ALL
 SELECT figure, location, reported, NULL, count(*), NULL FROM sample_figures WHERE figure IS NOT NULL GROUP BY figure, location, reported
 UNION ALL
-SELECT 'recovering', location, reported, NULL, count(*), NULL
-FROM (SELECT location, reported FROM in_recovery UNION ALL SELECT location, reported FROM recently_rebooted) AS combined
+SELECT 'recovering', location, reported, NULL, count(*), NULL FROM recovering GROUP BY location, reported
+UNION ALL
+SELECT 'unsampled', location, reported, NULL, count(*), NULL
+FROM recovering
+WHERE machine_id <> ALL (ARRAY(SELECT machine_id FROM sample_figures WHERE figure IS NOT NULL))
 GROUP BY location, reported
+UNION ALL
+SELECT 'in_trouble', location, reported, NULL, count(*), NULL FROM rebooted WHERE in_trouble GROUP BY location, reported
 UNION ALL
 SELECT 'quarantined', NULL, NULL, NULL, count(*), NULL
 FROM machine_quarantine z

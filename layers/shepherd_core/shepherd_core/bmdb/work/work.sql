@@ -320,6 +320,10 @@ SELECT machine_id FROM started;
 -- :cooldown_seconds it gets no other step, whether it came back or not. :rebooted is false if only the agent was
 -- restarted.
 WITH {ended_work_on_due_machines},
+-- One time for both rows: the health snapshot compares them.
+step AS (
+    SELECT clock_timestamp() AS taken_at
+),
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE :loses_agent::boolean AND machine_id IN (SELECT machine_id FROM work_deleted)
 ),
@@ -330,22 +334,24 @@ reboot_rows AS (
     INSERT INTO machine_rebooted (machine_id, rebooted_at, boot_wait_until, had_reported)
     SELECT
         e.machine_id,
-        clock_timestamp(),
-        clock_timestamp() + :boot_wait_seconds::float8 * interval '1 second',
+        s.taken_at,
+        s.taken_at + :boot_wait_seconds::float8 * interval '1 second',
         coalesce(
             (SELECT n.reported FROM machine_need n WHERE n.machine_id = e.machine_id AND n.last_heartbeat_at IS NOT NULL),
             (SELECT r.had_reported FROM machine_rebooted r WHERE r.machine_id = e.machine_id),
             false
         )
     FROM work_deleted e
+    CROSS JOIN step s
     WHERE :rebooted::boolean
     ON CONFLICT (machine_id) DO UPDATE
     SET rebooted_at = excluded.rebooted_at, boot_wait_until = excluded.boot_wait_until, had_reported = excluded.had_reported
 ),
 grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
-    SELECT machine_id, clock_timestamp(), clock_timestamp() + :grace_seconds::float8 * interval '1 second'
-    FROM work_deleted
+    SELECT e.machine_id, s.taken_at, s.taken_at + :grace_seconds::float8 * interval '1 second'
+    FROM work_deleted e
+    CROSS JOIN step s
     WHERE :grace_seconds::float8 IS NOT NULL
     ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
