@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 import threading
 from contextlib import closing
@@ -15,10 +16,12 @@ from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import (
     ConfigError,
+    Fault,
     SshAuthenticationFailed,
     SshConnectionLost,
     SshError,
     SshHostKeyChanged,
+    SshOutOfResources,
     SshRefused,
     SshTimedOut,
 )
@@ -170,6 +173,19 @@ def test_closed_port_is_refused(deadline: Deadline) -> None:
         port = listener.getsockname()[1]
     with pytest.raises(SshRefused, match=f"no SSH at 127.0.0.1 port {port}: Connection refused"):
         dialer(port).dial("127.0.0.1", None, deadline)
+
+
+def test_a_function_without_a_free_socket_blames_no_machine(deadline: Deadline) -> None:
+    """The machine was not asked; taken for its refusal, it would be rebooted."""
+    ours = dialer(22)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        with pytest.raises(SshOutOfResources, match=r"no connection to .* port 22 can be made") as caught:
+            ours.dial("127.0.0.1", None, deadline)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.fault is Fault.OURS
 
 
 @pytest.mark.parametrize("address", ["a" * 70, "\0"])

@@ -12,15 +12,18 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import queries
+from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
-from shepherd_core.domain.errors import Fault, SecretMissing, SshForkServerLost
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import Fault, SecretMissing, SshForkServerLost, TimeLimitExceeded
 from shepherd_core.domain.machine import Process
+from shepherd_core.loops.base import Task
 from shepherd_core.loops.look import Look
 from shepherd_core.telemetry import Metric
 
 from tests.support.agents.ssh_server import KEY, SshServer
-from tests.support.bmdb.fleet import HOUR, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 
 if TYPE_CHECKING:
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shepherd_core.agent.takeover import Dialer, MachineConnection
-    from shepherd_core.domain.clock import Deadline
 
     from tests.conftest import ManualClock
 
@@ -225,8 +227,6 @@ def _no_commands(world: World) -> None:
         (_hang, "SshTimedOut: "),
         (_hang_in_the_command, "SshTimedOut: "),
         (_another_key, "SshHostKeyChanged: "),
-        (_no_login, "SshAuthenticationFailed: "),
-        (_no_commands, "SshAuthenticationFailed: "),
     ],
 )
 def test_a_machine_that_is_not_seen_alive_is_recovered(
@@ -241,6 +241,19 @@ def test_a_machine_that_is_not_seen_alive_is_recovered(
         ("Started", None), ("Looked", None), ("Attempted", "reboot"), ("Finished", None)
     ]  # fmt: skip
     assert (world.causes[0] or "").startswith(seen)
+
+
+@pytest.mark.parametrize("happens", [_no_login, _no_commands])
+def test_a_machine_that_refuses_our_key_is_not_interrupted(world: World, happens: Callable[[World], None]) -> None:
+    """It answers, with its own host key. A wrong key of ours would reboot the whole fleet; operators are told."""
+    world.run_agent()
+    happens(world)
+    world.run()
+    assert world.provider.asked == []
+    assert [event for event, _, _ in world.told] == ["Started", "Failed"]
+    world.fleet.pass_time(LOOK * MINUTE)
+    queries.record_heartbeat(world.fleet.connection, world.witness)
+    assert world.run()[Metric.NO_ACCESS] == 1
 
 
 @pytest.mark.parametrize(("address", "pinned"), [(None, True), ("127.0.0.1", False)])
@@ -294,6 +307,42 @@ def test_a_look_that_fails_by_our_fault_interrupts_nothing(world: World) -> None
     world.look_with(SshDialer(KEY, "root", world.server.port, connect_timeout=5))
     world.watch(LOOK)
     assert world.causes == [RUNS]
+
+
+def test_a_machine_whose_look_failed_by_our_fault_is_still_seen_by_the_limits(world: World) -> None:
+    """Nothing is known of it, so it is evidence of an outage as much as before."""
+    world.look_with(_NoProcess())
+    world.run()
+    session = world.fleet.open_session()
+    (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
+    session.close()
+    assert stats.unhealthy.total() == 1
+    world.fleet.sql("UPDATE work_backoff SET until = until - interval '1 day'")
+    world.fleet.sql("UPDATE machine_due SET not_before = now() WHERE process = 'ShepherdRecovery'")
+    session = world.fleet.open_session()
+    (stats,) = suspension.take_health_snapshot(session, PROVIDER).stats.values()
+    assert stats.due.total() == 1
+
+
+def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(world: World) -> None:
+    """It may be on record nevertheless, with the key deleted; nothing was done to the machine."""
+    world.policy = "reinstall,quarantine"
+    _refuse(world)
+    session = world.fleet.open_session()
+    (held,) = claimed(session, Process.RECOVERY)
+    loop = world.loop
+    decision = loop.decide(session, [held])[held]
+    task = Task(held, Deadline(world.clock, 60), decision=decision)
+
+    def record(decided: object) -> None:
+        loop.record(session, {held: decided})  # type: ignore[dict-item]  # it is a step
+        raise TimeLimitExceeded
+
+    task.record = record
+    with pytest.raises(TimeLimitExceeded):
+        loop.work_on(task)
+    assert (task.keeps_host_key, task.not_taken) == (True, None)
+    assert world.provider.asked == []
 
 
 def test_without_a_key_nothing_is_interrupted(world: World) -> None:

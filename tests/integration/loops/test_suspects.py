@@ -238,12 +238,34 @@ def test_suspects_and_others_are_never_claimed_together(fleet: Fleet) -> None:
     assert set(ids(second.work) + ids(third.work)) == suspects
 
 
-def test_an_operator_may_end_the_suspicion(functions: Functions) -> None:
-    """After the cause is known, the machine is worked on as any other."""
+def test_suspects_have_their_turn_in_a_busy_fleet(functions: Functions) -> None:
+    """Others are begun in the first half of the time in which work can begin; its end is not that of the invocation."""
+    fleet, clock = functions.fleet, functions.clock
+    suspect = fleet.provided_machine()
+    functions.killers = [suspect]
+    functions.invoke()
+    fleet.pass_time(30)
+    fleet.provided_machine()
+
+    def errand(_: Task) -> None:
+        clock.now += 10
+
+    loop = Errands(errand, finish=lambda _: fleet.provided_machine())
+    limits = RunLimits(1, 60, 600)
+    deadline = Deadline(clock, 100)
+    runner.run(loop, PROVIDER, fleet.connection, clock, limits, deadline=deadline, runtime_info="a test")
+    assert suspect in loop.machines
+    assert loop.machines[0] != suspect
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_an_operator_may_end_the_suspicion(functions: Functions, seconds: float) -> None:
+    """After the cause is known, the machine is worked on as any other, also if its backoff is over."""
     fleet = functions.fleet
     machine = fleet.provided_machine()
     functions.killers = [machine]
     functions.invoke()
+    fleet.pass_time(seconds)
     assert remediation.retry(fleet.connection, machine, reason="me: mended")
     claim = work.claim(fleet.open_session(), START, PROVIDER, 10)
     assert ids(claim.work) == [machine]

@@ -243,9 +243,9 @@ class Model:
         return was
 
     def retry(self, machine: int) -> bool:
-        """End the backoffs in force, and return whether there were any."""
-        backoffs = self.machines[machine].backoffs
-        ended = [process for process, (until, _) in backoffs.items() if until > self.now]
+        """End the backoffs in force and those of suspects, and return whether there were any."""
+        backoffs, deaths = self.machines[machine].backoffs, self.machines[machine].deaths
+        ended = [process for process, (until, _) in backoffs.items() if until > self.now or deaths[process] > 0]
         for process in ended:
             del backoffs[process]
             self.machines[machine].deaths.pop(process, None)

@@ -39,7 +39,8 @@ The errors that Shepherd raises.
     │   │   ├── SshConnectionLost    broke in the middle
     │   │   ├── SshMisbehaved        sent what no SSH server sends
     │   │   ├── SshUploadFailed      disk full, not permitted, ...
-    │   │   └── SshForkServerLost    our own process for SSH ended
+    │   │   ├── SshForkServerLost    our own process for SSH ended
+    │   │   └── SshOutOfResources    the function has no socket or memory left
     │   └── TakeoverFailed
     │       ├── AgentExited          exit status other than 0
     │       ├── MalformedAnswer      not a TakeoverResponse
@@ -297,6 +298,12 @@ class SshUploadFailed(SshError):
 
 class SshForkServerLost(SshError):
     """The process of Shepherd that talks to machines ended."""
+
+    fault = Fault.OURS
+
+
+class SshOutOfResources(SshError):
+    """The function has no socket, port or memory left for a connection."""
 
     fault = Fault.OURS
 

@@ -103,7 +103,12 @@ class Closing:
         """Close the session; an exception that ends the block is the cause of the failure, and is raised on."""
         counts = {metric.value: count for metric, count in self.counts().items()}
         end = TickEnd(counts, None if error is None else cause_of(error))
-        self.backlog = self.session.close(self.process, self.provider, end)
+        try:
+            self.backlog = self.session.close(self.process, self.provider, end)
+        except Exception as second:
+            if error is None:
+                raise
+            telemetry.warning("session not closed", cause=cause_of(second))
 
 
 class Guard(Protocol):

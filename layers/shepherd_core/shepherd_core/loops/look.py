@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.errors import Fault, MachineError
+from shepherd_core.domain.errors import Fault, MachineError, SshAuthenticationFailed
 from shepherd_core.domain.provider import RESTART_AGENT
 from shepherd_core.domain.remediation import Step
 from shepherd_core.loops.base import cause_of
@@ -46,13 +46,14 @@ class Look:
         Changes nothing; may run twice.
 
         Raises:
-            ShepherdError: it could not look, and that is not the machine's fault: leave the machine alone.
+            ShepherdError: leave the machine alone. Either it could not look, and that is not the machine's fault; or
+                the machine answers with its pinned host key, but refuses our SSH key: that may be our mistake.
         """
         self._prepare()
         try:
             runs = self._agent_runs(target, deadline.within(self._seconds))
         except MachineError as error:
-            if error.fault is Fault.OURS:
+            if error.fault is Fault.OURS or isinstance(error, SshAuthenticationFailed):
                 raise
             return replace(decision, looked=cause_of(error))
         if not runs and target.restarts >= MAX_RESTARTS:

@@ -30,6 +30,7 @@ from shepherd_core.domain.errors import (
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
+    TimeLimitExceeded,
 )
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
@@ -245,7 +246,11 @@ class Recoverer(Loop[NextStep]):
         if decision.look is not None and self._look is not None:
             decision = self._look.before(decision, decision.look, task.deadline)
             task.found_alive = decision.alive
-            task.record(decision)
+            try:
+                task.record(decision)
+            except TimeLimitExceeded:
+                task.keeps_host_key = True  # it may be recorded nevertheless, and nothing was done
+                raise
         telemetry.info(
             "remediation step",
             machine_id=work.machine_id,

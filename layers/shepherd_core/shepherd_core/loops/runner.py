@@ -372,7 +372,7 @@ def run(
         )
     session = _opened(loop, provider, connection, clock, limits, runtime_info)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
-    prepared, waited, half = False, False, deadline.remaining() / 2
+    prepared, waited, half = False, False, (deadline.remaining() + needed) / 2
     with Closing(session, state.counted, loop.process, provider) as closed, closing(state):
         while state.more or state.running or state.suspects:
             free = min(limits.concurrency - len(state.running), bmdb_work.CLAIM_LIMIT)

@@ -10,6 +10,7 @@ closed.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import secrets
 import shlex
@@ -32,6 +33,7 @@ from shepherd_core.domain.errors import (
     SshForkServerLost,
     SshHostKeyChanged,
     SshMisbehaved,
+    SshOutOfResources,
     SshRefused,
     SshTimedOut,
     SshUploadFailed,
@@ -52,6 +54,7 @@ UPLOAD_BYTES_PER_SECOND = 4_000_000
 """Of processor time: an upload may use more, by the size of the agent."""
 
 _DETAIL = 200
+_OUR_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 
 # Fixed scripts, run as `sh -c SCRIPT shepherd ARGUMENT...`, so that the user's shell may be any.
 _HAS = 's=$(sha256sum < "$1"); [ "${s%% *}" = "$2" ] && { [ -x "$1" ] || chmod 755 "$1"; } && echo yes || echo no'
@@ -135,6 +138,8 @@ class SshDialer:
         except TimeoutError as error:
             raise SshTimedOut(f"connecting to {peer} took longer than {seconds:.3g} s") from error
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _OUR_RESOURCES:
+                raise SshOutOfResources(f"no connection to {peer} can be made: {_text(error)}") from error
             raise SshRefused(f"no SSH at {peer}: {_text(error)}") from error
         sock.settimeout(None)  # the timeout belongs to the open file, which the process will share
         sock.setsockopt(

@@ -362,13 +362,13 @@ history_rows AS (
 SELECT quarantined_at, cause FROM quarantine_deleted;
 
 -- name: retry
--- End the backoffs of a machine that are in force (of one process, or of all), and record that in its history. Runs
--- between lock_due_rows and reschedule. A row for each backoff that was ended.
+-- End the backoffs of a machine that are in force, and the suspicion that it kills functions (of one process, or of all);
+-- record that in its history. Runs between lock_due_rows and reschedule. A row for each one that was ended.
 WITH backoffs_deleted AS (
     DELETE FROM work_backoff
     WHERE machine_id = :machine_id
         AND (:process::text IS NULL OR process = :process)
-        AND until > clock_timestamp()
+        AND (until > clock_timestamp() OR deaths > 0)
     RETURNING machine_id, process, until, cause
 ),
 history_rows AS (

@@ -58,7 +58,7 @@ class HealthSnapshot:
     outages: frozenset[str] = frozenset()
     """The locations where an SSH outage is on record."""
     no_access: int = 0
-    """Number of machines on which no agent can be started until an operator acts."""
+    """Number of machines on which no agent can be started, or that cannot be looked at, until an operator acts."""
     gaps: tuple[Gap, ...] = ()
     """The gaps between snapshots that may still matter."""
     extended_timeout_seconds: float | None = None

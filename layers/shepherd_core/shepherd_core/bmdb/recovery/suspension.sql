@@ -20,7 +20,8 @@
 --   if there are any, machines on which SSH started an agent in the last hour. Six hours: machines that are really dead
 --   must not hold up their own recovery without end.
 -- - outage: an SSH outage is in force there.
--- - no_access: machines on which no agent can be started until an operator acts, counted to 1,000.
+-- - no_access: machines on which no agent can be started, or that cannot be looked at, until an operator acts, counted to
+--   1,000.
 -- - suspended: a suspension is in force there.
 -- - gap: a time between two snapshots long enough to matter, in seconds, and how many seconds ago it ended (ended_ago):
 --   the one that this snapshot ends and records, and earlier ones that still matter.
@@ -288,10 +289,10 @@ SELECT 'outage', location, NULL, NULL, 1, NULL FROM ssh_outages WHERE provider =
 UNION ALL
 SELECT 'no_access', NULL, NULL, NULL, count(*), NULL
 FROM (
-    SELECT 1
+    SELECT DISTINCT b.machine_id
     FROM (SELECT machine_id, process FROM work_backoff WHERE fault = 'access') AS b
     CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = b.machine_id LIMIT 1) AS p
-    WHERE b.process = 'ShepherdAgentStart' AND p.provider = :provider
+    WHERE b.process IN ('ShepherdAgentStart', 'ShepherdRecovery') AND p.provider = :provider
     LIMIT 1000
 ) AS first_1000
 UNION ALL

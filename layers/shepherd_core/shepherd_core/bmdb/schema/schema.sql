@@ -528,7 +528,7 @@ CREATE VIEW machine_eligibility AS
     u.paused_until,
     n.last_heartbeat_at,
     n.location,
-    COALESCE((b.until - b.last_interval_seconds::double precision * '00:00:01'::interval) > n.last_heartbeat_at, false) AS failed,
+    COALESCE(b.fault <> 'ours'::text AND (b.until - b.last_interval_seconds::double precision * '00:00:01'::interval) > n.last_heartbeat_at, false) AS failed,
     n.overdue,
     n.in_outage,
     n.in_outage AND e.exemptions = 0 AS suspended,

@@ -595,8 +595,8 @@ LEFT JOIN LATERAL (
 -- of the due row: the first heartbeat of an agent ends the startup timeout, and an operator's override may let a machine
 -- through that an SSH outage holds. suspended: an SSH outage suspends its
 -- recovery, and no override lifts that. locked_until is set while any Shepherd process has work on the machine, even if
--- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat;
--- a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
+-- its session has expired and has not been reaped yet. failed: recovery was tried and failed since the last heartbeat,
+-- and not by a fault of ours; a backoff without an interval does not come from a failure. The lookups are aggregates in joins, so that each is
 -- planned and done once for a machine, and left out where its column is not read.
 CREATE VIEW machine_eligibility AS
 SELECT
@@ -612,7 +612,10 @@ SELECT
     u.paused_until,
     n.last_heartbeat_at,
     n.location,
-    coalesce(b.until - b.last_interval_seconds * interval '1 second' > n.last_heartbeat_at, false) AS failed,
+    coalesce(
+        b.fault <> 'ours' AND b.until - b.last_interval_seconds * interval '1 second' > n.last_heartbeat_at,
+        false
+    ) AS failed,
     n.overdue,
     n.in_outage,
     n.in_outage AND e.exemptions = 0 AS suspended,
