@@ -31,10 +31,11 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.time_budget import MARGIN_SECONDS
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Admission, Loop
+from shepherd_core.loops.base import Admission, Closing, Loop
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
+from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 from tests.support.waiting import WAIT_SECONDS, eventually
 
@@ -870,6 +871,16 @@ def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Ru
     given_up.set()
     assert isinstance(late.get(timeout=WAIT_SECONDS), (SessionExpired, TimeLimitExceeded))
     assert loop.asked == []
+
+
+def test_an_error_is_not_hidden_by_a_session_that_cannot_be_closed(fleet: Fleet) -> None:
+    """The second error often follows from the first, which says more."""
+    with BreakingConnection(fleet.settings) as way:
+        session = fleet.open_session(connection=fleet.connect(way.settings))
+    with pytest.raises(ValueError, match="first"), Closing(session, dict):
+        raise ValueError("first")
+    with pytest.raises(BmdbUnavailable), Closing(session, dict):
+        pass
 
 
 def test_a_loop_that_interrupts_no_machine_asks_no_check(fleet: Fleet, run: Runner) -> None:
