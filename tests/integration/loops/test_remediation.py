@@ -864,6 +864,7 @@ def test_an_ssh_outage_has_its_own_beginning_each_time(world: World) -> None:
 
 def test_an_override_lets_machines_through_an_ssh_outage(world: World) -> None:
     """An operator who has seen that they are dead must be able to end their wait."""
+    world.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
     queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 6)
     unreachable(world, 60)
@@ -898,6 +899,7 @@ def test_a_machine_that_no_ssh_outage_holds_uses_no_override(world: World) -> No
 
 def test_an_ssh_outage_ends_when_its_evidence_is_six_hours_old(world: World) -> None:
     """Three machines that are really dead would else hold up their own recovery without end."""
+    world.limits = replace(defaults.LIMITS, unhealthy=Limit(20, 1))  # else most of so small a fleet would be suspended
     world.policy = "reboot:1,quarantine"
     queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 3)

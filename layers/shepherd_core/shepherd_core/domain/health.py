@@ -41,7 +41,8 @@ class LocationStats:
     recovered: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines that are being recovered, or were rebooted in the last hour."""
     unsampled: Counter[Unhealthy] = field(default_factory=Counter)
-    """Those of them that the sample does not have as reporting or unhealthy: they have no agent, or a fresh one."""
+    """Machines rebooted in the last hour that are not in the sample as reporting or unhealthy: they have no agent, or a
+    fresh one."""
     recovered_in_trouble: Counter[Unhealthy] = field(default_factory=Counter)
     """Machines rebooted in the last six hours, where recovery is suspended or was within the last hour."""
 

@@ -12,7 +12,7 @@
 --   examined whole. Late machines exclude those that are paused, and those whose recovery failed since the last
 --   heartbeat.
 -- - recovering: machines with recovery work, or rebooted in the last hour.
--- - unsampled: those of them that are neither reporting nor late.
+-- - unsampled: machines rebooted in the last hour that are neither reporting nor late.
 -- - in_trouble: machines rebooted in the last six hours where recovery is suspended, or was within the last hour.
 --   Otherwise each hour of the same trouble would begin with reboots. Six hours: as for unreached.
 -- - quarantined: quarantined machines of the provider.
@@ -270,8 +270,8 @@ UNION ALL
 SELECT 'recovering', location, reported, NULL, count(*), NULL FROM recovering GROUP BY location, reported
 UNION ALL
 SELECT 'unsampled', location, reported, NULL, count(*), NULL
-FROM recovering
-WHERE machine_id <> ALL (ARRAY(SELECT machine_id FROM sample_figures WHERE figure IS NOT NULL))
+FROM rebooted
+WHERE recently AND machine_id <> ALL (ARRAY(SELECT machine_id FROM sample_figures WHERE figure IS NOT NULL))
 GROUP BY location, reported
 UNION ALL
 SELECT 'in_trouble', location, reported, NULL, count(*), NULL FROM rebooted WHERE in_trouble GROUP BY location, reported
