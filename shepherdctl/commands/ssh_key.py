@@ -108,8 +108,8 @@ def retire(*, dry_run: _DryRun = False, yes: Yes = False, output: Output = Form.
     Delete the SSH key before the current one.
 
     Machines that have no other become unreachable, for good: try the new key on
-    each before, as docs/security.md says. Asks for confirmation. Functions may use
-    the old key for five more minutes.
+    each before, as docs/security.md says. Asks for confirmation. For up to five
+    more minutes, functions use the old key.
 
     Examples:
       shepherdctl ssh-key retire --dry-run

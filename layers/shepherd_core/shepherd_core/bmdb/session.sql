@@ -113,16 +113,17 @@ policy_row AS (
         END
 ),
 ticks_deleted AS (
-    DELETE FROM ticks t
-    USING (
-        SELECT session_id
-        FROM ticks
-        WHERE began_at < statement_timestamp() - interval '14 days'
-        ORDER BY began_at
-        LIMIT 20
-        FOR UPDATE SKIP LOCKED
-    ) AS old
-    WHERE t.session_id = old.session_id
+    DELETE FROM ticks
+    WHERE session_id = ANY (
+        ARRAY(
+            SELECT session_id
+            FROM ticks
+            WHERE began_at < statement_timestamp() - interval '14 days'
+            ORDER BY began_at
+            LIMIT 20 -- in an array it is evaluated once; in a join the planner may evaluate it for each row
+            FOR UPDATE SKIP LOCKED
+        )
+    )
 )
 INSERT INTO sessions
     (component_name, runtime_info, interval_seconds, deadline, loop, provider, settings_hash, code_version)
