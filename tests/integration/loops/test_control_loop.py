@@ -32,6 +32,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.time_budget import MARGIN_SECONDS
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Admission, Closing, Loop
+from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.telemetry import Metric
 
@@ -727,7 +728,7 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
 
     limits = RunLimits(10, 60, 60)
     before = dump(fleet)
-    planned = runner.dry_run(Errands(), PROVIDER, fleet.connection, clock, limits).work
+    planned = dry_run(Errands(), PROVIDER, fleet.connection, clock, limits).work
     assert dump(fleet) == before
     loop = Errands()
     run(loop)
@@ -741,7 +742,7 @@ def test_a_dry_run_with_nothing_to_do_ends(fleet: Fleet, clock: ManualClock) -> 
     paused = fleet.provided_machine()
     queries.pause(fleet.connection, owner="me", reason="a test", machine_id=paused)
     before = dump(fleet)
-    assert runner.dry_run(Errands(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
+    assert dry_run(Errands(), PROVIDER, fleet.connection, clock, RunLimits(10, 60, 60)).work == []
     assert dump(fleet) == before
 
 

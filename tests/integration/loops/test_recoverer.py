@@ -15,6 +15,7 @@ from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
+from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.recoverer import Recoverer, RecoveryRules
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -303,7 +304,7 @@ def test_a_dry_run_names_the_machines_and_reboots_none(world: World, clock: Manu
     """It is how operators look before they switch it on."""
     machine = world.given(world.fleet.unhealthy_machine())
     limits = RunLimits(10, 60, 60)
-    planned = runner.dry_run(world.loop, "equinix", world.fleet.connection, clock, limits).work
+    planned = dry_run(world.loop, "equinix", world.fleet.connection, clock, limits).work
     assert [(work.machine_id, work.provider_id) for work in planned] == [
         (machine, ProviderId(world.provider_id(machine)))
     ]

@@ -13,7 +13,7 @@ from shepherd_core.bmdb.machines.explain import Block
 from shepherd_core.bmdb.recovery import overrides, suspension
 from shepherd_core.domain.errors import SessionExpired
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import runner
+from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER
 from shepherd_core.telemetry import Metric
 
@@ -309,7 +309,7 @@ def test_history_and_why_tell_that_it_was_overridden_and_by_whom(world: Dark) ->
 def test_a_dry_run_shows_what_an_override_would_admit(world: Dark, clock: ManualClock) -> None:
     """And uses nothing of it up."""
     world.override(5)
-    rehearsal = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
     assert (len(rehearsal.work), len(rehearsal.suspended)) == (5, DARK - 5)
     assert overrides.overrides(world.fleet.connection)[0]["used"] == 0
 

@@ -12,7 +12,7 @@ from shepherd_core.bmdb.recovery import suspension
 from shepherd_core.domain.errors import ProviderUnavailable, SessionExpired
 from shepherd_core.domain.health import Unhealthy
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import runner
+from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import WHOLE_PROVIDER, Limit
 from shepherd_core.telemetry import Metric
@@ -287,7 +287,7 @@ def test_a_dry_run_shows_a_suspension_and_leaves_no_trace(world: World, clock: M
     """It is how operators look before they switch the Recoverer on."""
     due = world.never(12)
     for held in ({}, {WHOLE_PROVIDER: "no machine reports: 12 never reported"}):  # before there is a hold, and with one
-        rehearsal = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
+        rehearsal = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
         assert rehearsal.work == []
         assert rehearsal.reasons == ("the whole provider: no machine reports: 12 never reported",)
         assert {work.machine_id for work in rehearsal.suspended} == set(due)
@@ -307,7 +307,7 @@ def test_a_dry_run_separates_suspended_machines_from_others(world: World, clock:
     world.run()
     world.provider.reboots.clear()
     (other,) = world.silent(1, "ams")
-    rehearsal = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
+    rehearsal = dry_run(world.loop, PROVIDER, world.fleet.connection, clock, LIMITS)
     assert [work.machine_id for work in rehearsal.work] == [other]
     assert {work.machine_id for work in rehearsal.suspended} == set(dark)
     assert not {*lost} & {work.machine_id for work in rehearsal.decisions}

@@ -31,8 +31,8 @@ from shepherd_core.domain.errors import (
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import QUARANTINE, REBOOT, RESTART_AGENT, STEPS, Capability, StepKind
 from shepherd_core.domain.remediation import HistoryLine, NextStep, Step, Timeouts
-from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
+from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.rules.circuit_breaker import Limit
 from shepherd_core.rules.remediation import past_attempts
@@ -917,7 +917,7 @@ def test_a_dry_run_lists_the_machines_that_an_ssh_outage_holds(world: World) -> 
     queries.pause(world.fleet.connection, owner="me", reason="another story", machine_id=world.machine)
     many = waiting(world, 3)
     unreachable(world, 12)
-    found = runner.dry_run(world.loop, PROVIDER, world.fleet.connection, world.clock, RunLimits(10, 60, 60))
+    found = dry_run(world.loop, PROVIDER, world.fleet.connection, world.clock, RunLimits(10, 60, 60))
     assert (found.work, set(ids(found.suspended))) == ([], set(many))
     assert {str(decision) for decision in found.decisions.values()} == {"reboot, attempt 1 of 3"}
     assert suspension.suspensions(world.fleet.connection)[0]["ended_at"] is None

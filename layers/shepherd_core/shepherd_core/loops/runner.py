@@ -5,12 +5,11 @@ One call is one invocation: it opens a session, claims a bounded batch of due
 machines, works on them in threads, commits each result as soon as it is there
 (those that are there together, together), claims again while time allows, and
 closes the session. Machines whose function died when it last worked on them
-come after the others, one at a time. Only the calling thread talks to the BMDB; while it waits
-it renews the lease of the session. A slow machine delays no other: their
-results are committed, and new machines take their places, while it goes on. A
-thread that is about to interrupt a machine asks whether it still should. Its
-question comes with the results, and one statement answers all questions that
-have come.
+come after the others, one at a time. Only the calling thread talks to the BMDB;
+while it waits it renews the lease of the session. A slow machine delays no
+other: their results are committed, and new machines take their places. A thread
+that is about to interrupt a machine asks whether it still should; one statement
+answers all questions that have come.
 
 A new loop is a subclass of ``loops.base.Loop``.
 """
@@ -65,9 +64,6 @@ DEATHS_ALONE = 2
 _THREAD = "work on a machine"
 _GUARDED = (Metric.NO_LONGER_DUE, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
 """Metrics of loops that interrupt machines."""
-
-_SUSPENDED = 1000
-"""Machines at most that a dry run lists where recovery is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +334,7 @@ class _Run(Generic[F]):
             self._count(Metric.CANCELED, works, bmdb_work.cancel(self.session, works))
 
 
-def _opened(
+def opened(
     loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits, runtime_info: str
 ) -> Session:
     """Open a session, and record the loop's health timeouts, if it has any."""
@@ -370,7 +366,7 @@ def run(
         raise ConfigError(
             [f"the invocation has {deadline.left():.0f} s left, but work on one machine may take {needed:.0f} s"]
         )
-    session = _opened(loop, provider, connection, clock, limits, runtime_info)
+    session = opened(loop, provider, connection, clock, limits, runtime_info)
     state = _Run(loop, session, clock, limits, deadline, next_renewal=clock.monotonic() + session.renew_interval)
     prepared, waited, half = False, False, (deadline.remaining() + needed) / 2
     with Closing(session, state.counted, loop.process, provider) as closed, closing(state):
@@ -406,47 +402,3 @@ def run(
         Metric.BACKLOG: closed.backlog.count,
         Metric.OLDEST_DUE_AGE: round(closed.backlog.oldest_due_age_seconds, 3),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """The work that an invocation would begin with."""
-
-    work: list[Work]
-    suspended: list[Work]
-    """The additional work without suspensions, at most 1,000 machines."""
-    decisions: Mapping[Work, object]
-    """The action for each machine."""
-    reasons: tuple[str, ...]
-    """``Admission.suspended``."""
-
-
-def dry_run(loop: Loop[Any], provider: str, connection: Connection, clock: Clock, limits: RunLimits) -> DryRun:
-    """
-    Return the first claim of an invocation now, and the claim without suspensions.
-
-    Claims it, and rolls that back: nothing is changed.
-    """
-
-    def claim_and_decide() -> DryRun:
-        session = _opened(loop, provider, connection, clock, limits, "dry run")
-        admission = loop.admit(session)
-
-        def claimed(limit: int, *, suspects: bool = False) -> Sequence[Work]:
-            while True:
-                claim = bmdb_work.claim(session, loop.process, provider, limit, suspects=suspects)
-                if claim.work or not claim.examined:
-                    return claim.work
-
-        limit = min(limits.concurrency, admission.limit)
-        work = list(claimed(limit) or claimed(min(limit, 1), suspects=True))
-        suspended: list[Work] = []
-        decisions = dict(loop.decide(session, work)) if work else {}
-        if admission.suspended:
-            loop.ignore_suspensions(session)
-            while len(suspended) < _SUSPENDED and (more := claimed(bmdb_work.CLAIM_LIMIT)):
-                suspended += more
-                decisions |= loop.decide(session, more)
-        return DryRun(work, suspended, decisions, admission.suspended)
-
-    return connection.dry_run(claim_and_decide)

@@ -190,7 +190,9 @@ def _machine_loop(loop: Any, provider: Provider, settings: Any) -> Function:
     connection = adapters.bmdb(settings)
 
     def plan(_: Deadline) -> dict[str, object]:
-        planned = runner.dry_run(loop, provider.name, connection, CLOCK, limits)
+        from shepherd_core.loops.dry_run import dry_run  # noqa: PLC0415 - the same
+
+        planned = dry_run(loop, provider.name, connection, CLOCK, limits)
 
         def with_decisions(works: list[Work]) -> list[dict[str, Any]]:
             decisions = ((work, planned.decisions.get(work)) for work in works)
