@@ -786,3 +786,70 @@ def test_a_schema_without_what_is_needed_is_an_old_one(
     assert line["cause"].startswith("SchemaMismatch: the BMDB's schema is version 0")
     connection.close()
     postgres.drop(settings)
+
+
+# --- agents that are moved to another endpoint ---
+
+NEW = "https://new.example.com/fleet"
+
+
+def told(api: AgentApi, request: AgentRequest) -> str:
+    """Return the endpoint in the response to a heartbeat."""
+    answer = api.handle(request)
+    assert answer.status == OK
+    return HeartbeatResponse.FromString(answer.body).endpoint
+
+
+@pytest.mark.parametrize(
+    ("new", "host", "path", "moved"),
+    [
+        (NEW, "old.example.com", "/fleet/heartbeat", True),
+        (NEW, "new.example.com", "/other/heartbeat", True),
+        (NEW, "new.example.com:8443", "/fleet/heartbeat", True),
+        (NEW, "", "/fleet/heartbeat", True),
+        (NEW, "new.example.com", "/fleet/heartbeat", False),
+        (NEW, "NEW.example.com:443", "/fleet/heartbeat", False),
+        (f"{NEW}/", "new.example.com", "/fleet/heartbeat", False),
+        ("new.example.com:8443", "new.example.com:8443", "/heartbeat", False),
+    ],
+)
+def test_an_agent_that_reports_elsewhere_is_told_the_new_endpoint(
+    connection: Connection, agent: SignedAgent, new: str, host: str, path: str, moved: bool
+) -> None:
+    """One that is there already is not: in each response the text would cost more than the rest of it."""
+    api = endpoint(connection, new_endpoint=new)
+    assert told(api, agent.request(host=host, path=path)) == (new if moved else "")
+
+
+def test_without_a_new_endpoint_agents_stay_where_they_are(api: AgentApi, agent: SignedAgent) -> None:
+    """Some report through a proxy, others to a name that the deployment does not know."""
+    assert told(api, agent.request(host="proxy.example.com")) == ""
+
+
+def test_a_request_for_an_installation_and_a_new_endpoint_go_together(
+    connection: Connection, fleet: Fleet, agent: SignedAgent
+) -> None:
+    """Neither waits for the other."""
+    fleet.request_installation(agent.machine_id, 3)
+    answer = endpoint(connection, new_endpoint=NEW).handle(agent.request())
+    response = HeartbeatResponse.FromString(answer.body)
+    assert (response.installation_request.generation, response.endpoint) == (3, NEW)
+
+
+def test_the_log_names_each_agent_that_reports_elsewhere_once_an_hour(
+    connection: Connection, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The old endpoint can go when there are no such lines; a line for each heartbeat would cost more than the move."""
+    api = endpoint(connection, new_endpoint=NEW)
+    hour = 3_600_000
+    for received_at in (2 * hour, 2 * hour + 60_000, 3 * hour - 1, 3 * hour):
+        assert told(api, agent.request(received_at=received_at)) == NEW
+    assert [(line["message"], line["machine_id"], line["address"]) for line in lines(capsys)] == 2 * [
+        ("agent told of the new endpoint", str(agent.machine_id), ADDRESS)
+    ]
+
+
+def test_a_stranger_is_not_told_the_new_endpoint(connection: Connection, agent: SignedAgent) -> None:
+    """Its path is known to nobody else."""
+    answer = endpoint(connection, new_endpoint=NEW).handle(with_headers(agent.request(), signature=""))
+    assert (answer.status, answer.body) == (UNAUTHORIZED, b"not authorized\n")

@@ -161,10 +161,11 @@ def test_the_provisioner_takes_machines_from_a_list(fleet: Fleet, environment: d
     assert sessions(fleet) == 0
 
 
+@pytest.mark.parametrize("setting", ["AGENT_ENDPOINT", "NEW_AGENT_ENDPOINT"])
 def test_the_initializer_starts_agents_with_the_key_in_ssm(
-    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, environment: dict[str, str], aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    """The key is only there; it opens all machines."""
+    """The key is only there; it opens all machines. The agents report to the endpoint, above all to the new one."""
     private_key = ssh_keys.generate()
     SsmSecretStore().put(SSH_KEY_PARAMETER, private_key)
     build(Path(environment["SHEPHERD_AGENT_SOURCE"]))
@@ -179,7 +180,7 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
         eventually(lambda: {pool.state(name).value for name, _ in addresses} == {"Up"})
         list_machines(environment, *addresses)
         monkeypatch.setenv("SHEPHERD_SSH_PORT", str(pool.port))
-        monkeypatch.setenv("SHEPHERD_AGENT_ENDPOINT", endpoint.url)
+        monkeypatch.setenv(f"SHEPHERD_{setting}", endpoint.url)
         invoke("provisioner")
         answer = invoke("initializer")
         assert {name: answer[name] for name in ("claimed", "finished", "failed", "backlog")} == {
@@ -189,6 +190,7 @@ def test_the_initializer_starts_agents_with_the_key_in_ssm(
             "backlog": 0,
         }
         assert [len(pool.agents(name)) for name, _ in addresses] == [1, 1]
+        eventually(lambda: len(heard) == len(addresses))
 
 
 def test_the_updater_follows_the_list(

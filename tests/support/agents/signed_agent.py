@@ -22,9 +22,15 @@ MAX_BODY_BYTES = 4096
 ADDRESS = "192.0.2.13"
 
 
-def endpoint(connection: Connection, *, report_seconds: float = 0, hardware_seconds: float = 0) -> AgentApi:
+def endpoint(
+    connection: Connection,
+    *,
+    report_seconds: float = 0,
+    hardware_seconds: float = 0,
+    new_endpoint: str | None = None,
+) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
-    return AgentApi(connection, Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds))
+    return AgentApi(connection, Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds), new_endpoint)
 
 
 def database_time(fleet: Fleet) -> int:
@@ -64,6 +70,7 @@ class SignedAgent:
         domain: bytes = b"shepherd-agent-v1",
         machine_id: UUID | None = None,
         received_at: int = RECEIVED_AT,
+        host: str = "agents.example.com",
     ) -> AgentRequest:
         """
         Return a signed request; without *message* a plain heartbeat.
@@ -82,6 +89,7 @@ class SignedAgent:
             ).SerializeToString()
         signed = b"\n".join((domain, b"POST", path.encode(), str(at).encode(), message))
         headers = {
+            "host": host,
             "shepherd-machine": str(machine_id or self.machine_id),
             "shepherd-time": str(at),
             "shepherd-signature": b64encode(self._key.sign(signed)).decode(),

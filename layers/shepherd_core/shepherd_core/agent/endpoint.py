@@ -27,9 +27,10 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
 from shepherd_core import telemetry
+from shepherd_core.agent.new_endpoint import NewEndpoint
 from shepherd_core.bmdb.agents import reports
 from shepherd_core.domain.errors import BmdbError
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResponse, OSInstallationRequest
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,9 +137,11 @@ class _Refused(Exception):
 class AgentApi:
     """The agent API. Belongs to the thread that owns *connection*: one request at a time."""
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: Limits, new_endpoint: str | None = None) -> None:
+        """Make the API; with *new_endpoint*, agents that report at another one are told of it."""
         self.connection = connection
         self._limits = limits
+        self._new_endpoint = NewEndpoint(new_endpoint)
         self._known: dict[UUID, _Known] = {}
         # Used if a machine has no key, so that the work is the same. Its private half is discarded.
         self._dummy_key = SigningKey.generate().verify_key.encode()
@@ -175,7 +178,7 @@ class AgentApi:
         except BmdbError as error:
             telemetry.error("request failed: the BMDB cannot be used", machine_id=machine_id, cause=error)
             return AgentResponse(HTTPStatus.SERVICE_UNAVAILABLE, request.received_at, b"try again later\n")
-        return AgentResponse(HTTPStatus.OK, reply.time, _response(reply))
+        return AgentResponse(HTTPStatus.OK, reply.time, _response(reply, self._new_endpoint.told(machine_id, request)))
 
     def _check(self, request: AgentRequest) -> None:
         """Refuse requests that are wrong whoever sent them."""
@@ -314,11 +317,11 @@ def _installation(report: OSInstallationReport) -> reports.Installation:
     )
 
 
-def _response(report: reports.HeartbeatReply) -> bytes:
+def _response(report: reports.HeartbeatReply, endpoint: str) -> bytes:
     """Return the HeartbeatResponse."""
-    if report.request is None:
-        return b""
-    generation, raw = report.request
-    wanted = OSInstallationRequest.FromString(raw)
-    wanted.generation = generation
-    return HeartbeatResponse(installation_request=wanted).SerializeToString()
+    response = HeartbeatResponse(endpoint=endpoint)
+    if report.request is not None:
+        generation, raw = report.request
+        response.installation_request.MergeFromString(raw)
+        response.installation_request.generation = generation
+    return response.SerializeToString()

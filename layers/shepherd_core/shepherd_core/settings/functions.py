@@ -80,7 +80,32 @@ class MigratorSettings(BmdbSettings):
     )
 
 
-class AgentApiSettings(BmdbSettings):
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _encrypted(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme == "http" and not _loopback(parts.hostname or ""):
+        message = "must be an https URL: http carries heartbeats and installation requests unencrypted"
+        raise ValueError(message)
+    return endpoint
+
+
+class EndpointSettings(Settings):
+    """The endpoint that agents are moved to."""
+
+    new_agent_endpoint: Annotated[str, AfterValidator(_encrypted)] | None = Field(
+        None,
+        description="Endpoint that all agents should report to from now on: running agents are told, try it, and keep "
+        "it once it has answered them; new agents get it at takeover. Unset: running agents keep theirs.",
+    )
+
+
+class AgentApiSettings(BmdbSettings, EndpointSettings):
     """The agent API."""
 
     table = "agent_api"
@@ -191,21 +216,6 @@ class ProvisionerSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeyS
     )
 
 
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _encrypted(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme == "http" and not _loopback(parts.hostname or ""):
-        message = "must be an https URL: http carries heartbeats and installation requests unencrypted"
-        raise ValueError(message)
-    return endpoint
-
-
 class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySettings):
     """The Updater."""
 
@@ -216,7 +226,7 @@ class UpdaterSettings(BmdbSettings, ProviderChoice, SessionSettings, SshKeySetti
     )
 
 
-class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings):
+class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSettings, EndpointSettings):
     """The Initializer."""
 
     table = "initializer"
@@ -229,7 +239,7 @@ class InitializerSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, Ssh
         "runs as root on the machines. A deployment requires one of them.",
     )
     agent_endpoint: Annotated[str, AfterValidator(_encrypted)] = Field(
-        description="Endpoint that agents report to; given to them at takeover."
+        description="Endpoint that agents report to; given to them at takeover, unless new_agent_endpoint is set."
     )
     agent_ca_source: str | None = Field(
         None,

@@ -111,7 +111,7 @@ def _initializer() -> Function:
 
     options = StartOptions(
         path=settings.agent_path,
-        endpoint=settings.agent_endpoint,
+        endpoint=settings.new_agent_endpoint or settings.agent_endpoint,
         answer_seconds=settings.agent_timeout_seconds,
         backoff=settings.backoff,
         installation_keys=lambda: adapters.installation_keys(settings.installation_public_key_parameter),

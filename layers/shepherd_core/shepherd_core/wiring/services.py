@@ -26,7 +26,7 @@ def agent_api() -> AgentApi:
     (ours,) = settings.load(functions.AgentApiSettings)
     connection = adapters.bmdb(ours, attempts=2)  # agents retry
     limits = Limits(ours.max_body_bytes, ours.stale_seconds, ours.report_seconds, ours.hardware_report_seconds)
-    return AgentApi(connection, limits)
+    return AgentApi(connection, limits, ours.new_agent_endpoint)
 
 
 def drift_repair(interval_seconds: float) -> TwoPhase:
