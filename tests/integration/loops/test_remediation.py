@@ -115,7 +115,7 @@ class World(RecoveryEnvironment):
         """The attempts that count, each with whether it was refused."""
         session = self.fleet.open_session()
         rows = session.connection.run("recovery_records", machine_ids=[self.machine])
-        found = past_attempts(HistoryLine(event, at, rung, cause) for *_, event, at, rung, cause in rows)
+        found = past_attempts(HistoryLine(*row[5:]) for row in rows)
         session.close()
         return [(attempt.step, attempt.refused) for attempt in found]
 

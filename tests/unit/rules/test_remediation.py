@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -309,6 +310,18 @@ def test_the_position_is_read_from_the_history() -> None:
         PastAttempt("reboot", at(3 * HOUR), "ProviderRefused: no", concluded=True),
         PastAttempt("power-cycle", at(5 * HOUR)),
     ]
+
+
+def test_a_failure_of_later_work_says_nothing_about_an_attempt() -> None:
+    """A look that failed by our own fault began no attempt: the one before is still as it was recorded."""
+    first, second = UUID(int=1), UUID(int=2)
+    history = [
+        HistoryLine(WorkEvent.ATTEMPTED, at(0), "reboot", None, first),
+        HistoryLine(WorkEvent.FAILED, at(HOUR), None, "SecretMissing: no key", second),
+    ]
+    assert all_attempts(history) == [PastAttempt("reboot", at(0), session_id=first)]
+    history.append(HistoryLine(WorkEvent.FINISHED, at(2 * HOUR), None, None, second))
+    assert all_attempts(history) == [PastAttempt("reboot", at(0), concluded=True, session_id=first)]
 
 
 @pytest.mark.parametrize("event", [WorkEvent.HEALTHY, WorkEvent.UNQUARANTINED])

@@ -9,6 +9,7 @@ from shepherd_core.domain.provider import QUARANTINE, STEPS
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from uuid import UUID
 
     from shepherd_core.domain.provider import StepKind
 
@@ -47,6 +48,8 @@ class HistoryLine:
     at: datetime
     step: str | None = None
     cause: str | None = None
+    session_id: UUID | None = None
+    """The session that worked on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class PastAttempt:
     unanswered: bool = False
     """It is unknown whether the step was taken, because the provider's answer was lost."""
     counts: bool = True
+    session_id: UUID | None = None
+    """The session that began it."""
 
     @property
     def accepted(self) -> bool:

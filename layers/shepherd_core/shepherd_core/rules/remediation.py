@@ -114,7 +114,8 @@ def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
 
     A step that was not taken does not count, unless the provider refused it for this machine: otherwise a machine
     that is always refused would never reach the next step. An attempt that failed after its request was sent is not
-    concluded: the step may have been taken. Lines with the same time may come in any order.
+    concluded: the step may have been taken. Work of a later session that fails before it begins an attempt says nothing
+    about the one before. Lines with the same time may come in any order.
     """
     attempts: list[PastAttempt] = []
     restarted = False
@@ -131,10 +132,12 @@ def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
                 restarted = False
                 if line.cause is not None and (number := _last_that_counts(attempts)) is not None:
                     attempts[number] = replace(attempts[number], counts=False)
-                attempts.append(PastAttempt(line.step, line.at))
+                attempts.append(PastAttempt(line.step, line.at, session_id=line.session_id))
             case WorkEvent.NOT_TAKEN if last:
                 refused = (line.cause or "").startswith(_REFUSALS)
                 attempts[-1] = replace(last, failed=line.cause, concluded=True, refused=True, counts=refused)
+            case WorkEvent.FAILED if last and line.session_id != last.session_id:
+                pass
             case WorkEvent.FINISHED | WorkEvent.FAILED if last and not last.concluded:
                 cause = last.failed or line.cause
                 lost = cause is not None and not cause.startswith(_REFUSALS)

@@ -51,10 +51,10 @@ def recovery_records(session: Session, works: Sequence[Work]) -> dict[Work, Reco
     """Return the agent and the recovery history of each machine."""
     rows = session.connection.run("recovery_records", machine_ids=[work.machine_id for work in works])
     found: dict[UUID, RecoveryRecord] = {}
-    for machine_id, now, started_at, last_heartbeat_at, address, event, at, step, cause in rows:
+    for machine_id, now, started_at, last_heartbeat_at, address, event, *line in rows:
         known = found.setdefault(machine_id, RecoveryRecord(now, started_at, last_heartbeat_at, address))
         if event is not None:
-            known.history.append(HistoryLine(event, at, step, cause))
+            known.history.append(HistoryLine(event, *line))
     return {work: found[work.machine_id] for work in works}
 
 

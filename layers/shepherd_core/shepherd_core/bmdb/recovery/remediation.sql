@@ -13,14 +13,15 @@ SELECT
     x.event,
     x.timestamp,
     x.step,
-    x.failed_cause
+    x.failed_cause,
+    x.session_id
 FROM unnest(:machine_ids::uuid[]) AS g (machine_id)
 LEFT JOIN machine_provided p ON p.machine_id = g.machine_id
 LEFT JOIN machine_agent_started a ON a.machine_id = g.machine_id
 LEFT JOIN machine_agent_heartbeat h
     ON h.machine_id = g.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
 LEFT JOIN LATERAL (
-    SELECT event, timestamp, step, failed_cause
+    SELECT event, timestamp, step, failed_cause, session_id
     FROM work_history
     WHERE machine_id = g.machine_id
         AND process = 'ShepherdRecovery'
@@ -33,13 +34,13 @@ ORDER BY g.machine_id, x.timestamp;
 -- name: recent_recovery_history
 -- The recovery history since :since of the machines of a provider that were rebooted since then, oldest first for each
 -- machine. At most 1,000 machines, the last ones.
-SELECT r.machine_id, x.event, x.timestamp, x.step, x.failed_cause
+SELECT r.machine_id, x.event, x.timestamp, x.step, x.failed_cause, x.session_id
 FROM (
     SELECT machine_id FROM machine_rebooted WHERE rebooted_at >= :since::timestamptz ORDER BY rebooted_at DESC LIMIT 1000
 ) AS r
 CROSS JOIN LATERAL (SELECT provider FROM machine_provided WHERE machine_id = r.machine_id LIMIT 1) AS p
 CROSS JOIN LATERAL (
-    SELECT event, timestamp, step, failed_cause
+    SELECT event, timestamp, step, failed_cause, session_id
     FROM work_history
     WHERE machine_id = r.machine_id
         AND process = 'ShepherdRecovery'
