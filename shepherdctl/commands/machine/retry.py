@@ -40,7 +40,7 @@ def retry(
             ended = [
                 {name: backoff[name] for name in ("process", "until", "cause")}
                 for backoff in queries.show_machine(connection, machine_id)["backoffs"]
-                if backoff["until"] > now and process in (None, backoff["process"])
+                if (backoff["until"] > now or backoff["deaths"]) and process in (None, backoff["process"])
             ]
         else:
             ended = remediation.retry(connection, machine_id, reason=f"{owner}: {reason}", process=process)

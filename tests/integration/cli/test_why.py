@@ -279,6 +279,18 @@ def test_retry_can_be_of_one_process(fleet: Fleet) -> None:
     assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
 
 
+def test_retry_tries_a_suspect_together_with_others_again(fleet: Fleet) -> None:
+    """The dry run names the suspicion too, also when its backoff is over: that it is worked on alone would end."""
+    machine_id = failed(fleet)
+    fleet.pass_time(600)
+    fleet.sql("UPDATE work_backoff SET deaths = 1, died_at = now() - interval '1 hour'")
+    shepherdctl = CommandLine(fleet.settings)
+    arguments = ("machine", "retry", str(machine_id), *REASON)
+    tried = shepherdctl.load(*arguments, "--dry-run")["ended"]
+    assert len(tried) == 1
+    assert shepherdctl.load(*arguments)["ended"] == tried
+
+
 def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet) -> None:
     """A line in the history for nothing would mislead whoever reads it."""
     machine_id = failed(fleet)

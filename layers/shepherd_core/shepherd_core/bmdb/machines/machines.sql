@@ -197,8 +197,8 @@ WHERE w.machine_id = :machine_id
 ORDER BY w.process;
 
 -- name: backoffs
--- The backoffs of one machine, for each process: until when, and the cause.
-SELECT process, until, cause, last_interval_seconds FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
+-- The backoffs of one machine, for each process: until when, the cause, and how often in a row its function died.
+SELECT process, until, cause, last_interval_seconds, deaths FROM work_backoff WHERE machine_id = :machine_id ORDER BY process;
 
 -- name: history
 -- The audit trail of one machine, newest first.
