@@ -96,7 +96,7 @@ PROVIDER = (
         "provisioner",
         ("401", _status(401), f"fails {_UNUSABLE}"),
         ("403", _status(403), f"fails {_UNUSABLE}"),
-        ("403", _status(403, "POST", _DEVICES), f"penalty {_UNUSABLE}"),
+        ("403", _status(403, "POST", _DEVICES), f"fails {_UNUSABLE}"),
         ("404", _status(404, "GET", _RESERVATIONS), f"fails {_REFUSED}"),
         ("422", _status(422, "POST", _DEVICES), f"penalty {_REFUSED}"),
         ("429 with Retry-After", _status(429, "GET", retry_after=1, times=2), ""),

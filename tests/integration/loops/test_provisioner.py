@@ -12,7 +12,14 @@ import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import DriftLimitExceeded, ListingInvalid, ProviderUnavailable, SessionExpired
+from shepherd_core.domain.errors import (
+    DriftLimitExceeded,
+    ListingInvalid,
+    ProviderUnavailable,
+    ProviderUnusable,
+    SecretMissing,
+    SessionExpired,
+)
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.equinix.adapter import EquinixProvider
@@ -30,6 +37,7 @@ from tests.support.bmdb.capacity import (
     Edge,
     assert_settled,
     equinix,
+    equinix_settings,
     intents,
     provided,
     static,
@@ -568,12 +576,51 @@ def test_a_provider_that_asks_for_patience_has_nothing_against_the_capacity(
 def test_a_provider_that_refuses_everything_is_not_asked_for_all_of_it(
     fleet: Fleet, clock: ManualClock, run: Run
 ) -> None:
-    """A quota or a wrong key is no fault of the capacity; all of it would be penalized in one invocation."""
+    """A quota is no fault of the capacity; all of it would be penalized in one invocation."""
     with EquinixApi(NoHardware(), project_id=PROJECT, api_key=API_KEY, reservations=5) as api:
         api.faults.add(FakeAnswer(method="POST", path=DEVICES, times=0, status=422))
         counts = run(equinix(api, clock))
     assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.INTENTS_ABANDONED]) == (3, 3)
     assert intents(fleet) == []
+
+
+def test_a_fault_of_ours_fails_the_invocation_and_penalizes_no_capacity(
+    fleet: Fleet, api: EquinixApi, edge: Edge, clock: ManualClock, run: Run
+) -> None:
+    """Without the SSH key, all capacity would be set aside for an hour, one invocation after another."""
+
+    def missing() -> str:
+        raise SecretMissing("no SSH key")
+
+    whole = dump(fleet, "sessions", "ticks", "provisioner_lock")
+    without = Edge(EquinixProvider(equinix_settings(api), lambda: API_KEY, missing, clock))
+    with pytest.raises(ProviderUnusable, match="our SSH key: no SSH key"):
+        run(without)
+    assert dump(fleet, "sessions", "ticks", "provisioner_lock") == whole
+    assert run(edge)[Metric.CREATED] == 3
+    assert_settled(fleet, api, 3)
+
+
+def test_a_fault_of_ours_keeps_the_intent_of_an_earlier_invocation(
+    fleet: Fleet, api: EquinixApi, edge: Edge, run: Run
+) -> None:
+    """Its creation may have succeeded."""
+
+    def kill() -> None:
+        raise Killed
+
+    edge.before["create_machine"] = kill
+    with pytest.raises(Killed):
+        run(edge)
+    fleet.pass_time(60)
+    edge.before.clear()
+    begun = intents(fleet)
+    api.faults.add(FakeAnswer(method="POST", path=DEVICES, status=403))
+    with pytest.raises(ProviderUnusable):
+        run(edge)
+    assert (intents(fleet), penalties(fleet)) == (begun, {})
+    assert run(edge)[Metric.CREATED] == 3
+    assert_settled(fleet, api, 3)
 
 
 def test_a_pause_stops_a_running_invocation(fleet: Fleet, api: EquinixApi, edge: Edge, run: Run) -> None:

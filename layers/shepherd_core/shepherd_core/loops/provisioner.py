@@ -24,6 +24,7 @@ from shepherd_core.domain.errors import (
     DriftLimitExceeded,
     ProviderError,
     ProviderRefused,
+    ProviderUnusable,
     TimeLimitExceeded,
 )
 from shepherd_core.domain.machine import ProviderStatus
@@ -105,6 +106,7 @@ class Provisioner:
         Raises:
             DriftLimitExceeded: too many machines drifted; nothing was done. The caller counts it.
             ProviderError: the provider's listing failed; nothing was done.
+            ProviderUnusable: our credentials or settings are wrong; no capacity is penalized for it.
             SessionExpired: the session was lost; the next invocation continues.
             BmdbError: the BMDB failed; the next invocation continues.
         """
@@ -203,6 +205,10 @@ class Provisioner:
         limit = deadline.within(CREATE_SECONDS, session.seconds_left)
         try:
             machine = session.run_renewing(lambda: self._provider.create_machine(capacity, intent.machine_id, limit))
+        except ProviderUnusable:
+            if creation.intent is None:
+                self._abandon(session, intent)
+            raise
         except (CapacityTaken, ProviderRefused) as error:
             self._penalize(session, intent, error)
             # This call created nothing, but an earlier one whose answer was lost may have.
