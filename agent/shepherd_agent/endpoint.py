@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 import ssl
-import threading
 import time
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from . import __version__
+from .connection import Connection, Line
 from .refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from email.message import Message
 
 _SECONDS = 60.0
 _LONGEST_ANSWER = 4 << 20
-_HEADERS = {"Content-Type": "application/x-protobuf", "User-Agent": f"shepherd-agent/{__version__}"}
+_KEPT_SHARE = 0.2
+"""Of the time for a message, what a kept connection gets before a new one is tried. An answer takes 10 s at most."""
+_PORTS = {"https": 443, "http": 80}
+_CONTENT_TYPE = "application/x-protobuf"
+"""Without it, API Gateway and Lambda may take the body for text and damage it."""
 
 
 class NotDelivered(Exception):
@@ -44,7 +45,12 @@ class Answer(NamedTuple):
 
 
 class Endpoint:
-    """The endpoint that messages are sent to; uses a new connection for each."""
+    """
+    The endpoint that messages are sent to.
+
+    A connection is used for as many messages as the endpoint lets it. If the endpoint closes it, the next one resumes
+    the TLS session.
+    """
 
     def __init__(self, address: str, ca_certificate: bytes, seconds: float = _SECONDS) -> None:
         """
@@ -70,10 +76,14 @@ class Endpoint:
             raise Refusal("the bmaas_endpoint has characters that are not valid in an address")
         if parts.scheme == "http" and not _loopback(self._host):
             raise Refusal("the bmaas_endpoint must be https, unless it is on this machine itself")
-        self._seconds = seconds
+        self.address = address
+        self.seconds = seconds
+        usual = _PORTS[parts.scheme]
+        self._authority = parts.netloc[: -len(f":{usual}")] if self._port == usual else parts.netloc
         self._path = parts.path.rstrip("/")
         self._own_ca = bool(ca_certificate)
         self._tls = _tls(ca_certificate) if parts.scheme == "https" else None
+        self._line = Line(self._host, usual if self._port is None else self._port, self._tls)
 
     def untimely(self, now: float) -> str:
         """Return why the CA is not valid at *now*, in seconds since the Unix epoch; empty if it is."""
@@ -92,64 +102,62 @@ class Endpoint:
         """Return the request path of *method*."""
         return f"{self._path}/{method}"
 
-    def post(self, method: str, message: bytes, headers: Mapping[str, str]) -> Answer:
+    def post(self, method: str, message: bytes, headers: Callable[[], Mapping[str, str]]) -> Answer:
         """
         Send *message* to *method*, a name below the endpoint's path.
 
-        After the seconds given the connection is cut, however slowly the endpoint takes or gives bytes.
+        It is sent once more if a kept connection turns out to be dead. *headers* returns those of each attempt: the
+        first may have arrived, and with the same signature the second would be a replay. After the seconds given the
+        connection is cut, however slowly the endpoint takes or gives bytes.
 
         Raises:
             NotDelivered: the endpoint was not reached, or its answer is not HTTP, too long or not complete in time.
         """
-        end = time.monotonic() + self._seconds
-        connection = (HTTPSConnection if self._tls else HTTPConnection)(self._host, self._port)
+        end = time.monotonic() + self.seconds
         try:
-            connection.sock = sock = self._connect(connection.port, end)
-            # The timeout of a socket begins anew with each byte. This one does not.
-            cut = threading.Timer(end - time.monotonic(), _cut, [sock])
-            cut.daemon = True
-            cut.start()
-            try:
-                if isinstance(sock, ssl.SSLSocket):
-                    sock.do_handshake()
-                connection.request("POST", self.path(method), message, {**_HEADERS, **headers})
-                with connection.getresponse() as response:
-                    body = response.read(_LONGEST_ANSWER + 1)
-            finally:
-                cut.cancel()
-            if time.monotonic() >= end:
-                raise TimeoutError
+            return self._post(method, message, headers, end)
         except (OSError, ValueError, HTTPException, RuntimeError) as error:
             late = time.monotonic() >= end
-            raise NotDelivered(f"no answer within {self._seconds:g} s" if late else str(error)) from error
-        finally:
-            connection.close()
+            raise NotDelivered(f"no answer within {self.seconds:g} s" if late else str(error)) from error
+
+    def close(self) -> None:
+        """Close the connection that is kept, if there is one. Messages may still be sent."""
+        self._line.close()
+
+    def _post(self, method: str, message: bytes, headers: Callable[[], Mapping[str, str]], end: float) -> Answer:
+        request = self._request(method, message, headers())
+        kept, silent = self._line.kept(), False
+        if kept is not None:
+            limit = time.monotonic() + self.seconds * _KEPT_SHARE
+            try:
+                return self._exchange(kept, request, limit)
+            except (OSError, HTTPException):
+                silent = time.monotonic() >= limit
+                request = self._request(method, message, headers())
+        answer = self._exchange(self._line.connect(end), request, end)
+        if kept is not None and silent:
+            self._line.forgotten_after(kept.idle_seconds)
+        return answer
+
+    def _exchange(self, connection: Connection, request: bytes, end: float) -> Answer:
+        try:
+            response, body = connection.exchange(request, end, _LONGEST_ANSWER + 1)
+        except BaseException:
+            self._line.drop(connection)
+            raise
         if len(body) > _LONGEST_ANSWER:
+            self._line.drop(connection)
             raise NotDelivered(f"the answer is longer than {_LONGEST_ANSWER} bytes", answered=True)
+        self._line.keep(connection, reusable=not response.will_close)
         return Answer(response.status, f"{response.status} {response.reason}", response.headers, body)
 
-    def _connect(self, port: int, end: float) -> socket.socket:
-        """Return a connection to the first address of the endpoint that takes one before *end*."""
-        failure = OSError("the name has no address")
-        for family, kind, protocol, _, address in socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                # Half of what is left, so that there is time for another address.
-                sock.settimeout(max(0.001, (end - time.monotonic()) / 2))
-                sock.connect(address)
-                sock.settimeout(self._seconds)
-                if self._tls is None:
-                    return sock
-                return self._tls.wrap_socket(sock, server_hostname=self._host, do_handshake_on_connect=False)
-            except OSError as error:
-                sock.close()
-                failure = error
-        raise failure
-
-
-def _cut(sock: socket.socket) -> None:
-    with suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of TLS, which may wait
+    def _request(self, method: str, message: bytes, headers: Mapping[str, str]) -> bytes:
+        """Return the request, with no header that can be done without, to be sent as one TLS record."""
+        needed = {"Host": self._authority, "Content-Type": _CONTENT_TYPE, "Content-Length": str(len(message))}
+        lines = [f"POST {self.path(method)} HTTP/1.1", *(f"{k}: {v}" for k, v in {**needed, **headers}.items())]
+        if not all(line.isprintable() for line in lines):
+            raise ValueError("a header has characters that are not valid in it")
+        return "\r\n".join([*lines, "\r\n"]).encode("ascii") + message
 
 
 def _loopback(host: str) -> bool:

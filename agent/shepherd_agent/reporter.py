@@ -80,11 +80,7 @@ class Reporter:
             TooOften: the endpoint accepts such messages less often; leave out what can wait.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
-        text = str(self._clock.next())
-        signed = b"\n".join((_DOMAIN, b"POST", self._endpoint.path(method).encode(), text.encode(), message))
-        signature = b64encode(self._key.sign(signed)).decode()
-        headers = {MACHINE_HEADER: self.machine_id, TIME_HEADER: text, SIGNATURE_HEADER: signature}
-        answer = self._endpoint.post(method, message, headers)
+        answer = self._endpoint.post(method, message, lambda: self._headers(method, message))
         if answer.status == _ACCEPTED:
             return answer.body
         if answer.status == _UNAUTHORIZED:
@@ -95,3 +91,10 @@ class Reporter:
         if answer.status == _TOO_OFTEN:
             raise TooOften(answer.reason, answered=True)
         raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)
+
+    def _headers(self, method: str, message: bytes) -> dict[str, str]:
+        """Sign a new request."""
+        text = str(self._clock.next())
+        signed = b"\n".join((_DOMAIN, b"POST", self._endpoint.path(method).encode(), text.encode(), message))
+        signature = b64encode(self._key.sign(signed)).decode()
+        return {MACHINE_HEADER: self.machine_id, TIME_HEADER: text, SIGNATURE_HEADER: signature}

@@ -373,10 +373,10 @@ def test_no_other_ca_is_trusted(beats: Beats, tmp_path: Path) -> None:
     _, another = _certificate(tmp_path)
     message = HeartbeatRequest(machine_id="id").SerializeToString()
     with AgentEndpoint(heartbeat_recorder(beats), tls=tls) as endpoint:
-        assert Endpoint(endpoint.url, ca).post("heartbeat", message, {}).status == 200
+        assert Endpoint(endpoint.url, ca).post("heartbeat", message, dict).status == 200
         for wrong in (another, b""):
             with pytest.raises(NotDelivered, match="certificate verify failed"):
-                Endpoint(endpoint.url, wrong).post("heartbeat", message, {})
+                Endpoint(endpoint.url, wrong).post("heartbeat", message, dict)
     assert beats.count["id"] == 1
 
 

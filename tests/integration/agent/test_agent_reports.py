@@ -251,7 +251,7 @@ def test_a_request_has_a_time_limit_as_a_whole(scheme: str, beginning: bytes) ->
         thread.start()
         url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(NotDelivered, match=r"no answer within 0\.5 s") as failure:
-            Endpoint(url, b"", seconds=0.5).post("heartbeat", b"", {})
+            Endpoint(url, b"", seconds=0.5).post("heartbeat", b"", dict)
         gone.set()
         thread.join()
     assert not failure.value.answered

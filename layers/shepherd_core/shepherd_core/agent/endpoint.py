@@ -73,15 +73,16 @@ class AgentResponse:
 
     status: HTTPStatus
     time: int
-    """For the header Shepherd-Time: milliseconds since the Unix epoch, by the database's clock if it was asked."""
+    """Milliseconds since the Unix epoch, by the database's clock if it was asked. A header unless the status is 200."""
     body: bytes
 
     @property
     def headers(self) -> dict[str, str]:
         """Return the headers by lower-case name."""
-        accepted = self.status is HTTPStatus.OK
+        if self.status is HTTPStatus.OK:
+            return {"content-type": "application/x-protobuf"}  # its bytes are paid for with every heartbeat
         return {
-            "content-type": "application/x-protobuf" if accepted else "text/plain; charset=utf-8",
+            "content-type": "text/plain; charset=utf-8",
             TIME_HEADER: str(self.time),
             **({"allow": "POST"} if self.status is HTTPStatus.METHOD_NOT_ALLOWED else {}),
         }

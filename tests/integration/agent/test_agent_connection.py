@@ -1,0 +1,205 @@
+"""The agent's connection to its endpoint: kept, resumed, and never a reason to lose a heartbeat."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.shepherd_agent.connection import Line
+from agent.shepherd_agent.ed25519 import PrivateKey
+from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.reporter import Reporter
+from simulator.environment.certificate import make
+from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CLOSE = {"Connection": "close"}
+
+
+class Door:
+    """An HTTPS server that is told how to treat each request, in their order; after the last, as the last."""
+
+    def __init__(self, folder: Path) -> None:
+        self.endpoints: list[Endpoint] = []
+        self.requests: list[HttpRequest] = []
+        self.treatments: list[Reply | threading.Event | None] = [Reply(status=200)]
+        self.handshakes: list[bool] = []
+        """One for each connection: whether the TLS session was resumed."""
+        handshakes = self.handshakes
+
+        class Recorded(ssl.SSLSocket):
+            def do_handshake(self, block: bool = False) -> None:
+                super().do_handshake(block)
+                handshakes.append(bool(self.session_reused))
+
+        tls, ca = make("127.0.0.1", folder)
+        tls.sslsocket_class = Recorded
+        self.ca = ssl.PEM_cert_to_DER_cert(ca.read_text())
+        self._server = Server(self._answer, "127.0.0.1", tls)
+        self.url = self._server.url
+        self._server.start()
+
+    def reporter(self, seconds: float = 10.0) -> Reporter:
+        """Return an agent's reporter."""
+        self.endpoints.append(Endpoint(self.url, self.ca, seconds))
+        return Reporter(self.endpoints[-1], PrivateKey(b"k" * 32), "id")
+
+    def close(self) -> None:
+        """End all connections."""
+        for endpoint in self.endpoints:
+            endpoint.close()
+        self._server.close()
+
+    def _answer(self, request: HttpRequest) -> Reply | None:
+        """Answer, or end the connection, or keep the client waiting until the event is set."""
+        self.requests.append(request)
+        treatment = self.treatments.pop(0) if len(self.treatments) > 1 else self.treatments[0]
+        if isinstance(treatment, threading.Event):
+            treatment.wait()
+            return None
+        return treatment
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    """Return a running server."""
+    with closing(Door(tmp_path)) as door:
+        yield door
+
+
+def test_a_connection_is_used_for_many_heartbeats(door: Door) -> None:
+    """A TLS handshake has ten times the bytes of a heartbeat."""
+    reporter = door.reporter()
+    for _ in range(3):
+        reporter.send("heartbeat", b"")
+    assert len(door.requests) == 3
+    assert door.handshakes == [False]
+
+
+def test_a_session_is_resumed_if_the_connection_is_not_kept(door: Door) -> None:
+    """Then no certificate is sent. Each resumed connection makes the next one possible."""
+    door.treatments = [Reply(status=200, headers=CLOSE)]
+    reporter = door.reporter()
+    for _ in range(3):
+        reporter.send("heartbeat", b"")
+    assert door.handshakes == [False, True, True]
+
+
+def test_the_certificate_is_verified_again_in_time(door: Door) -> None:
+    """A resumed session proves nothing about a certificate that has expired since."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.load_verify_locations(cadata=door.ca)
+    line = Line("127.0.0.1", int(door.url.rpartition(":")[2]), tls, verify_seconds=0.0)
+    for _ in range(2):
+        assert line.kept() is None
+        connection = line.connect(time.monotonic() + 10)
+        connection.exchange(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", time.monotonic() + 10, 10)
+        line.keep(connection, reusable=True)
+    line.close()
+    assert door.handshakes == [False, False]
+
+
+def test_a_connection_that_was_closed_meanwhile_costs_nothing(door: Door) -> None:
+    """Servers close idle connections after a minute or so; the agent sees that before it sends."""
+    reporter = door.reporter()
+    reporter.send("heartbeat", b"")
+    kept = reporter._endpoint._line._kept
+    assert kept is not None
+    door.treatments = [None, Reply(status=200)]
+    kept.sock.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+    assert kept.sock.recv(1) == b""  # the server has ended it
+    reporter.send("heartbeat", b"")
+    assert len(door.requests) == 3
+    assert door.handshakes == [False, True]
+
+
+def test_a_connection_that_dies_on_the_way_loses_no_heartbeat(door: Door) -> None:
+    """It is sent once more, with a later time: the first may have arrived, and this one must be no replay."""
+    door.treatments = [Reply(status=200), None, Reply(status=200)]
+    reporter = door.reporter()
+    reporter.send("heartbeat", b"")
+    reporter.send("heartbeat", b"")
+    assert len(door.handshakes) == 2
+    times = [int(request.headers["Shepherd-Time"]) for request in door.requests]
+    assert times == sorted(set(times))
+    assert len({request.headers["Shepherd-Signature"] for request in door.requests}) == 3
+
+
+def test_a_new_connection_that_dies_is_not_tried_again(door: Door) -> None:
+    """The pause between heartbeats is what spares an endpoint in trouble."""
+    door.treatments = [Reply(status=200), None]
+    reporter = door.reporter()
+    reporter.send("heartbeat", b"")
+    with pytest.raises(NotDelivered) as lost:
+        reporter.send("heartbeat", b"")
+    assert not lost.value.answered
+    assert len(door.requests) == 3
+
+
+def test_a_connection_that_was_forgotten_on_the_way_loses_no_heartbeat(door: Door) -> None:
+    """A firewall that has dropped it swallows the request. Later ones must not wait for the same thing again."""
+    swallowed = threading.Event()
+    door.treatments = [Reply(status=200), swallowed, Reply(status=200)]
+    reporter = door.reporter(5)
+    try:
+        reporter.send("heartbeat", b"")
+        reporter.send("heartbeat", b"")
+    finally:
+        swallowed.set()
+    line = reporter._endpoint._line
+    assert len(door.requests) == 3
+    assert 0 < line._longest_idle < 5
+    line.forgotten_after(0)
+    reporter.send("heartbeat", b"")
+    assert len(door.handshakes) == 3
+
+
+def test_a_kept_connection_gets_no_more_time(door: Door) -> None:
+    """However many connections a heartbeat takes, its time limit holds for them together."""
+    never = threading.Event()
+    door.treatments = [Reply(status=200), never]
+    reporter = door.reporter(1)
+    reporter.send("heartbeat", b"")
+    try:
+        with pytest.raises(NotDelivered, match="no answer within 1 s"):
+            reporter.send("heartbeat", b"")
+    finally:
+        never.set()
+
+
+def test_an_answer_that_is_cut_off_is_no_answer(door: Door) -> None:
+    """The half of a HeartbeatResponse may be a valid one that asks for something else."""
+    door.treatments = [Reply(status=200, body=b"1234", cut=True)]
+    with pytest.raises(NotDelivered, match="IncompleteRead"):
+        door.reporter().send("heartbeat", b"")
+
+
+def test_a_request_has_no_header_that_can_be_done_without(door: Door) -> None:
+    """They would be a third of its bytes."""
+    door.reporter().send("heartbeat", b"body")
+    (request,) = door.requests
+    assert request.content == b"body"
+    assert request.headers.keys() == [
+        "Host",
+        "Content-Type",
+        "Content-Length",
+        "Shepherd-Machine",
+        "Shepherd-Time",
+        "Shepherd-Signature",
+    ]
+
+
+def test_a_header_cannot_be_smuggled_in(door: Door) -> None:
+    """The machine id is text that came from outside."""
+    endpoint = Endpoint(door.url, door.ca)
+    with pytest.raises(NotDelivered, match="not valid"):
+        endpoint.post("heartbeat", b"", lambda: {"Shepherd-Machine": "id\r\nShepherd-Time: 1"})
+    assert door.requests == []
