@@ -303,7 +303,7 @@ def test_an_agent_that_was_replaced_is_not_believed_any_more(fleet: Fleet, api: 
 class Interrupted(Connection):
     """A connection of the product, with a moment between two of its round trips."""
 
-    after = "reporting_agent"
+    after = "reporting_agents"
     meanwhile: Callable[[], object]
 
     def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:

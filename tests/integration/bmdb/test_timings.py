@@ -27,9 +27,9 @@ FIRST = "SELECT first_heartbeat_at, agent_heartbeat_at FROM machine_agent_heartb
 def report(fleet: Fleet, machine_id: UUID, later: int = 0, **options: Any) -> bool:
     """Send a heartbeat, signed so many milliseconds from now; return whether it was accepted."""
     connection = options.get("connection", fleet.connection)
-    now = reports.reporting_agent(connection, machine_id).time
-    heartbeat = reports.Heartbeat(machine_id=machine_id, signed_at=now + later)
-    return reports.accept_heartbeat(connection, heartbeat, KEY, 300) is not None
+    now = reports.reporting_agents(connection, [machine_id])[machine_id].time
+    heartbeat = reports.Heartbeat(machine_id=machine_id, public_key=KEY, signed_at=now + later)
+    return machine_id in reports.accept_heartbeats(connection, [heartbeat], 300)
 
 
 # --- the fact ---

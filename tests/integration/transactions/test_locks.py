@@ -205,7 +205,7 @@ class Case:
     def heard(self, signed_at: int, generation: int | None = None) -> reports.Heartbeat:
         """Return a heartbeat, with a report of success if an installation is requested."""
         success = None if generation is None else reports.Installation(raw=b"", generation=generation, result="Success")
-        return reports.Heartbeat(machine_id=self.machine_id, signed_at=signed_at, installation=success)
+        return reports.Heartbeat(machine_id=self.machine_id, public_key=KEY, signed_at=signed_at, installation=success)
 
 
 def _release(case: Case, connection: Connection) -> None:
@@ -223,8 +223,8 @@ DEEDS: dict[str, Callable[[Case, Connection], object]] = {
     "unquarantine": lambda case, over: remediation.unquarantine(over, case.machine_id, reason="?"),
     "retry": lambda case, over: remediation.retry(over, case.machine_id, reason="?"),
     "install": lambda case, over: installation.request(over, case.machine_id, WANTED, case.seen),
-    "report": lambda case, over: reports.accept_heartbeat(over, case.heard(2, generation=1), KEY, STALE_SECONDS),
-    "heartbeat": lambda case, over: reports.accept_heartbeat(over, case.heard(1), KEY, STALE_SECONDS),
+    "report": lambda case, over: reports.accept_heartbeats(over, [case.heard(2, generation=1)], STALE_SECONDS),
+    "heartbeat": lambda case, over: reports.accept_heartbeats(over, [case.heard(1)], STALE_SECONDS),
     "forget": lambda case, over: decommissioning.forget(case.locking(over), PROVIDER, case.machine_id, ORDER),
     "release": _release,
     "finish_recovery": lambda case, over: work.finish_recovery(
@@ -315,5 +315,5 @@ def test_either_a_machine_is_forgotten_or_it_has_reported(
     getattr(case, state)()
     outcomes = dict(zip(order, beside(case, *order), strict=True))
     departed = bool(hanging.sql("SELECT 1 FROM machine_tombstone"))
-    assert (outcomes["heartbeat"] is None) == departed == (outcomes["forget"] is None) == (order[0] == "forget")
+    assert (outcomes["heartbeat"] == {}) == departed == (outcomes["forget"] is None) == (order[0] == "forget")
     assert hanging.sql("SELECT agent_signed_at FROM machine_agent_heartbeat") == ([] if departed else [[1]])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from shepherd_core.agent.endpoint import AgentApi, AgentRequest, Limits
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, OSInstallationReport
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.agent.judgement import Limits
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatBatch, HeartbeatRequest, OSInstallationReport, SignedHeartbeat
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 RECEIVED_AT = 12_345
 """What the requests say about their arrival; no database's time is like it."""
 MAX_BODY_BYTES = 4096
+MAX_BATCH_BYTES = 1_000_000
 ADDRESS = "192.0.2.13"
 
 
@@ -30,7 +32,23 @@ def endpoint(
     new_endpoint: str | None = None,
 ) -> AgentApi:
     """Return an endpoint as a process of its own would have it; without limits to how often agents report."""
-    return AgentApi(connection, Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds), new_endpoint)
+    limits = Limits(MAX_BODY_BYTES, 300, report_seconds, hardware_seconds, MAX_BATCH_BYTES)
+    return AgentApi(connection, limits, new_endpoint)
+
+
+def passed_on(*requests: AgentRequest, path: str = "/heartbeats") -> AgentRequest:
+    """Return the request that passes *requests* on in one batch, as a relay does."""
+    entries = [
+        SignedHeartbeat(
+            machine_id=request.headers.get("shepherd-machine", ""),
+            time=int(request.headers.get("shepherd-time", "0")),
+            signature=b64decode(request.headers.get("shepherd-signature", "")),
+            body=request.body,
+        )
+        for request in requests
+    ]
+    message = HeartbeatBatch(heartbeat=entries).SerializeToString()
+    return AgentRequest("POST", path, {}, message, max(each.received_at for each in requests), ADDRESS)
 
 
 def database_time(fleet: Fleet) -> int:

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
-from shepherd_core.agent.endpoint import AgentApi, AgentRequest, Limits
+from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.agent.judgement import Limits
 
 if TYPE_CHECKING:
     from shepherd_core.agent.endpoint import AgentResponse
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 MACHINE = "c0ffee00-0000-4000-8000-000000000001"
 ADDRESS = "2001:db8::13"
 LIMIT = 1024
+BATCH_LIMIT = 100_000
 
 
 class NoConnection:
@@ -25,12 +27,14 @@ def answer(
     body: bytes = b"", method: str = "POST", path: str = "/heartbeat", machine: str | None = MACHINE
 ) -> AgentResponse:
     """Return the answer to a request that needs no BMDB."""
-    api = AgentApi(NoConnection(), Limits(LIMIT, 300, 5, 60))  # type: ignore[arg-type]  # never used
+    api = AgentApi(NoConnection(), Limits(LIMIT, 300, 5, 60, BATCH_LIMIT))  # type: ignore[arg-type]  # never used
     headers = {} if machine is None else {"shepherd-machine": machine}
     return api.handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
 
 
-@pytest.mark.parametrize("path", ["/", "/heartbeats", "/heartbeat/", "/heartbeat/x", "heartbeat", "/Heartbeat", ""])
+@pytest.mark.parametrize(
+    "path", ["/", "/heartbeatss", "/heartbeat/", "/heartbeats/", "/heartbeat/x", "heartbeat", "/Heartbeat", ""]
+)
 def test_there_is_one_path(path: str) -> None:
     """Whatever else is asked for gets no further; what stands before it is the deployment's."""
     assert answer(path=path).status == HTTPStatus.NOT_FOUND

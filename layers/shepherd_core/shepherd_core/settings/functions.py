@@ -116,6 +116,13 @@ class AgentApiSettings(BmdbSettings, EndpointSettings):
     max_body_bytes: int = Field(
         65_536, ge=1_024, le=6_000_000, description="Maximum size of an agent's report in bytes."
     )
+    max_batch_bytes: int = Field(
+        2_000_000,
+        ge=1_000_000,
+        le=4_000_000,
+        description="Maximum size in bytes of the reports that a relay passes on at once; a relay sends up to "
+        "1,000,000.",
+    )
     report_seconds: float = Field(
         5,
         ge=0,

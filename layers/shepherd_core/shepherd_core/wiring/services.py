@@ -21,11 +21,18 @@ def agent_api() -> AgentApi:
     Raises:
         ConfigError: the settings are wrong.
     """
-    from shepherd_core.agent.endpoint import AgentApi, Limits  # noqa: PLC0415 - only this function needs it
+    from shepherd_core.agent.endpoint import AgentApi  # noqa: PLC0415 - only this function needs it
+    from shepherd_core.agent.judgement import Limits  # noqa: PLC0415
 
     (ours,) = settings.load(functions.AgentApiSettings)
     connection = adapters.bmdb(ours, attempts=2)  # agents retry
-    limits = Limits(ours.max_body_bytes, ours.stale_seconds, ours.report_seconds, ours.hardware_report_seconds)
+    limits = Limits(
+        body_bytes=ours.max_body_bytes,
+        stale_seconds=ours.stale_seconds,
+        report_seconds=ours.report_seconds,
+        hardware_seconds=ours.hardware_report_seconds,
+        batch_bytes=ours.max_batch_bytes,
+    )
     return AgentApi(connection, limits, ours.new_agent_endpoint)
 
 

@@ -2,27 +2,29 @@
 Reports of agents: heartbeats, and with them hardware and the outcome of installations.
 
 None of it needs a session. A session keeps others away from a machine during
-work, and work that began too long ago from being committed. A heartbeat is a
-single statement, which itself checks that it comes from the agent on record and
-is newer than the last one.
+work, and work that began too long ago from being committed. Heartbeats are a
+single statement, which itself checks that each comes from the agent on record
+and is newer than the last one.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shepherd_core.bmdb.schema.migrate import migrations, mismatch
 from shepherd_core.domain.errors import CommitUnknown, StatementFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
     from shepherd_core.bmdb.connection import Connection
 
 T = TypeVar("T")
 
+_SUMS = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
 _NO_SUCH_TABLE_OR_COLUMN = ("42P01", "42703")
 
 
@@ -65,6 +67,8 @@ class Heartbeat:
     """A heartbeat whose signature was verified, and the reports that came with it."""
 
     machine_id: UUID
+    public_key: bytes
+    """The key that verified the signature."""
     signed_at: int
     """The agent's time when it signed: milliseconds since the Unix epoch."""
     hardware: Hardware | None = None
@@ -83,114 +87,140 @@ class HeartbeatReply:
     """Nothing was recorded: the generation of the installation report is too low, or was never requested."""
 
 
-class _GenerationRefused(Exception):
+class _GenerationsRefused(Exception):
     """Rolls the transaction back; never leaves this module."""
 
-    def __init__(self, time: int) -> None:
-        self.time = time
+    def __init__(self, replies: dict[UUID, HeartbeatReply]) -> None:
+        self.replies = replies
 
 
-def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
+def reporting_agents(connection: Connection, machine_ids: Iterable[UUID]) -> dict[UUID, Agent]:
     """
-    Return the agent that should be reporting for a machine. One round trip, also for an unknown id.
+    Return the agents that should be reporting for these machines, also for unknown ids. One round trip.
 
     Raises:
         SchemaMismatch: the BMDB is older or newer than this code.
     """
+    wanted = list(machine_ids)
 
     def ask() -> list[list[Any]]:
-        return connection.run("reporting_agent", machine_id=machine_id, schema_version=migrations()[-1].version)
+        return connection.run("reporting_agents", machine_ids=wanted, schema_version=migrations()[-1].version)
 
-    def unit() -> Agent:
+    def unit() -> dict[UUID, Agent]:
         try:
             rows = ask()
         except CommitUnknown:
             # Usual for the first use of a connection that broke while the function was frozen. It only reads.
             rows = ask()
-        fits, *agent = rows[0]
-        if not fits:
+        if not all(fits for _, fits, *_ in rows):
             raise mismatch(connection)
-        return Agent(*agent)
+        return {machine_id: Agent(*agent) for machine_id, _, *agent in rows}
 
     return _in_this_schema(connection, unit)
 
 
-def accept_heartbeat(
-    connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float
-) -> HeartbeatReply | None:
+def accept_heartbeats(
+    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
+) -> dict[UUID, HeartbeatReply]:
     """
-    Record *heartbeat* and its reports, or nothing; return the answer for the agent.
+    Record each of *heartbeats* and its reports, or nothing of it; return the answers for the agents.
 
-    One round trip without reports, else one transaction. None: it is refused,
-    because *public_key*, which verified its signature, is not (or no longer) on
-    record for the machine; because it was signed more than *stale_seconds* from the
-    database's time; or because it is no newer than the last one.
-    ``reporting_agent`` shows which. If the connection breaks, the heartbeat is sent
-    again; if it is refused then, the BMDB is asked whether it is on record.
+    Each is of another machine. Those without reports take one round trip together,
+    those with reports one transaction. A machine without an answer is refused,
+    because the heartbeat's public key is not (or no longer) on record for it;
+    because it was signed more than *stale_seconds* from the database's time; or
+    because it is no newer than the last one. ``reporting_agents`` shows which. If
+    the connection breaks, the heartbeats are sent again; for those that are refused
+    then, the BMDB is asked whether they are on record.
 
     Raises:
-        CommitUnknown: the connection broke twice. The heartbeat may be on record.
+        CommitUnknown: the connection broke twice. The heartbeats may be on record.
     """
 
-    def unit() -> HeartbeatReply | None:
+    def unit() -> dict[UUID, HeartbeatReply]:
         try:
-            return _accept(connection, heartbeat, public_key, stale_seconds)
+            return _accept_all(connection, heartbeats, stale_seconds)
         except CommitUnknown:
-            # Waits for the lost statement to end. If it committed, this one is refused, and the heartbeat is found.
-            reply = _accept(connection, heartbeat, public_key, stale_seconds)
-            if reply is not None:
-                return reply
-            agent = reporting_agent(connection, heartbeat.machine_id)
-            if (agent.public_key, agent.signed_at) == (public_key, heartbeat.signed_at):
-                return HeartbeatReply(agent.time)  # the next heartbeat gets the installation request
-            return None
+            # Waits for the lost statement to end. What it committed is refused now, and found on record.
+            replies = _accept_all(connection, heartbeats, stale_seconds)
+            refused = {each.machine_id: each for each in heartbeats if each.machine_id not in replies}
+            for machine_id, agent in (reporting_agents(connection, refused) if refused else {}).items():
+                heartbeat = refused[machine_id]
+                if (agent.public_key, agent.signed_at) == (heartbeat.public_key, heartbeat.signed_at):
+                    replies[machine_id] = HeartbeatReply(agent.time)  # the next one gets the installation request
+            return replies
 
     return _in_this_schema(connection, unit)
+
+
+def _accept_all(
+    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
+) -> dict[UUID, HeartbeatReply]:
+    plain = [each for each in heartbeats if each.hardware is None and each.installation is None]
+    reporting = [each for each in heartbeats if each.hardware is not None or each.installation is not None]
+    replies = _accept(connection, plain, stale_seconds) if plain else {}
+    while reporting:
+        try:
+            return replies | connection.transact(partial(_accept_reports, connection, reporting, stale_seconds))
+        except _GenerationsRefused as refusal:
+            # Again without those that are refused: nothing of them is recorded, and the others are none the worse.
+            replies |= refusal.replies
+            reporting = [each for each in reporting if each.machine_id not in refusal.replies]
+    return replies
 
 
 def _accept(
-    connection: Connection, heartbeat: Heartbeat, public_key: bytes, stale_seconds: float
-) -> HeartbeatReply | None:
-    def accept() -> HeartbeatReply | None:
-        rows = connection.run(
-            "accept_heartbeat",
-            machine_id=heartbeat.machine_id,
-            public_key=public_key,
-            signed_at=heartbeat.signed_at,
-            stale_seconds=stale_seconds,
-            schema_version=migrations()[-1].version,
-        )
-        if not rows:
-            return None
-        time, generation, request = rows[0]
-        return HeartbeatReply(time, None if generation is None else (generation, request))
-
-    if heartbeat.hardware is None and heartbeat.installation is None:
-        return accept()
-    try:
-        return connection.transact(lambda: _accept_reports(connection, heartbeat, accept))
-    except _GenerationRefused as refusal:
-        return HeartbeatReply(refusal.time, refused=True)
+    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
+) -> dict[UUID, HeartbeatReply]:
+    rows = connection.run(
+        "accept_heartbeats",
+        machine_ids=[each.machine_id for each in heartbeats],
+        public_keys=[each.public_key.hex() for each in heartbeats],
+        signed_at=[each.signed_at for each in heartbeats],
+        stale_seconds=stale_seconds,
+        schema_version=migrations()[-1].version,
+    )
+    return {
+        machine_id: HeartbeatReply(time, None if generation is None else (generation, request))
+        for machine_id, time, generation, request in rows
+    }
 
 
 def _accept_reports(
-    connection: Connection, heartbeat: Heartbeat, accept: Callable[[], HeartbeatReply | None]
-) -> HeartbeatReply | None:
-    machine_id, hardware, installation = heartbeat.machine_id, heartbeat.hardware, heartbeat.installation
-    if installation is not None:
-        connection.run("lock_due_rows", machine_ids=[machine_id])
-    reply = accept()
-    if reply is None:
-        return None
-    if hardware is not None:
-        connection.run("write_hardware_report", machine_id=machine_id, **asdict(hardware))
-    if installation is not None:
-        if not connection.run("write_installation_report", machine_id=machine_id, **asdict(installation)):
-            raise _GenerationRefused(reply.time)
-        connection.run("reschedule", machine_ids=[machine_id])
-        if reply.request is not None and reply.request[0] == installation.generation:
-            return HeartbeatReply(reply.time)
-    return reply
+    connection: Connection, heartbeats: Sequence[Heartbeat], stale_seconds: float
+) -> dict[UUID, HeartbeatReply]:
+    installing = [each.machine_id for each in heartbeats if each.installation is not None]
+    if installing:
+        connection.run("lock_due_rows", machine_ids=installing)
+    replies = _accept(connection, heartbeats, stale_seconds)
+    hardware = {each.machine_id: each.hardware for each in heartbeats if each.hardware and each.machine_id in replies}
+    if hardware:
+        connection.run(
+            "write_hardware_reports",
+            machine_ids=list(hardware),
+            raws=[report.raw.hex() for report in hardware.values()],
+            **{name: [getattr(report, name) for report in hardware.values()] for name in _SUMS},
+        )
+    installed = {
+        each.machine_id: each.installation for each in heartbeats if each.installation and each.machine_id in replies
+    }
+    if installed:
+        rows = connection.run(
+            "write_installation_reports",
+            machine_ids=list(installed),
+            generations=[report.generation for report in installed.values()],
+            results=[report.result for report in installed.values()],
+            raws=[report.raw.hex() for report in installed.values()],
+        )
+        refused = installed.keys() - {machine_id for (machine_id,) in rows}
+        if refused:
+            raise _GenerationsRefused({each: HeartbeatReply(replies[each].time, refused=True) for each in refused})
+        connection.run("reschedule", machine_ids=list(installed))
+    for machine_id, report in installed.items():
+        reply = replies[machine_id]
+        if reply.request is not None and reply.request[0] == report.generation:
+            replies[machine_id] = HeartbeatReply(reply.time)
+    return replies
 
 
 def _in_this_schema(connection: Connection, unit: Callable[[], T]) -> T:

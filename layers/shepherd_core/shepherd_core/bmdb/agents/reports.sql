@@ -1,37 +1,41 @@
--- Reports of agents. A heartbeat is the write that every machine causes all the time: it is a single statement, without
--- a session. accept_heartbeat itself checks everything by which a heartbeat is accepted, so nothing has to be checked
--- before. The other statements follow it in its transaction.
+-- Reports of agents. A heartbeat is the write that every machine causes all the time: many are recorded in a single
+-- statement, without a session. accept_heartbeats itself checks everything by which a heartbeat is accepted, so nothing
+-- has to be checked before. The other statements follow it in its transaction.
 
--- name: reporting_agent
--- The agent that should be reporting for a machine, and the time in the last heartbeat that was accepted from it. For a
--- machine without an agent, or for an unknown id, these columns are null.
+-- name: reporting_agents
+-- The agents that should be reporting for these machines, and the time in the last heartbeat that was accepted from each.
+-- For a machine without an agent, or for an unknown id, these columns are null.
 SELECT
+    n.machine_id,
     (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
     a.agent_public_key,
     h.agent_signed_at
-FROM (SELECT 1) AS one_row
-LEFT JOIN machine_agent_started a ON a.machine_id = :machine_id
+FROM unnest(:machine_ids::uuid[]) AS n (machine_id)
+LEFT JOIN machine_agent_started a ON a.machine_id = n.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = a.machine_id;
 
--- name: accept_heartbeat
--- Record a heartbeat, and return the installation that is requested. Writes one row and no index entry, and leaves the
--- due row alone (a claim compares). An agent's first heartbeat inserts the row, and first_heartbeat_at by its default;
--- later ones leave that as it is. No row: the machine has no agent, or its agent has another key; the agent's time
--- differs too much from the database's, or is not later than the last one; or the schema has another version.
+-- name: accept_heartbeats
+-- Record a heartbeat of each of these machines, and return the installations that are requested. Writes one row for each
+-- and no index entry, and leaves the due rows alone (a claim compares). An agent's first heartbeat inserts the row, and
+-- first_heartbeat_at by its default; later ones leave that as it is. No row for a machine: it has no agent, or its agent
+-- has another key; the agent's time differs too much from the database's, or is not later than the last one; or the
+-- schema has another version. No machine may be in it twice.
 --
 -- FOR SHARE on the agent's row orders this statement with those that delete the agent. Either the agent was deleted
 -- before, and this statement finds none; or the other one waits for this statement and sees its heartbeat (lock_agent).
 -- A recovery waits too, but its single statement has an older snapshot: if this is the very first heartbeat of an
--- agent, its row remains. It has no effect, and the next agent start or the decommissioning deletes it.
-WITH heartbeat AS (
+-- agent, its row remains. It has no effect, and the next agent start or the decommissioning deletes it. Rows are locked
+-- by machine id, so that concurrent batches do not deadlock.
+WITH heartbeats AS (
     INSERT INTO machine_agent_heartbeat AS h (machine_id, agent_heartbeat_at, agent_signed_at)
-    SELECT a.machine_id, clock_timestamp(), :signed_at::bigint
-    FROM machine_agent_started a
-    WHERE a.machine_id = :machine_id
-        AND a.agent_public_key = :public_key
-        AND abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at) <= :stale_seconds::float8 * 1000
+    SELECT a.machine_id, clock_timestamp(), n.signed_at
+    FROM unnest(:machine_ids::uuid[], :public_keys::text[], :signed_at::bigint[]) AS n (machine_id, public_key, signed_at)
+    JOIN machine_agent_started a ON a.machine_id = n.machine_id
+    WHERE a.agent_public_key = decode(n.public_key, 'hex')
+        AND abs(extract(epoch FROM clock_timestamp()) * 1000 - n.signed_at) <= :stale_seconds::float8 * 1000
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
+    ORDER BY a.machine_id
     FOR SHARE OF a
     ON CONFLICT (machine_id) DO UPDATE
     SET agent_heartbeat_at = excluded.agent_heartbeat_at, agent_signed_at = excluded.agent_signed_at
@@ -39,10 +43,11 @@ WITH heartbeat AS (
     RETURNING h.machine_id, h.agent_heartbeat_at
 )
 SELECT
+    b.machine_id,
     (extract(epoch FROM b.agent_heartbeat_at) * 1000)::bigint AS time,
     q.generation,
     q.os_installation_request_raw
-FROM heartbeat b
+FROM heartbeats b
 LEFT JOIN machine_os_installation_request q
     ON q.machine_id = b.machine_id
     AND NOT EXISTS (
@@ -56,11 +61,20 @@ LEFT JOIN machine_os_installation_request q
 -- them. Runs after lock_due_rows.
 SELECT machine_id FROM machine_agent_started WHERE machine_id = :machine_id FOR UPDATE;
 
--- name: write_hardware_report
--- The machine's hardware, and the sums that the inventory reads.
+-- name: write_hardware_reports
+-- The hardware of these machines, and the sums that the inventory reads.
 INSERT INTO machine_hardware_report
     (machine_id, hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes)
-VALUES (:machine_id, :raw, clock_timestamp(), :hardware_threads, :memory_bytes, :disks, :disk_bytes)
+SELECT n.machine_id, decode(n.raw, 'hex'), clock_timestamp(), n.hardware_threads, n.memory_bytes, n.disks, n.disk_bytes
+FROM unnest(
+    :machine_ids::uuid[],
+    :raws::text[],
+    :hardware_threads::bigint[],
+    :memory_bytes::bigint[],
+    :disks::bigint[],
+    :disk_bytes::bigint[]
+) AS n (machine_id, raw, hardware_threads, memory_bytes, disks, disk_bytes)
+ORDER BY n.machine_id
 ON CONFLICT (machine_id) DO UPDATE
 SET
     hardware_report_raw = excluded.hardware_report_raw,
@@ -70,21 +84,22 @@ SET
     disks = excluded.disks,
     disk_bytes = excluded.disk_bytes;
 
--- name: write_installation_report
--- The outcome of an installation. Runs between lock_due_rows and reschedule, because after a success the machine needs
--- nothing. No row: the generation is lower than the last reported one, or was never requested. A repeated report is
--- accepted again; a success is never overwritten by an error of the same generation.
+-- name: write_installation_reports
+-- The outcomes of installations. Runs between lock_due_rows and reschedule, because after a success the machine needs
+-- nothing. No row for a machine: the generation is lower than the last reported one, or was never requested. A repeated
+-- report is accepted again; a success is never overwritten by an error of the same generation.
 WITH accepted AS (
-    SELECT q.machine_id
-    FROM machine_os_installation_request q
+    SELECT q.machine_id, n.generation, n.result, decode(n.raw, 'hex') AS raw
+    FROM unnest(:machine_ids::uuid[], :generations::bigint[], :results::text[], :raws::text[])
+        AS n (machine_id, generation, result, raw)
+    JOIN machine_os_installation_request q ON q.machine_id = n.machine_id
     LEFT JOIN machine_os_installation_report r ON r.machine_id = q.machine_id
-    WHERE q.machine_id = :machine_id
-        AND :generation::bigint BETWEEN coalesce(r.generation, :generation) AND q.generation
+    WHERE n.generation BETWEEN coalesce(r.generation, n.generation) AND q.generation
 ),
 report_rows AS (
     INSERT INTO machine_os_installation_report AS r
         (machine_id, generation, os_installation_result, os_installation_report_raw, reported_at)
-    SELECT machine_id, :generation, :result, :raw, clock_timestamp() FROM accepted
+    SELECT machine_id, generation, result, raw, clock_timestamp() FROM accepted
     ON CONFLICT (machine_id) DO UPDATE
     SET
         generation = excluded.generation,

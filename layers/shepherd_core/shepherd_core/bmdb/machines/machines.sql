@@ -1,7 +1,7 @@
 -- Facts about machines that are written outside of work, and queries for operators.
 
 -- name: record_heartbeat
--- Record a heartbeat whose sender is not verified; signed heartbeats come through accept_heartbeat. No row: the machine
+-- Record a heartbeat whose sender is not verified; signed heartbeats come through accept_heartbeats. No row: the machine
 -- has no started agent.
 INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at)
 SELECT a.machine_id, clock_timestamp() FROM machine_agent_started a WHERE a.machine_id = :machine_id FOR SHARE OF a

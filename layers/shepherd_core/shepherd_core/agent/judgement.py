@@ -1,0 +1,272 @@
+"""
+The judgement of heartbeats: who is believed, what is recorded, and what each is answered.
+
+A heartbeat gets the same judgement alone and in a batch. A wrong machine, key,
+signature or time gets the same answer after the same work, so that the answer
+does not reveal which machines exist; the log has the reason.
+
+Keys are cached, so that heartbeats usually cost one round trip, however many
+there are. A cached key is not trusted: the statement that records a heartbeat
+compares it with the key on record. If the statement refuses it, or the cached
+key does not fit the signature, the BMDB is asked, as for an unknown machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from nacl.signing import SigningKey
+
+from shepherd_core import telemetry
+from shepherd_core.agent.heartbeats import Refused
+from shepherd_core.bmdb.agents import reports
+from shepherd_core.domain.errors import BmdbError
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from shepherd_core.agent.heartbeats import SignedBody
+    from shepherd_core.bmdb.connection import Connection
+
+_CACHED_KEYS = 100_000
+"""Machines whose key is cached; about 30 MB."""
+_LONGEST_ADDRESS = 64
+_MOST_LINES = 10
+"""Refusals of one request that are logged each; the others are counted in one more line."""
+MOST_OF_A_MACHINE = 3
+"""Heartbeats of one machine in one request that are judged; more are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request, or one agent, may ask for."""
+
+    body_bytes: int
+    stale_seconds: float
+    """By how much the time of a signature may differ from the database's clock."""
+    report_seconds: float
+    """The least time between two reports of an agent, as far as this process knows; 0: none."""
+    hardware_seconds: float
+    """The same between two hardware reports."""
+    batch_bytes: int
+    """The size of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a heartbeat: a HeartbeatResponse if the status is 200, else a line of text."""
+
+    status: HTTPStatus
+    time: int
+    """Milliseconds since the Unix epoch, by the database's clock if it was asked."""
+    body: bytes
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is cached about the agent of a machine. Times are in milliseconds since the Unix epoch."""
+
+    key: bytes
+    reported_at: int = 0
+    hardware_at: int = 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A heartbeat that is being judged."""
+
+    signed: SignedBody
+    heartbeat: reports.Heartbeat | None = None
+    answer: Answer | None = None
+
+
+class Call:
+    """One request with heartbeats: what holds for all of them, and a bounded number of lines in the log."""
+
+    def __init__(self, received_at: int, address: str, told: Callable[[UUID], str]) -> None:
+        """
+        Begin one that arrived at *received_at*, in milliseconds since the Unix epoch, from *address*.
+
+        *told* returns the endpoint that an agent is told to report to; empty: none.
+        """
+        self.received_at = received_at
+        self.told = told
+        self._address = address[:_LONGEST_ADDRESS]
+        self._refused = 0
+
+    def refuse(self, refusal: Refused, machine_id: UUID | None = None) -> Answer:
+        """Return the answer to what is refused."""
+        self._refused += 1
+        if self._refused <= _MOST_LINES:
+            # One short line: a sender can cause any number of them.
+            telemetry.warning(
+                "request refused",
+                status=refusal.status,
+                machine_id=machine_id,
+                address=self._address,
+                why=refusal.why,
+            )
+        return Answer(refusal.status, refusal.time or self.received_at, f"{refusal.text}\n".encode())
+
+    def close(self) -> None:
+        """Log how many refusals had no line of their own."""
+        if self._refused > _MOST_LINES:
+            telemetry.warning("more heartbeats refused", count=self._refused - _MOST_LINES, address=self._address)
+
+
+class Judgement:
+    """Judges heartbeats. Belongs to the thread that owns *connection*: one call at a time."""
+
+    def __init__(self, connection: Connection, limits: Limits) -> None:
+        self._connection = connection
+        self._limits = limits
+        self._known: dict[UUID, _Known] = {}
+        # Used if a machine has no key, so that the work is the same. Its private half is discarded.
+        self._dummy_key = SigningKey.generate().verify_key.encode()
+
+    def judge(self, bodies: Sequence[SignedBody], call: Call) -> list[Answer]:
+        """
+        Record the heartbeats in *bodies* and return the answer to each, also if the BMDB is down.
+
+        Plain ones cost one round trip together if their keys are cached, and write no
+        log. Those of one machine are judged one after the other. May run twice: the
+        second time they are replays, and refused.
+
+        Raises:
+            SecretError, SourceError: a secret or document for the connection to the BMDB cannot be read.
+        """
+        entries = [_Entry(body) for body in bodies]
+        rounds: list[dict[UUID, _Entry]] = [{} for _ in range(MOST_OF_A_MACHINE)]
+        for entry in entries:
+            machine_id = None
+            try:
+                machine_id = entry.signed.machine_id()
+                _next_round(rounds, machine_id)[machine_id] = entry
+            except Refused as refusal:
+                entry.answer = call.refuse(refusal, machine_id)
+        try:
+            for each in filter(None, rounds):
+                self._judge_once(each, call)
+        except BmdbError as error:
+            open_entries = [each for judged in rounds for each, entry in judged.items() if entry.answer is None]
+            telemetry.error(
+                "request failed: the BMDB cannot be used",
+                machine_id=next(iter(open_entries), None),
+                machines=len(open_entries),
+                cause=error,
+            )
+        unavailable = Answer(HTTPStatus.SERVICE_UNAVAILABLE, call.received_at, b"try again later\n")
+        return [entry.answer or unavailable for entry in entries]
+
+    def _judge_once(self, entries: Mapping[UUID, _Entry], call: Call) -> None:
+        """Judge one heartbeat of each machine."""
+        tried = self._with_cached_keys(entries)
+        self._accept(entries, tried, call)
+        left = {machine_id: entry for machine_id, entry in entries.items() if entry.answer is None}
+        if not left:
+            return
+        agents = reports.reporting_agents(self._connection, left)
+        new = {}
+        for machine_id, entry in left.items():
+            key = agents[machine_id].public_key
+            if entry.signed.is_by(key or self._dummy_key) and key:
+                # The cached key was tried above; it would fail again.
+                if machine_id not in tried or tried[machine_id].key != key:
+                    new[machine_id] = _Known(key)
+            else:
+                why = "the signature is not by its agent" if key else "it has no agent"
+                entry.answer = call.refuse(_unauthorized(why, agents[machine_id]), machine_id)
+        self._accept(left, new, call)
+        for machine_id, entry in left.items():
+            if entry.answer is None and entry.heartbeat is not None:
+                why = self._why_not_accepted(entry.heartbeat, agents[machine_id])
+                entry.answer = call.refuse(_unauthorized(why, agents[machine_id]), machine_id)
+            elif machine_id in new and new[machine_id].reported_at:
+                if len(self._known) >= _CACHED_KEYS:
+                    self._known.clear()
+                self._known[machine_id] = new[machine_id]
+
+    def _with_cached_keys(self, entries: Mapping[UUID, _Entry]) -> dict[UUID, _Known]:
+        """Return the agents whose cached keys fit."""
+        fitting = {}
+        for machine_id, entry in entries.items():
+            known = self._known.get(machine_id)
+            if entry.signed.is_by(known.key if known else self._dummy_key) and known:
+                fitting[machine_id] = known
+        return fitting
+
+    def _accept(self, entries: Mapping[UUID, _Entry], agents: Mapping[UUID, _Known], call: Call) -> None:
+        """Record the heartbeats of *agents*, whose keys fit; answer those that are recorded or are not valid."""
+        now = call.received_at
+        heartbeats = []
+        for machine_id, agent in agents.items():
+            entry = entries[machine_id]
+            try:
+                entry.heartbeat = heartbeat = entry.signed.heartbeat(machine_id, agent.key)
+                self._check_pace(agent, heartbeat, now)
+                heartbeats.append(heartbeat)
+            except Refused as refusal:
+                entry.answer = call.refuse(refusal, machine_id)
+        if not heartbeats:
+            return
+        replies = reports.accept_heartbeats(self._connection, heartbeats, self._limits.stale_seconds)
+        for heartbeat in heartbeats:
+            reply = replies.get(heartbeat.machine_id)
+            if reply is None:
+                continue
+            agent, entry = agents[heartbeat.machine_id], entries[heartbeat.machine_id]
+            agent.reported_at = now
+            agent.hardware_at = now if heartbeat.hardware is not None else agent.hardware_at
+            if reply.refused:
+                text = "the generation of the installation report goes backwards, or was never asked for"
+                backwards = Refused(HTTPStatus.BAD_REQUEST, text, time=reply.time)
+                entry.answer = call.refuse(backwards, heartbeat.machine_id)
+            else:
+                entry.answer = Answer(HTTPStatus.OK, reply.time, _response(reply, call.told(heartbeat.machine_id)))
+
+    def _check_pace(self, known: _Known, heartbeat: reports.Heartbeat, now: int) -> None:
+        """Refuse an agent that reports too often: a machine in wrong hands could fill the database."""
+        times = [(known.reported_at, self._limits.report_seconds, "reports")]
+        if heartbeat.hardware is not None:
+            times.append((known.hardware_at, self._limits.hardware_seconds, "hardware reports"))
+        for last, seconds, what in times:
+            if 0 <= now - last < seconds * 1000:
+                raise Refused(HTTPStatus.TOO_MANY_REQUESTS, f"{what} come more often than every {seconds:g} s")
+
+    def _why_not_accepted(self, heartbeat: reports.Heartbeat, agent: reports.Agent) -> str:
+        """Return why a heartbeat with a valid signature was not recorded."""
+        if not heartbeat.signed_at:
+            return "it has no signing time"
+        early = agent.time - heartbeat.signed_at
+        if abs(early) > self._limits.stale_seconds * 1000:
+            return f"it was signed {abs(early) / 1000:.0f} s {'ago' if early > 0 else 'ahead'}"
+        if agent.signed_at is not None and heartbeat.signed_at <= agent.signed_at:
+            return "it is not later than the last one"
+        return "its agent was replaced"
+
+
+def _next_round(rounds: Sequence[dict[UUID, _Entry]], machine_id: UUID) -> dict[UUID, _Entry]:
+    """Return the first of *rounds* that has no heartbeat of the machine."""
+    for each in rounds:
+        if machine_id not in each:
+            return each
+    text = f"there are more than {len(rounds)} heartbeats of one machine in the batch"
+    raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text)
+
+
+def _unauthorized(why: str, agent: reports.Agent) -> Refused:
+    return Refused(HTTPStatus.UNAUTHORIZED, "not authorized", why, agent.time)
+
+
+def _response(report: reports.HeartbeatReply, endpoint: str) -> bytes:
+    """Return the HeartbeatResponse."""
+    response = HeartbeatResponse(endpoint=endpoint)
+    if report.request is not None:
+        generation, raw = report.request
+        response.installation_request.MergeFromString(raw)
+        response.installation_request.generation = generation
+    return response.SerializeToString()
