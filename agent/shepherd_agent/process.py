@@ -7,10 +7,34 @@ import os
 import resource
 import signal
 import time
+from pathlib import Path
 
 from .refusal import Refusal
 
 _KILL_SECONDS = 10
+
+
+def older_agents(path: str) -> list[int]:
+    """Return the detached agents that were started from *path*, also those that no longer have a pid file."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            *_, last, _ = (process / "cmdline").read_bytes().split(b"\0")
+            detached = (process / "fd/0").readlink() == Path(os.devnull)
+            if detached and os.path.realpath(os.fsdecode(last)) == path:
+                found.append(int(process.name))
+        except (OSError, ValueError):
+            continue  # it is no process, has ended, or belongs to another user
+    return found
+
+
+def has_open(pid: int, path: str) -> bool:
+    """Return whether process *pid* has the file *path* open."""
+    try:
+        file = Path(path).stat()
+        return any(os.path.samestat(file, entry.stat()) for entry in os.scandir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
 
 
 def keep_memory_private() -> None:
@@ -67,13 +91,7 @@ class PidFile:
 
     def _is_opened_by(self, pid: int) -> bool:
         """Return whether process *pid* is an agent, not another process with a reused id."""
-        if pid == os.getpid():
-            return False
-        ours = os.fstat(self._file)
-        try:
-            return any(os.path.samestat(ours, entry.stat()) for entry in os.scandir(f"/proc/{pid}/fd"))
-        except OSError:
-            return False
+        return pid != os.getpid() and has_open(pid, f"/proc/self/fd/{self._file}")
 
 
 def detach(pid_file: PidFile | None) -> None:

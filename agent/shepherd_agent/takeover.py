@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .ed25519 import SEED_LENGTH, PrivateKey
@@ -13,7 +16,7 @@ from .installation import Installer, time_limit
 from .inventory import Inventory
 from .messages import TakeoverInit, takeover_success
 from .permit import Permit
-from .process import PidFile, detach, keep_memory_private
+from .process import PidFile, detach, has_open, keep_memory_private, older_agents
 from .refusal import Refusal
 from .reporter import Reporter
 
@@ -28,10 +31,11 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     Read a TakeoverInit from *source* and write the TakeoverResponse to *answer*.
 
     Then the calling process exits with status 0, and a detached one sends
-    heartbeats until it is killed. *path* is that of the executable: the running
-    agent in *path*.pid, if any, is killed before the answer, and *path*.install
+    heartbeats until it is killed. *path* is that of the executable: the agents that
+    run from it are killed before the answer, the one in *path*.pid first; *path*.install
     is the operator's command for installations; *path*.generation records the last
-    one that was started.
+    one that was started. An installation would end with the agent that runs it, so
+    meanwhile that agent is left alone.
 
     Raises:
         Refusal: nothing was written to *answer*, and no agent was started.
@@ -39,7 +43,10 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     init = TakeoverInit.decode(_read(source))
     endpoint = Endpoint(init.bmaas_endpoint, init.ca_certificate)
     seconds = interval(os.environ)
-    installer = Installer(f"{path}.install", time_limit(os.environ), Permit(init, f"{path}.generation"))
+    limit = time_limit(os.environ)
+    installer = Installer(f"{path}.install", limit, Permit(init, f"{path}.generation"))
+    if _installs(path, limit):
+        raise Refusal("the running agent carries out an installation: a new one would end it")
     warnings = []
     if init.ca_certificate and not endpoint.encrypted:
         warnings.append("the ca_certificate is not used, because the endpoint is plain HTTP")
@@ -52,13 +59,25 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     try:
         pid_file = PidFile(f"{path}.pid")
     except OSError as error:
-        warnings.append(f"a later agent will not replace this one: {error}")
+        warnings.append(f"no record of this agent's process: {error}")
+    for older in older_agents(path):
+        with contextlib.suppress(OSError):
+            os.kill(older, signal.SIGKILL)
     keep_memory_private()
     key = PrivateKey(os.urandom(SEED_LENGTH))  # never leaves the memory of this process
     answer.write(takeover_success(init, key.public, warnings))
     answer.flush()
     detach(pid_file)
     send_heartbeats(Heartbeats(Reporter(endpoint, key, init.machine_id), Inventory(), installer), seconds)
+
+
+def _installs(path: str, limit: float) -> bool:
+    """Return whether an agent of *path* carries out an installation that has begun less than *limit* seconds ago."""
+    try:
+        seconds = time.time() - Path(f"{path}.generation").stat().st_mtime
+    except OSError:
+        return False  # it has not begun
+    return abs(seconds) < limit and any(has_open(older, f"{path}.install") for older in older_agents(path))
 
 
 def _read(source: BinaryIO) -> bytes:

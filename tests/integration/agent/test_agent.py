@@ -27,6 +27,7 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResp
 from agent.build import build
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
+from agent.shepherd_agent.process import older_agents
 from agent.shepherd_agent.reporter import Reporter
 from simulator.environment.agent_endpoint import AgentEndpoint, heartbeat_recorder
 from simulator.machines.pool import MachinePool
@@ -211,11 +212,34 @@ def _sleeps_with_open(path: Path) -> bool:
 def test_an_agent_that_cannot_write_its_pid_file_says_so(
     client: Client, machine: str, endpoint: AgentEndpoint, beats: Beats
 ) -> None:
-    """It is no reason to leave the machine without an agent."""
+    """It is no reason to leave the machine without an agent, nor to let agents pile up there."""
     (client.pool.disk(machine) / f"{PATH}.pid".lstrip("/")).mkdir()
     (warning,) = _start(client, machine, endpoint.url).success.warning
-    assert "a later agent will not replace this one" in warning
+    assert "no record of this agent's process" in warning
     beats.wait("id")
+    (older,) = older_agents(str(client.pool.disk(machine) / PATH.lstrip("/")))
+    _start(client, machine, endpoint.url)
+    (newer,) = older_agents(str(client.pool.disk(machine) / PATH.lstrip("/")))
+    assert newer != older
+
+
+def test_a_new_agent_does_not_end_an_installation(client: Client, machine: str) -> None:
+    """It is refused until the installation has ended, or has taken longer than any may."""
+    root = client.pool.disk(machine) / "root"
+    client.upload(machine, "/root/agent.install", b'#!/bin/sh\nwhile [ ! -e "$HOME/go" ]; do sleep 0.1; done\n')
+    wish = signed_request(OSInstallationRequest(generation=1))
+    with AgentServer(lambda _: ServerAnswer(200, HeartbeatResponse(installation_request=wish))) as server:
+        _start(client, machine, server.url)
+        eventually((root / "agent.generation").exists)
+        (older,) = older_agents(str(root / "agent"))
+        init = TakeoverInit(machine_id="id", bmaas_endpoint=server.url).SerializeToString()
+        assert "carries out an installation" in _refusal(client.run(machine, PATH, init))
+        assert older_agents(str(root / "agent")) == [older]
+        begun = (root / "agent.generation").stat().st_mtime
+        os.utime(root / "agent.generation", (begun - 3600, begun - 3600))
+        _start(client, machine, server.url)
+        assert older not in older_agents(str(root / "agent"))
+        (root / "go").touch()
 
 
 def test_a_reboot_ends_the_agent_until_it_is_started_again(

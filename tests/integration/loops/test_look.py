@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, TextIO
 
 import asyncssh
 import pytest
@@ -38,6 +40,7 @@ LOOK = 4
 """Minutes between two runs."""
 RUNS = "it answers over SSH and its agent runs: its reports get lost"
 ENDED = "it answers over SSH and its agent has ended"
+INSTALLS = "it answers over SSH and an installation goes on"
 
 
 class World(RecoveryEnvironment):
@@ -68,11 +71,16 @@ class World(RecoveryEnvironment):
         if host_key is not None:
             self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=self.machine, key=host_key)
 
-    def run_agent(self) -> subprocess.Popen[bytes]:
-        """Start a process that holds the agent's file open, as the agent does, and name it there."""
+    def run_as_command(self, install: TextIO | None = None) -> None:
+        """Start a Python program at the agent's path that has *install* open, as during an installation."""
+        self.agent.write_text("import time\ntime.sleep(600)\n")
+        self.processes.append(subprocess.Popen([sys.executable, self.agent], stdin=install))
+
+    def run_agent(self, install: TextIO | None = None) -> subprocess.Popen[bytes]:
+        """Start a process that holds the agent's file and *install* open, as the agent does, and name it there."""
         pid_file = self.agent.with_name("agent.pid")
         with pid_file.open("wb", buffering=0) as file:
-            process = subprocess.Popen(["sleep", "600"], stdout=file)
+            process = subprocess.Popen(["sleep", "600"], stdin=install, stdout=file)
             file.write(b"%-20d\n" % process.pid)
         self.processes.append(process)
         return process
@@ -166,6 +174,68 @@ def test_an_agent_that_is_stopped_is_started_anew(world: World) -> None:
     world.run()
     assert world.causes == [RUNS]
     assert world.provider.asked == []
+
+
+@pytest.mark.parametrize("text", [None, "", "nonsense\n", "0\n"])
+def test_an_agent_is_found_without_its_pid_file(world: World, text: str | None) -> None:
+    """The file may be gone, or was never written since the disk was full; the agent runs all the same."""
+    world.run_as_command()
+    if text is not None:
+        world.agent.with_name("agent.pid").write_text(text)
+    world.run()
+    assert world.causes == [RUNS]
+    assert world.provider.asked == []
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+def test_an_agent_is_found_by_any_shell(world: World, shell: str, tmp_path: Path) -> None:
+    """A machine has the one that it has."""
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"no {shell} here")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sh").symlink_to(found)
+    world.server.tools = str(tools)
+    world.run_as_command()
+    world.run()
+    assert world.causes == [RUNS]
+
+
+@pytest.mark.parametrize("as_command", [False, True])
+def test_an_installation_is_waited_for(world: World, as_command: bool) -> None:
+    """A new agent would end it, and what it had written to the disk so far would be no system."""
+    install = world.agent.with_name("agent.install")
+    install.touch()
+    with install.open() as opened:
+        (world.run_as_command if as_command else world.run_agent)(opened)
+    assert world.watch(2 * 60) == 0
+    assert len(world.causes) >= 3
+    assert set(world.causes) == {INSTALLS}
+    assert world.provider.asked == []
+    world.stop()
+    world.run_agent()
+    assert world.watch(30) == 1, "its agent is started anew when the installation has ended"
+    assert world.provider.asked == []
+
+
+def test_an_installation_is_not_waited_for_without_end(world: World) -> None:
+    """An agent that hangs would never be started anew."""
+    install = world.agent.with_name("agent.install")
+    install.touch()
+    with install.open() as opened:
+        world.run_agent(opened)
+    world.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, step, failed_cause, timestamp) "
+        "SELECT :id, 'ShepherdRecovery', 'Looked', 'await-installation', :seen, now() - n * interval '50 minutes' "
+        "FROM generate_series(1, 24) AS n",
+        id=world.machine,
+        seen=INSTALLS,
+    )
+    world.run()
+    assert world.causes[-1] == f"{INSTALLS}, as 24 times before in the last day"
+    assert world.provider.asked == []
+    assert world.start_agent()
 
 
 def test_an_agent_that_has_ended_is_started_anew_three_times_a_day(world: World) -> None:

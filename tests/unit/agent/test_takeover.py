@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
-from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, RunResult, Takeover, printable, take_over
+from shepherd_core.agent.takeover import (
+    STDERR_BYTES,
+    AgentProgram,
+    AgentState,
+    RunResult,
+    Takeover,
+    printable,
+    take_over,
+)
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import (
     AgentExited,
@@ -62,9 +70,9 @@ class Machine:
         self._step("has")
         return self.files.get(path) == sha256
 
-    def agent_runs(self, _path: str, _deadline: Deadline) -> bool:
-        """Say no; nothing here looks for it."""
-        return False
+    def agent_state(self, _path: str, _deadline: Deadline) -> AgentState:
+        """Say that it has ended; nothing here looks for it."""
+        return AgentState.ENDED
 
     def upload(self, binary: AgentBinary, path: str, _deadline: Deadline) -> None:
         """Store."""

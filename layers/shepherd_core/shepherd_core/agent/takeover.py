@@ -8,6 +8,7 @@ Protocols at its top, which ``adapters/ssh`` implements.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from google.protobuf.message import DecodeError
@@ -60,6 +61,15 @@ class RunResult:
     """-1: it ended without one, by a signal."""
 
 
+class AgentState(StrEnum):
+    """What a machine says about its agent."""
+
+    RUNS = "runs"
+    INSTALLS = "installs"
+    """It runs, and an installation that it started goes on."""
+    ENDED = "ended"
+
+
 class MachineConnection(Protocol):
     """
     A connection to one machine, for use by one thread.
@@ -103,7 +113,7 @@ class MachineConnection(Protocol):
             MalformedAnswer: it wrote more than 64 KiB to its standard output.
         """
 
-    def agent_runs(self, path: str, deadline: Deadline) -> bool:
+    def agent_state(self, path: str, deadline: Deadline) -> AgentState:
         """
         Return whether the agent that was started from *path* still runs, also if it is stopped.
 

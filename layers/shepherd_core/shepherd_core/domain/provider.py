@@ -167,6 +167,8 @@ class StepKind:
 
 RESTART_AGENT = StepKind(name="restart-agent", reboots=False)
 """Let the Initializer start a new agent; the machine itself is left alone."""
+AWAIT_INSTALLATION = StepKind(name="await-installation", reboots=False, loses_agent=False)
+"""Leave the machine alone: a look saw that an installation goes on. In no policy."""
 REBOOT = StepKind(
     name="reboot",
     needs=Capability.REBOOT,
@@ -188,4 +190,4 @@ QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
 """Leave it alone until an operator has looked at it. Ends every policy."""
 
 STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
-"""All kinds of steps, by name, from gentle to violent."""
+"""All kinds of steps of a policy, by name, from gentle to violent."""

@@ -85,6 +85,8 @@ class LookTarget:
     """The pinned one."""
     restarts: int
     """How often agents that had ended were started anew in the last day."""
+    waits: int
+    """How often an installation was waited for in the last day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class NextStep:
     looked: str | None = None
     """What the look saw."""
     alive: bool = False
-    """The look saw that the machine is alive: only its agent is started anew, which is no attempt."""
+    """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""
 
     def __str__(self) -> str:
         """Return the decision, human-readable."""

@@ -3,7 +3,8 @@ The look at a machine that is about to be interrupted: whether it is alive, alth
 
 A machine that answers over SSH with its pinned host key and whose agent runs is
 healthy as far as Shepherd can know: its reports get lost. A reboot would
-interrupt it for nothing, so only its agent is started anew.
+interrupt it for nothing, so only its agent is started anew, and not even that
+during an installation, which could end with the agent that started it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shepherd_core.agent.takeover import AgentState
 from shepherd_core.domain.errors import Fault, MachineError, SshAuthenticationFailed
-from shepherd_core.domain.provider import RESTART_AGENT
+from shepherd_core.domain.provider import AWAIT_INSTALLATION, RESTART_AGENT
 from shepherd_core.domain.remediation import Step
 from shepherd_core.loops.base import cause_of
-from shepherd_core.rules.remediation import LOOK_ENDED, LOOK_RUNS, MAX_RESTARTS
+from shepherd_core.rules.remediation import LOOK_ENDED, LOOK_INSTALLS, LOOK_RUNS, MAX_RESTARTS, MAX_WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from shepherd_core.agent.takeover import Dialer
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.remediation import LookTarget, NextStep
+
+_SEEN = {AgentState.RUNS: LOOK_RUNS, AgentState.INSTALLS: LOOK_INSTALLS, AgentState.ENDED: LOOK_ENDED}
 
 
 class Look:
@@ -41,7 +45,7 @@ class Look:
 
     def before(self, decision: NextStep, target: LookTarget, deadline: Deadline) -> NextStep:
         """
-        Return what to do after a look at the machine: *decision*, or a restart of its agent.
+        Return what to do after a look at the machine: *decision*, a restart of its agent, or nothing for a while.
 
         Changes nothing; may run twice.
 
@@ -51,20 +55,24 @@ class Look:
         """
         self._prepare()
         try:
-            runs = self._agent_runs(target, deadline.within(self._seconds))
+            state = self._agent_state(target, deadline.within(self._seconds))
         except MachineError as error:
             if error.fault is Fault.OURS or isinstance(error, SshAuthenticationFailed):
                 raise
             return replace(decision, looked=cause_of(error))
-        if not runs and target.restarts >= MAX_RESTARTS:
-            return replace(decision, looked=f"{LOOK_ENDED}, as {target.restarts} times before in the last day")
-        looked = LOOK_RUNS if runs else LOOK_ENDED
+        kind, looked = RESTART_AGENT, _SEEN[state]
+        if state is AgentState.ENDED and target.restarts >= MAX_RESTARTS:
+            return replace(decision, looked=f"{looked}, as {target.restarts} times before in the last day")
+        if state is AgentState.INSTALLS and target.waits < MAX_WAITS:
+            kind = AWAIT_INSTALLATION
+        elif state is AgentState.INSTALLS:
+            looked = f"{looked}, as {target.waits} times before in the last day"
         timeouts = replace(decision.step.timeouts, boot_wait=0.0)
-        return replace(decision, step=Step(RESTART_AGENT, 1, timeouts), number=1, skipped=(), looked=looked, alive=True)
+        return replace(decision, step=Step(kind, 1, timeouts), number=1, skipped=(), looked=looked, alive=True)
 
-    def _agent_runs(self, target: LookTarget, deadline: Deadline) -> bool:
+    def _agent_state(self, target: LookTarget, deadline: Deadline) -> AgentState:
         connection = self._dialer.dial(target.address, target.host_key, deadline)
         try:
-            return connection.agent_runs(self._path, deadline)
+            return connection.agent_state(self._path, deadline)
         finally:
             connection.close()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shepherd_core import telemetry
@@ -48,14 +49,16 @@ from shepherd_core.rules.circuit_breaker import (
     where,
 )
 from shepherd_core.rules.remediation import (
+    LOOK_ENDED,
+    LOOK_INSTALLS,
     all_attempts,
     healthy_until,
+    looks,
     next_step,
     only_restarted,
     outage_reason,
     past_attempts,
     possible,
-    restarts,
 )
 from shepherd_core.telemetry import Metric
 
@@ -228,7 +231,8 @@ class Recoverer(Loop[NextStep]):
             return None
         if past.started_at is None and not only_restarted(past.history):
             return None
-        return LookTarget(past.address, work.host_key, restarts(past.history, past.now))
+        seen = partial(looks, past.history, past.now)
+        return LookTarget(past.address, work.host_key, restarts=seen(LOOK_ENDED), waits=seen(LOOK_INSTALLS))
 
     def _attempts_around(self, session: Session, records: Iterable[RecoveryRecord]) -> list[list[PastAttempt]]:
         """Return the attempts on all machines around the last attempts of these *records*, if answers were lost."""

@@ -28,9 +28,12 @@ _REFUSALS = ("ProviderRefused: ", "MachineNotFound: ", "NotSupported: ")
 """How causes begin that are about one machine; all others are about the provider, or about Shepherd."""
 LOOK_RUNS = "it answers over SSH and its agent runs: its reports get lost"
 LOOK_ENDED = "it answers over SSH and its agent has ended"
+LOOK_INSTALLS = "it answers over SSH and an installation goes on"
 MAX_RESTARTS = 3
 """How often in a day an agent that has ended is started anew, before the policy goes on."""
-_RESTARTS_SECONDS = 86_400
+MAX_WAITS = 24
+"""How often in a day an installation is waited for, before the agent is started anew."""
+_DAY_SECONDS = 86_400
 _UNANSWERED = 3
 """The provider has an outage if it does not answer about this many machines."""
 MAX_ATTEMPTS = 100
@@ -146,13 +149,13 @@ def all_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
     return attempts
 
 
-def restarts(history: Iterable[HistoryLine], now: datetime) -> int:
-    """Return how often in the last day an agent that had ended was started anew, because a look saw that."""
+def looks(history: Iterable[HistoryLine], now: datetime, seen: str) -> int:
+    """Return how often in the last day a look saw this, and the machine was not interrupted."""
     return sum(
         line.event == WorkEvent.LOOKED
         and line.step is not None
-        and line.cause == LOOK_ENDED
-        and (now - line.at).total_seconds() < _RESTARTS_SECONDS
+        and line.cause == seen
+        and (now - line.at).total_seconds() < _DAY_SECONDS
         for line in history
     )
 

@@ -24,7 +24,7 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh import messages
 from shepherd_core.adapters.ssh.messages import Failure, RequestFailed
 from shepherd_core.adapters.ssh.processes import FORK_SERVER
-from shepherd_core.agent.takeover import RunResult, printable
+from shepherd_core.agent.takeover import AgentState, RunResult, printable
 from shepherd_core.domain.errors import (
     MalformedAnswer,
     SshAuthenticationFailed,
@@ -67,11 +67,18 @@ _UPLOAD = (
     'rm -f "$2"; exit 1'
 )
 """Write the input to $2 and, if it has $3 bytes, move it to $1; remove the files of uploads that were cut off."""
-_RUNS = (
-    'read -r pid < "$1"; for file in "/proc/${pid:-0}/fd/"*; do '
-    'if [ "$file" -ef "$1" ]; then echo yes; exit; fi; done; echo no'
+_STATE = (
+    'has() { for file in "/proc/$1/fd/"*; do [ "$file" -ef "$2" ] && return; done; return 1; }; '
+    'read -r pid < "$1.pid"; has "${pid:-0}" "$1.pid" || { pid=; for process in /proc/[0-9]*; do '
+    'read -r name < "$process/comm"; case $name in python*) read -r line < "$process/cmdline"; '
+    'case $line in *"$1") pid=${process#/proc/}; has "$pid" "$1.install" && break;; esac;; esac; done; }; '
+    'if [ -z "$pid" ]; then echo ended; elif has "$pid" "$1.install"; then echo installs; else echo runs; fi'
 )
-"""Say yes if the process that $1 names has $1 open, as the agent has; another process with a reused id has not."""
+"""
+Say whether the agent at $1 runs: the process that $1.pid names and that has this file open, as the agent has (another
+process with a reused id has not). If $1.pid is gone, any Python that was started with $1 as its last argument: the NULs
+of a command line are left out by `read`. While an installation goes on, the agent has $1.install open.
+"""
 
 
 class SshDialer:
@@ -191,22 +198,22 @@ class SshConnection:
             raise
         except (SshError, MalformedAnswer):
             return False
-        return self._said(result) == "yes"
+        return self._said(result, "yes", "no") == "yes"
 
-    def agent_runs(self, path: str, deadline: Deadline) -> bool:
+    def agent_state(self, path: str, deadline: Deadline) -> AgentState:
         """See ``takeover.MachineConnection``."""
-        doing = f"looking for the agent of {path}.pid at"
-        said = self._said(self._execute(_script(_RUNS, f"{path}.pid"), b"", doing, deadline))
+        doing = f"looking for the agent {path} at"
+        said = self._said(self._execute(_script(_STATE, path), b"", doing, deadline), *AgentState)
         if not said:
             raise SshError(f"{doing} {self._peer} failed: it said nothing")
-        return said == "yes"
+        return AgentState(said)
 
-    def _said(self, result: RunResult) -> str:
-        """Return yes, no or, if the command said nothing, an empty text."""
+    def _said(self, result: RunResult, *words: str) -> str:
+        """Return the one of *words* that the command said or, if it said nothing, an empty text."""
         said = result.stdout.decode(errors="replace").split()
-        if said and said[-1] not in {"yes", "no"}:
-            words = printable(" ".join(said), _DETAIL)
-            raise SshAuthenticationFailed(f"{self._peer} runs no commands for {self._user}: {words}")
+        if said and said[-1] not in words:
+            refusal = printable(" ".join(said), _DETAIL)
+            raise SshAuthenticationFailed(f"{self._peer} runs no commands for {self._user}: {refusal}")
         return said[-1] if said else ""
 
     def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
