@@ -113,6 +113,37 @@ def test_a_killed_function_leaves_no_process(server: SshServer) -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
 
 
+WAITS = """
+import os, signal, sys
+from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.adapters.ssh.processes import FORK_SERVER
+from shepherd_core.domain.clock import Deadline, SystemClock
+
+clock = SystemClock()
+dialer = SshDialer(sys.argv[1], "root", int(sys.argv[2]), 2)
+os.kill(FORK_SERVER._pid, signal.SIGSTOP)
+try:
+    dialer.wait(Deadline(clock, 0.1))
+except Exception as error:
+    print(type(error).__name__)
+os.kill(FORK_SERVER._pid, signal.SIGCONT)
+for _ in range(2):
+    dialer.wait(Deadline(clock, 600))
+dialer.dial("127.0.0.1", None, Deadline(clock, 600)).close()
+os.kill(FORK_SERVER._pid, signal.SIGKILL)
+dialer.wait(Deadline(clock, 600))
+dialer.dial("127.0.0.1", None, Deadline(clock, 600)).close()
+print("done")
+"""
+"""A function that waits for its fork server, which is stopped at first, and later killed."""
+
+
+def test_a_function_can_wait_until_the_fork_server_is_ready(server: SshServer) -> None:
+    """Its start takes seconds on a busy computer, and must not take them from a look at a machine."""
+    ended = subprocess.run([sys.executable, "-c", WAITS, KEY, str(server.port)], capture_output=True, check=True)
+    assert ended.stdout.decode().split() == ["SshForkServerLost", "done"]
+
+
 def test_the_fork_server_knows_no_secret(connection: SshConnection) -> None:
     """The function's environment holds credentials of AWS; a machine's process must not."""
     variables = Path(f"/proc/{child()}/environ").read_bytes().split(b"\0")

@@ -58,7 +58,9 @@ class World(RecoveryEnvironment):
         self.at("127.0.0.1", server.public_host_keys[0])
         self.look_with(SshDialer(KEY, "root", server.port, connect_timeout=5))
 
-    def look_with(self, dialer: Dialer, seconds: float = 5, prepare: Callable[[], object] = lambda: None) -> None:
+    def look_with(
+        self, dialer: Dialer, seconds: float = 5, prepare: Callable[[Deadline], object] = lambda _: None
+    ) -> None:
         """Let the Recoverer look in this way."""
         self.look = Look(dialer, str(self.agent), seconds, prepare)
 
@@ -418,7 +420,7 @@ def test_the_host_key_stays_if_the_time_is_over_before_the_step_is_recorded(worl
 def test_without_a_key_nothing_is_interrupted(world: World) -> None:
     """It is the deployment's fault, and says nothing about the machine."""
 
-    def missing() -> None:
+    def missing(_: Deadline) -> None:
         raise SecretMissing
 
     world.look_with(_NoProcess(), prepare=missing)

@@ -32,11 +32,11 @@ _SEEN = {AgentState.RUNS: LOOK_RUNS, AgentState.INSTALLS: LOOK_INSTALLS, AgentSt
 class Look:
     """Looks at machines over SSH; safe to use from several threads."""
 
-    def __init__(self, dialer: Dialer, agent_path: str, seconds: float, prepare: Callable[[], object]) -> None:
+    def __init__(self, dialer: Dialer, agent_path: str, seconds: float, prepare: Callable[[Deadline], object]) -> None:
         """
         Look for at most *seconds* whether the agent of *agent_path* runs.
 
-        *prepare* gets what the dialer needs, before the seconds begin.
+        *prepare* gets what the dialer needs, a key and processes, before the seconds begin.
         """
         self._dialer = dialer
         self._path = agent_path
@@ -53,7 +53,7 @@ class Look:
             ShepherdError: leave the machine alone. Either it could not look, and that is not the machine's fault; or
                 the machine answers with its pinned host key, but refuses our SSH key: that may be our mistake.
         """
-        self._prepare()
+        self._prepare(deadline)
         try:
             state = self._agent_state(target, deadline.within(self._seconds))
         except MachineError as error:

@@ -207,6 +207,10 @@ class LazyDialer:
                 self._key = key
             return self._dialer
 
+    def wait(self, deadline: Deadline) -> None:
+        """Get the key, and wait until machines can be dialed. Raises as ``dialer`` and ``SshDialer.wait``."""
+        self.dialer().wait(deadline)
+
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""
         return (self._dialer or self.dialer()).dial(address, pinned_host_key, deadline)

@@ -143,7 +143,7 @@ def _recoverer() -> Function:
         reset_after_seconds=settings.reset_after_seconds,
     )
     dialer = adapters.LazyDialer(settings)
-    look = Look(dialer, settings.agent_path, settings.look_seconds, dialer.dialer) if settings.look_seconds else None
+    look = Look(dialer, settings.agent_path, settings.look_seconds, dialer.wait) if settings.look_seconds else None
     return _machine_loop(Recoverer(provider, rules, look), provider, settings)
 
 

@@ -16,6 +16,7 @@ import secrets
 import shlex
 import socket
 import tempfile
+import threading
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -111,6 +112,19 @@ class SshDialer:
         self._environment = environment or {}
         self._previous_key = previous_key
         FORK_SERVER.start()  # it takes a second until it is ready
+
+    def wait(self, deadline: Deadline) -> None:
+        """
+        Wait until processes for machines can be made.
+
+        Raises:
+            SshForkServerLost: they cannot.
+            TimeLimitExceeded: there is no time.
+        """
+        try:
+            FORK_SERVER.wait(deadline.left(threading.TIMEOUT_MAX))
+        except OSError as error:
+            raise SshForkServerLost(_text(error)) from error
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> SshConnection:
         """See ``takeover.Dialer``."""

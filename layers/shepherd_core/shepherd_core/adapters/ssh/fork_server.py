@@ -43,6 +43,11 @@ class _Server:
         self._poll.register(self._control, select.POLLIN)
         self._children: dict[int, _Child] = {}  # by the process, and by the socket of its requests
 
+    def ready(self) -> None:
+        """Tell the function."""
+        with suppress(OSError):  # it has ended
+            self._control.send(b".")
+
     def serve(self) -> None:
         """Serve until the function ends; then no process is left."""
         try:
@@ -117,7 +122,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.collect()
     gc.freeze()  # a collection in a child then copies no memory
-    _Server().serve()
+    server = _Server()
+    server.ready()
+    server.serve()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import socket
 import sys
 import threading
@@ -28,6 +29,24 @@ class ForkServer:
         with self._lock, suppress(OSError):  # then ``process`` tries again, and says why not
             if self._control is None:
                 self._control = self._spawn()
+
+    def wait(self, seconds: float) -> None:
+        """
+        Start it, if it does not run, and wait until it is ready; one that ends meanwhile is left to ``process``.
+
+        Raises:
+            OSError: it cannot be started, or is not ready after *seconds*.
+        """
+        with self._lock:
+            if self._control is None:
+                self._control = self._spawn()
+            control = self._control.dup()
+        ready = select.poll()
+        ready.register(control, select.POLLIN)  # its first message, which stays unread for others that wait
+        with control:
+            if not ready.poll(seconds * 1_000):
+                message = f"the fork server was not ready after {seconds:.3g} s"
+                raise TimeoutError(message)
 
     def process(self, machine: socket.socket) -> socket.socket:
         """
