@@ -73,6 +73,7 @@ SAMPLED = (
     "tests/integration/chaos/test_faults_matrix.py",
     "tests/integration/loops/test_recovery_gaps.py",
     "tests/integration/transactions/test_locks.py",
+    "tests/unit/rules/test_lost_heartbeats.py",
 )
 """Tests that draw one of their cases in `make test`."""
 SECONDS = 300.0
