@@ -33,7 +33,8 @@ environment:
 
 files beside this one: agent.pid holds the process id of the running agent;
 agent.install, if it exists and is executable, is run for each installation that
-an operator signed; agent.generation holds the last one that was started
+an operator signed; agent.generation holds the last one that was started;
+agent.endpoint holds the endpoint that the agent was moved to
 
 exit status: 0 taken over, 1 refused (the TakeoverResponse has the reason),
 2 usage; with --once: 0 accepted, 1 not accepted

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 60.0
 _LONGEST_ANSWER = 4 << 20
-_KEPT_SHARE = 0.2
-"""Of the time for a message, what a kept connection gets before a new one is tried. An answer takes 10 s at most."""
+_KEPT_SHARE = 0.5
+"""Of the time for a message, what a kept connection gets before a new one is tried."""
 _PORTS = {"https": 443, "http": 80}
 _CONTENT_TYPE = "application/x-protobuf"
 """Without it, API Gateway and Lambda may take the body for text and damage it."""

@@ -18,6 +18,7 @@ _TEXT = {1: "machine_id", 2: "bmaas_endpoint"}
 _CA_CERTIFICATE = 3
 _INSTALLATION_KEY, _TIME = 1000, 1001
 _SIGNED, _SIGNATURE = 1000, 1001
+_ENDPOINT = 1001
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,16 @@ def installation_request(response: bytes) -> InstallationRequest | None:
     # By the protobuf specification, repeated occurrences of a message field are merged.
     parts = [value for number, value in fields(response) if number == 1 and isinstance(value, bytes)]
     return InstallationRequest.decode(b"".join(parts)) if parts else None
+
+
+def named_endpoint(response: bytes) -> str:
+    """
+    Return the endpoint that the HeartbeatResponse *response* names; empty: none.
+
+    Raises:
+        ValueError: *response* is not a HeartbeatResponse.
+    """
+    return _last(response, _ENDPOINT, b"").decode()
 
 
 def installation_report(generation: int, error: str | None) -> bytes:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .ed25519 import PrivateKey
-    from .endpoint import Endpoint
+    from .endpoint import Answer, Endpoint
 
 MACHINE_HEADER, TIME_HEADER, SIGNATURE_HEADER = "Shepherd-Machine", "Shepherd-Time", "Shepherd-Signature"
 _DOMAIN = b"shepherd-agent-v1"
@@ -66,7 +66,8 @@ class Reporter:
     ) -> None:
         """Send to *endpoint*, signed with *key*; *now* returns the time in milliseconds."""
         self.machine_id = machine_id
-        self._endpoint = endpoint
+        self.endpoint = endpoint
+        """The endpoint in use."""
         self._key = key
         self._clock = Clock(now)
 
@@ -80,7 +81,7 @@ class Reporter:
             TooOften: the endpoint accepts such messages less often; leave out what can wait.
             NotDelivered: the endpoint was not reached, or answered another error.
         """
-        answer = self._endpoint.post(method, message, lambda: self._headers(method, message))
+        answer = self._post(self.endpoint, method, message)
         if answer.status == _ACCEPTED:
             return answer.body
         if answer.status == _UNAUTHORIZED:
@@ -92,9 +93,24 @@ class Reporter:
             raise TooOften(answer.reason, answered=True)
         raise (Refused if answer.status in (_MALFORMED, _TOO_LARGE) else NotDelivered)(answer.reason, answered=True)
 
-    def _headers(self, method: str, message: bytes) -> dict[str, str]:
+    def try_at(self, endpoint: Endpoint, method: str, message: bytes) -> bytes:
+        """
+        Send *message* to another *endpoint* once, signed, and return the answer. Nothing else is learnt from it.
+
+        Raises:
+            NotDelivered: the endpoint was not reached, or did not accept it.
+        """
+        answer = self._post(endpoint, method, message)
+        if answer.status != _ACCEPTED:
+            raise NotDelivered(answer.reason, answered=True)
+        return answer.body
+
+    def _post(self, endpoint: Endpoint, method: str, message: bytes) -> Answer:
+        return endpoint.post(method, message, lambda: self._headers(endpoint.path(method), message))
+
+    def _headers(self, path: str, message: bytes) -> dict[str, str]:
         """Sign a new request."""
         text = str(self._clock.next())
-        signed = b"\n".join((_DOMAIN, b"POST", self._endpoint.path(method).encode(), text.encode(), message))
+        signed = b"\n".join((_DOMAIN, b"POST", path.encode(), text.encode(), message))
         signature = b64encode(self._key.sign(signed)).decode()
         return {MACHINE_HEADER: self.machine_id, TIME_HEADER: text, SIGNATURE_HEADER: signature}

@@ -18,7 +18,7 @@ from .messages import TakeoverInit, takeover_success
 from .permit import Permit
 from .process import PidFile, detach, has_open, keep_memory_private, older_agents
 from .refusal import Refusal
-from .reporter import Reporter
+from .switch import SwitchingReporter
 
 if TYPE_CHECKING:
     from typing import BinaryIO, NoReturn
@@ -34,8 +34,9 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     heartbeats until it is killed. *path* is that of the executable: the agents that
     run from it are killed before the answer, the one in *path*.pid first; *path*.install
     is the operator's command for installations; *path*.generation records the last
-    one that was started. An installation would end with the agent that runs it, so
-    meanwhile that agent is left alone.
+    one that was started, *path*.endpoint the endpoint that the first one moved the
+    agent to. An installation would end with the agent that runs it, so meanwhile
+    that agent is left alone.
 
     Raises:
         Refusal: nothing was written to *answer*, and no agent was started.
@@ -68,7 +69,8 @@ def take_over(source: BinaryIO, answer: BinaryIO, path: str) -> NoReturn:
     answer.write(takeover_success(init, key.public, warnings))
     answer.flush()
     detach(pid_file)
-    send_heartbeats(Heartbeats(Reporter(endpoint, key, init.machine_id), Inventory(), installer), seconds)
+    reporter = SwitchingReporter(endpoint, key, init.machine_id, init.ca_certificate, f"{path}.endpoint")
+    send_heartbeats(Heartbeats(reporter, Inventory(), installer), seconds)
 
 
 def _installs(path: str, limit: float) -> bool:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.shepherd_agent.connection import Line
-from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.endpoint import Endpoint, NotDelivered
-from agent.shepherd_agent.reporter import Reporter
-from simulator.environment.certificate import make
-from simulator.providers.kit.http_server import HttpRequest, Reply, Server
+from simulator.providers.kit.http_server import Reply
+from tests.support.agents.door import Door, certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,54 +22,10 @@ if TYPE_CHECKING:
 CLOSE = {"Connection": "close"}
 
 
-class Door:
-    """An HTTPS server that is told how to treat each request, in their order; after the last, as the last."""
-
-    def __init__(self, folder: Path) -> None:
-        self.endpoints: list[Endpoint] = []
-        self.requests: list[HttpRequest] = []
-        self.treatments: list[Reply | threading.Event | None] = [Reply(status=200)]
-        self.handshakes: list[bool] = []
-        """One for each connection: whether the TLS session was resumed."""
-        handshakes = self.handshakes
-
-        class Recorded(ssl.SSLSocket):
-            def do_handshake(self, block: bool = False) -> None:
-                super().do_handshake(block)
-                handshakes.append(bool(self.session_reused))
-
-        tls, ca = make("127.0.0.1", folder)
-        tls.sslsocket_class = Recorded
-        self.ca = ssl.PEM_cert_to_DER_cert(ca.read_text())
-        self._server = Server(self._answer, "127.0.0.1", tls)
-        self.url = self._server.url
-        self._server.start()
-
-    def reporter(self, seconds: float = 10.0) -> Reporter:
-        """Return an agent's reporter."""
-        self.endpoints.append(Endpoint(self.url, self.ca, seconds))
-        return Reporter(self.endpoints[-1], PrivateKey(b"k" * 32), "id")
-
-    def close(self) -> None:
-        """End all connections."""
-        for endpoint in self.endpoints:
-            endpoint.close()
-        self._server.close()
-
-    def _answer(self, request: HttpRequest) -> Reply | None:
-        """Answer, or end the connection, or keep the client waiting until the event is set."""
-        self.requests.append(request)
-        treatment = self.treatments.pop(0) if len(self.treatments) > 1 else self.treatments[0]
-        if isinstance(treatment, threading.Event):
-            treatment.wait()
-            return None
-        return treatment
-
-
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
     """Return a running server."""
-    with closing(Door(tmp_path)) as door:
+    with closing(Door(*certificate(tmp_path))) as door:
         yield door
 
 
@@ -111,7 +65,7 @@ def test_a_connection_that_was_closed_meanwhile_costs_nothing(door: Door) -> Non
     """Servers close idle connections after a minute or so; the agent sees that before it sends."""
     reporter = door.reporter()
     reporter.send("heartbeat", b"")
-    kept = reporter._endpoint._line._kept
+    kept = reporter.endpoint._line._kept
     assert kept is not None
     door.treatments = [None, Reply(status=200)]
     kept.sock.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
@@ -154,7 +108,7 @@ def test_a_connection_that_was_forgotten_on_the_way_loses_no_heartbeat(door: Doo
         reporter.send("heartbeat", b"")
     finally:
         swallowed.set()
-    line = reporter._endpoint._line
+    line = reporter.endpoint._line
     assert len(door.requests) == 3
     assert 0 < line._longest_idle < 5
     line.forgotten_after(0)
