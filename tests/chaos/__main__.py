@@ -41,6 +41,7 @@ from tests.chaos.crash_points import Killed
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs
 from tests.chaos.faults import long
 from tests.chaos.fleet_operation import FleetOperation, OperatorsAndAgents
+from tests.chaos.looks import Looks
 from tests.chaos.planted import ROOT
 from tests.chaos.scenarios import (
     AgentStarts,
@@ -131,6 +132,7 @@ class Chaos:
                 ProviderOutage,
                 Quarantining,
                 Overridden,
+                Looks,
                 SshOutage,
                 Updates,
                 Reports,

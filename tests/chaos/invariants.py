@@ -114,15 +114,16 @@ INVARIANTS = (
     ),
     Invariant(
         "every_step_is_recorded_once",
-        "One work takes one remediation step. If it is counted twice, the machine is quarantined too early.",
+        "One work takes one step, or none after a look. If it is counted twice, the machine is quarantined too early.",
         """
         SELECT format('%s: %s steps are recorded for one work', machine_id, count(*))
         FROM (
-            SELECT machine_id, event,
+            SELECT machine_id, event, step,
                 count(*) FILTER (WHERE event = 'Started') OVER (PARTITION BY machine_id ORDER BY timestamp) AS work
             FROM work_history WHERE process = 'ShepherdRecovery'
         ) AS numbered
-        WHERE event = 'Attempted' GROUP BY machine_id, work HAVING count(*) > 1
+        WHERE event = 'Attempted' OR event = 'Looked' AND step IS NOT NULL
+        GROUP BY machine_id, work HAVING count(*) > 1
         """,
     ),
     Invariant(

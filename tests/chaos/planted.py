@@ -35,6 +35,8 @@ CRASHES = "tests/integration/chaos/test_crash_points.py"
 PROVISIONER = f"{CRASHES}::test_a_provisioner_killed_at_any_effect_creates_each_machine_once"
 SOON = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[provisioner, soon]"
 SSH_OUTAGE = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, SSH outage]"
+LOOKS = f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer, look]"
+INSTALLATIONS = "tests/integration/loops/test_look.py::test_an_installation_is_waited_for[False]"
 DAMAGE = f"{CRASHES}::test_each_invariant_fails_on_damaged_rows"
 COMMANDS = (
     "tests/integration/chaos/test_concurrent_invocations.py::test_concurrent_commands_on_one_machine_keep_every_promise"
@@ -242,6 +244,18 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
         (Edit("loops/runner.py", "partial(self._ask, work) if self.loop.guard else None", "None"),),
         f"{CRASHES}::test_a_loop_killed_at_any_effect_keeps_every_promise[recoverer]",
         "no_healthy_machine_is_rebooted",
+    ),
+    PlantedBug(
+        "what a look saw is ignored",
+        (Edit("loops/recoverer.py", "decision = self._look.before(", "self._look.before("),),
+        LOOKS,
+        "no_healthy_machine_is_rebooted",
+    ),
+    PlantedBug(
+        "a look starts the agent anew during an installation",
+        (Edit("loops/look.py", "target.waits < MAX_WAITS", "False"),),
+        INSTALLATIONS,
+        "test_an_installation_is_waited_for[False]",
     ),
     PlantedBug(
         "the check just before the step ignores heartbeats",

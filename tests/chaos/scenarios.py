@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from shepherd_core.domain.machine import Machine, ProviderId
+    from shepherd_core.loops.look import Look
 
     from simulator.machines.pool import MachinePool
     from tests.chaos.crash_points import Points
@@ -285,6 +286,7 @@ class Recoveries:
         loop = Recoverer(
             provider,
             replace(defaults.RULES, policy=defaults.policy(self.policy)),
+            self.look(points),
         )
         return runner.run(
             loop,
@@ -295,6 +297,10 @@ class Recoveries:
             deadline=Deadline(clock, INVOCATION_SECONDS),
             runtime_info="chaos",
         )
+
+    def look(self, points: Points) -> Look | None:
+        """Return how to look at machines; None: do not."""
+        return None
 
     def _answer(self, environment: Environment, asked: str) -> None:
         """Let the machine that comes back report, when the provider is asked about it."""

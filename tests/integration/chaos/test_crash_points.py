@@ -20,6 +20,7 @@ from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import KillAt, Killed, Points, alive
 from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, invoke
 from tests.chaos.invariants import INVARIANTS, violations
+from tests.chaos.looks import Looks
 from tests.chaos.sample import SEED, first
 from tests.chaos.scenarios import AgentStarts, Overridden, ProviderOutage, Provisioning, Quarantining, Recoveries
 from tests.chaos.ssh_outage import SshOutage
@@ -51,6 +52,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
         pytest.param(ProviderOutage, 31, OUTAGE_SECONDS, id="recoverer, provider outage"),
         pytest.param(Quarantining, 23, OUTAGE_SECONDS, id="recoverer, quarantine"),
         pytest.param(Overridden, 19, SOON_SECONDS, id="recoverer, override"),
+        pytest.param(Looks, 31, OUTAGE_SECONDS, id="recoverer, look"),
         pytest.param(SshOutage, 31, SOON_SECONDS, id="recoverer, SSH outage"),
         pytest.param(Updates, 13, SOON_SECONDS, id="updater"),
         pytest.param(Reports, 19, SOON_SECONDS, id="agent_api"),
