@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from shepherd_core.adapters.documents import AgentCache
+from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.backoff import Backoff

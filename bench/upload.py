@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from shepherd_core.adapters.documents import AgentCache
+from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.client import CIPHERS
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.adapters.documents import AgentCache
+from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.agent.takeover import RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import queries

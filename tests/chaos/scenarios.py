@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shepherd_core.adapters.documents import AgentCache
+from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.bmdb.recovery import overrides

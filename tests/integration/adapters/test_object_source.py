@@ -17,8 +17,9 @@ import urllib3
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from shepherd_core.adapters import documents
-from shepherd_core.adapters.documents import AgentCache, AgentFile, read
+from shepherd_core.adapters import locations
+from shepherd_core.adapters.agent_cache import AgentCache, AgentFile
+from shepherd_core.adapters.documents import read
 from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceMissing, SourceUnavailable
 
 from tests.support.providers.scripted_http import Answer, Request, ScriptedServer, scripted_server
@@ -403,7 +404,7 @@ def test_a_refusal_of_s3_is_ours(
 
 def test_an_error_that_passes_botocore_by_is_ours() -> None:
     """Botocore lets a broken TLS record through as urllib3 found it; no server can be made to send one at will."""
-    with pytest.raises(SourceUnavailable, match="was cut off: SSLError"), documents._s3_errors(URL):
+    with pytest.raises(SourceUnavailable, match="was cut off: SSLError"), locations.s3_errors(URL):
         raise urllib3.exceptions.SSLError
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 import pytest
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.documents import AgentCache
+from shepherd_core.adapters.agent_cache import AgentCache
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.bmdb.machines import queries
 from shepherd_core.domain.backoff import Backoff

@@ -88,10 +88,10 @@ def test_boto3_is_loaded_only_when_it_is_needed() -> None:
     code = """if True:
         import sys
         from pathlib import Path
-        from shepherd_core.adapters import aws, documents, secrets
+        from shepherd_core.adapters import agent_cache, aws, documents, secrets
         from shepherd_core.providers import static
         secrets.SsmSecretStore()
-        documents.AgentCache(Path("unused"))
+        agent_cache.AgentCache(Path("unused"))
         documents.read(__import__("os").devnull)
         print(sorted({"boto3", "botocore", "requests", "aws_lambda_powertools"} & set(sys.modules)))
     """

@@ -93,11 +93,11 @@ def _provisioner() -> Function:
 
 @per_document
 def _initializer() -> Function:
-    from shepherd_core.adapters import documents  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.adapters.agent_cache import AgentCache  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.initializer import Initializer, StartOptions  # noqa: PLC0415
 
     settings, provider = providers.load(functions.InitializerSettings)
-    agents = documents.AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent", bucket_owner())
+    agents = AgentCache(Path(tempfile.gettempdir()) / "shepherd-agent", bucket_owner())
     expected = None if settings.agent_sha256 == "any" else settings.agent_sha256
     dialer = adapters.LazyDialer(settings)
 
