@@ -110,8 +110,8 @@ class Cost:
     modules: frozenset[str]
 
 
-def measure(program: str) -> Cost:
-    """Return the cost of *program* in a new process."""
+def measure(*programs: str) -> list[Cost]:
+    """Return the cost after each of *programs*, which run one after another in one new process."""
     whole = f"""
 import json, sys, time
 sys.path[:0] = {PATHS!r}
@@ -121,15 +121,16 @@ def kib():
             return int(file.read().split()[1]) * 4
     except OSError:  # not on Linux
         return 0
-known, before, began = set(sys.modules), kib(), time.process_time()
-{program}
-seconds = time.process_time() - began
-print(json.dumps([seconds, kib() - before, sorted(set(sys.modules) - known)]))
+known, before, began, costs = set(sys.modules), kib(), time.process_time(), []
+for program in {programs!r}:
+    exec(program)
+    costs.append([time.process_time() - began, kib() - before, sorted(set(sys.modules) - known)])
+print(json.dumps(costs))
 """
     command = [sys.executable, "-S", "-c", whole]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={"POWERTOOLS_LOG_LEVEL": "INFO"})
-    seconds, kib, modules = json.loads(done.stdout.splitlines()[-1])
-    return Cost(seconds, kib, frozenset(modules))
+    costs = json.loads(done.stdout.splitlines()[-1])
+    return [Cost(seconds, kib, frozenset(modules)) for seconds, kib, modules in costs]
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def figure(function: str, stage: str, repeats: int) -> Figure:
     programs = ours(function, stage), bare(function, stage)
     for program in programs:
         measure(program)  # writes the bytecode
-    rounds = [(measure(programs[0]), measure(programs[1])) for _ in range(repeats)]
+    rounds = [(*measure(programs[0]), *measure(programs[1])) for _ in range(repeats)]
     ms, bare_ms = (statistics.median(each[which].seconds for each in rounds) * 1000 for which in (0, 1))
     mib, bare_mib = (statistics.median(each[which].kib for each in rounds) / 1024 for which in (0, 1))
     # The median of the ratios of neighbours, because the speed of a computer changes over minutes.

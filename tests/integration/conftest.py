@@ -35,6 +35,7 @@ def postgres() -> Iterator[Postgres]:
     with Postgres(_VERSION) as server:
         # No test pulls the plug: nothing has to reach the disk.
         server._run("ALTER SYSTEM SET fsync = off")
+        server._run("ALTER SYSTEM SET full_page_writes = off")
         server._run("SELECT pg_reload_conf()")
         yield server
 

@@ -6,13 +6,16 @@ import subprocess
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shepherd_core.settings.effective import GIVEN
 from shepherd_core.settings.providers import PROVIDERS, SPECS
 
 from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import Stack, read, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[3]
 FILES = (ROOT / "template.yaml", *sorted(ROOT.glob("templates/*.yaml")))
@@ -67,6 +70,16 @@ DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items
 def templates() -> list[dict[str, Any]]:
     """Return the template and those of its nested stacks."""
     return [TEMPLATE, *TEMPLATE["Nested"].values()]
+
+
+def stack_of(answers: Mapping[str, str]) -> Stack:
+    """Return the stack of a deployment; it is shared, because its resources take long to resolve: only read it."""
+    return _stack_of(frozenset(answers.items()))
+
+
+@cache
+def _stack_of(answers: frozenset[tuple[str, str]]) -> Stack:
+    return Stack(TEMPLATE, dict(answers))
 
 
 logical_id = sam_local.logical_id

@@ -24,6 +24,7 @@ from tests.support.deployment.deployments import (
     TEMPLATE,
     TOPIC,
     deployed_name,
+    stack_of,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ AWS_METRICS = {
 
 def deployed(**answers: str) -> Stack:
     """Return the stack of a deployment."""
-    return Stack(TEMPLATE, {**STATIC, **answers})
+    return stack_of({**STATIC, **answers})
 
 
 def alarms(stack: Stack) -> dict[str, dict[str, Any]]:

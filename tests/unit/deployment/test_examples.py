@@ -18,8 +18,7 @@ from shepherd_core.settings.effective import effective
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import load
 
-from tests.support.deployment.cloudformation import Stack
-from tests.support.deployment.deployments import FUNCTIONS, LOOPS, ROOT, TEMPLATE, environment
+from tests.support.deployment.deployments import FUNCTIONS, LOOPS, ROOT, environment, stack_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +47,7 @@ def test_there_is_an_example_for_each_provider_that_is_in_use() -> None:
 @EVERY_EXAMPLE
 def test_the_answers_make_a_deployment(folder: Path) -> None:
     """Names and patterns are those of the template, and nothing is refused."""
-    stack = Stack(TEMPLATE, answers(folder))
+    stack = stack_of(answers(folder))
     assert stack.refusals() == []
     assert stack.resources
     assert stack.parameters["Provider"] == folder.name
@@ -68,7 +67,7 @@ def test_sam_is_told_the_same_as_without_an_example(folder: Path) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the environment that the deployment gives it, as it reads them; the Migrator checks the same."""
-    for name, value in environment(Stack(TEMPLATE, answers(folder)), function).items():
+    for name, value in environment(stack_of(answers(folder)), function).items():
         monkeypatch.setenv(name, value)
     read, faults = parse((folder / "settings.toml").read_bytes())
     assert faults == []
@@ -88,7 +87,7 @@ def test_the_settings_are_accepted_before_the_deployment(folder: Path) -> None:
 def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
     """The permissions name the documents."""
     named = re.findall(r's3://([^"]+)', (folder / "settings.toml").read_text(encoding="utf-8"))
-    stack = Stack(TEMPLATE, answers(folder))
+    stack = stack_of(answers(folder))
     allowed = str(stack.statements("InitializerFunction"))
     assert named
     for each in named:
@@ -124,5 +123,5 @@ def test_the_cost_is_computed(folder: Path) -> None:
     machines, changes, total = found.groups()
     inputs = replace(COST["Inputs"](), **{name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", changes)})
     assert f"{sum(COST['month'](int(machines), inputs).values()):.2f}" == total
-    minutes = [int(each) for each in Stack(TEMPLATE, answers(folder)).parameters["LoopMinutes"].split(",")]
+    minutes = [int(each) for each in stack_of(answers(folder)).parameters["LoopMinutes"].split(",")]
     assert inputs.ticks_per_minute == pytest.approx(sum(1 / each for each in minutes) / len(minutes))

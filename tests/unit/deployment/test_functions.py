@@ -81,10 +81,19 @@ def test_a_handler_only_hands_over(function: str) -> None:
     assert len(lines) < 30
 
 
-@cache
-def packages(program: str) -> set[str]:
-    """Return the packages that *program* loads and that neither Python nor we bring; several tests ask for some."""
-    return foreign(coldstart.measure(program).modules)
+SECRETS_ELSEWHERE = {
+    "SHEPHERD_STATIC_LIST": "https://example.com/machines.json",
+    "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
+    "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb",
+    "SHEPHERD_BMDB_CA_SOURCE": "ssm:/shepherd/ca",
+}
+SETTINGS: dict[str, dict[str, str]] = {"default": {}, "kept": SECRETS_ELSEWHERE, "iam": {"SHEPHERD_BMDB_AUTH": "iam"}}
+
+_BUILD_AGAIN = """
+for module in (adapters, loops, services):
+    for thing in vars(module).values():
+        getattr(thing, "cache_clear", lambda: None)()
+"""
 
 
 def foreign(modules: frozenset[str]) -> set[str]:
@@ -93,45 +102,57 @@ def foreign(modules: frozenset[str]) -> set[str]:
     return {package for package in found if not package.startswith("_")} - sys.stdlib_module_names - OURS
 
 
+@cache
+def packages(function: str) -> dict[str, set[str]]:
+    """Return the foreign packages that *function* has loaded after each stage, all stages in one new process."""
+    programs = {"import": coldstart.ours(function, "import")}
+    for name, settings in SETTINGS.items():
+        unset = "".join(f"os.environ.pop({key!r}, None)\n" for other in SETTINGS.values() for key in other)
+        again = f"import os\n{unset}{_BUILD_AGAIN}" if name != "default" else ""
+        programs[name] = again + coldstart.built(function, **settings)
+    programs["ready"] = coldstart.ours(function, "ready")
+    return {
+        stage: foreign(cost.modules)
+        for stage, cost in zip(programs, coldstart.measure(*programs.values()), strict=True)
+    }
+
+
+@cache
+def bare(program: str) -> set[str]:
+    """Return the foreign packages that a baseline loads; functions share some."""
+    (cost,) = coldstart.measure(program)
+    return foreign(cost.modules)
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_importing_a_handler_imports_nothing_that_may_never_be_needed(function: str) -> None:
     """Every cold start pays for it."""
-    assert not HEAVY & packages(coldstart.ours(function, "import"))
+    assert not HEAVY & packages(function)["import"]
 
 
-SECRETS_ELSEWHERE = {
-    "SHEPHERD_STATIC_LIST": "https://example.com/machines.json",
-    "SHEPHERD_AGENT_SOURCE": "s3://bucket/agent",
-    "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb",
-    "SHEPHERD_BMDB_CA_SOURCE": "ssm:/shepherd/ca",
-}
-
-
-@pytest.mark.parametrize("settings", [{}, SECRETS_ELSEWHERE, {"SHEPHERD_BMDB_AUTH": "iam"}], ids=["", "kept", "iam"])
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_that_was_asked_nothing_yet_has_loaded_no_library_for_it(
-    function: str, settings: dict[str, str]
-) -> None:
+def test_a_function_that_was_asked_nothing_yet_has_loaded_no_library_for_it(function: str, settings: str) -> None:
     """SSH comes with the first machine that is due, AWS with the first secret: most cold starts find neither."""
-    assert HEAVY & packages(coldstart.built(function, **settings)) == BUILT[function]
+    assert HEAVY & packages(function)[settings] == BUILT[function]
 
 
 @pytest.mark.parametrize("stage", ["import", "ready"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_cold_start_is_compared_with_the_libraries_that_are_loaded(function: str, stage: str) -> None:
     """A baseline with less in it would blame us; one with more would hide what we are slow at."""
-    assert packages(coldstart.ours(function, stage)) == packages(coldstart.bare(function, stage))
+    assert packages(function)[stage] == bare(coldstart.bare(function, stage))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_function_loads_the_code_and_the_libraries_of_its_provider_alone(provider: str) -> None:
     """Whoever has a list of machines shall not wait for what speaks to BMCs, nor trust it."""
-    loaded = coldstart.measure(coldstart.built("updater", SHEPHERD_PROVIDER=provider)).modules
+    (cost,) = coldstart.measure(coldstart.built("updater", SHEPHERD_PROVIDER=provider))
     prefix = "shepherd_core.providers."
-    adapters = {module.removeprefix(prefix) for module in loaded if module.startswith(prefix)}
+    adapters = {module.removeprefix(prefix) for module in cost.modules if module.startswith(prefix)}
     assert provider in adapters
     assert not [module for module in adapters for other in PROVIDERS.keys() - {provider} if module.startswith(other)]
-    assert HEAVY & foreign(loaded) == OF_PROVIDERS.get(provider, {"requests"})
+    assert HEAVY & foreign(cost.modules) == OF_PROVIDERS.get(provider, {"requests"})
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from shepherd_core.settings.functions import MigratorSettings, ProvisionerSettin
 from shepherd_core.settings.providers import PROVIDERS
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 
-from tests.support.deployment.cloudformation import PSEUDO, Stack
+from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     FILES,
@@ -28,6 +28,7 @@ from tests.support.deployment.deployments import (
     deployed_name,
     environment,
     logical_id,
+    stack_of,
     templates,
 )
 
@@ -39,7 +40,7 @@ EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
 OBSERVABILITY: dict[str, Any] = TEMPLATE["Nested"]["Observability"]
-STACK = Stack(TEMPLATE, STATIC)
+STACK = stack_of(STATIC)
 
 
 def _properties(logical_id: str) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _statements() -> list[dict[str, Any]]:
     """Return every statement of every policy that a function gets, whatever is chosen."""
     found = []
     for deployment in DEPLOYMENTS:
-        stack = Stack(TEMPLATE, deployment)
+        stack = stack_of(deployment)
         found += [statement for function in FUNCTIONS for statement in stack.statements(logical_id(function))]
     assert found
     return found
@@ -153,7 +154,7 @@ def test_a_function_is_told_what_the_deployment_knows(function: str) -> None:
 def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: str) -> None:
     """A variable that nothing reads would be believed in; a document cannot have what only the deployment knows."""
     for deployment in DEPLOYMENTS:
-        stack = Stack(TEMPLATE, deployment)
+        stack = stack_of(deployment)
         told = {name.removeprefix(PREFIX).removeprefix("DEFAULT_").lower() for name in environment(stack, function)}
         of_provider = PROVIDERS[stack.parameters["Provider"]].model_fields
         read = {"settings", *of_provider, *DeploymentSettings.model_fields}.union(
@@ -166,7 +167,7 @@ def test_a_function_is_told_only_what_is_read_and_all_that_it_needs(function: st
 
 def test_a_new_document_knows_what_it_cannot_decide() -> None:
     """What stands in the environment wins, so that a permission and what it is for stay the same."""
-    told = {name for each in DEPLOYMENTS for loop in LOOPS for name in environment(Stack(TEMPLATE, each), loop)}
+    told = {name for each in DEPLOYMENTS for loop in LOOPS for name in environment(stack_of(each), loop)}
     fixed = {name.removeprefix(PREFIX).lower() for name in told if not name.startswith(DEFAULT_PREFIX)}
     assert fixed - {"settings", *DeploymentSettings.model_fields} - FIXED == {"bmdb_user"}  # only where IAM names it
     assert fixed > FIXED
@@ -188,7 +189,7 @@ def test_every_provider_can_be_chosen() -> None:
 def test_every_way_to_log_in_to_the_database_can_be_chosen() -> None:
     """A resource id means IAM, anything else a password."""
     choices = get_args(MigratorSettings.model_fields["bmdb_auth"].annotation)
-    found = [Stack(TEMPLATE, {**STATIC, "BmdbLogin": login}) for login in ("passwords", "db-1")]
+    found = [stack_of({**STATIC, "BmdbLogin": login}) for login in ("passwords", "db-1")]
     variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
     assert tuple(stack.resolve(variables[PREFIX + "BMDB_AUTH"]) for stack in found) == choices
 

@@ -10,7 +10,6 @@ import pytest
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.providers import SPECS
 
-from tests.support.deployment.cloudformation import Stack
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     EC2,
@@ -22,6 +21,7 @@ from tests.support.deployment.deployments import (
     TEMPLATE,
     TOPIC,
     VPC,
+    stack_of,
     templates,
 )
 
@@ -50,13 +50,13 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_made(
     deployment: dict[str, str], refused: list[str]
 ) -> None:
     """Otherwise it would fail in every invocation, or after ten minutes of a deployment."""
-    assert Stack(TEMPLATE, deployment).refusals() == refused
+    assert stack_of(deployment).refusals() == refused
 
 
 @pytest.mark.parametrize("nothing", STATIC)
 def test_what_nobody_can_know_must_be_said(nothing: str) -> None:
     """`sam deploy --guided` takes an empty answer for one."""
-    assert Stack(TEMPLATE, {**STATIC, nothing: ""}).refusals() == [nothing]
+    assert stack_of({**STATIC, nothing: ""}).refusals() == [nothing]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_value_is_refused_that_makes_no_sense_or_would_widen_a_permission(
 ) -> None:
     """Parameters become part of the resources in policies, where a wildcard would count."""
     deployment = {**STATIC, **VPC, parameter: value}
-    assert (parameter not in Stack(TEMPLATE, deployment).refusals()) is allowed
+    assert (parameter not in stack_of(deployment).refusals()) is allowed
 
 
 def test_whatever_is_chosen_holds_together() -> None:
     """Each condition is right alone; together they must not leave a hole: an empty policy, a reference to nothing."""
     for deployment in DEPLOYMENTS:
-        stack = Stack(TEMPLATE, deployment)  # whose resources raise KeyError for a reference to what is not there
+        stack = stack_of(deployment)  # whose resources raise KeyError for a reference to what is not there
         assert stack.refusals() == [], deployment
         assert len(stack.of_type("AWS::Serverless::LayerVersion")) == 1, deployment
         assert all(map(stack.statements, stack.of_type("AWS::Serverless::Function"))), deployment
@@ -127,7 +127,7 @@ def test_the_choices_tried_make_every_condition_true_and_false() -> None:
     for index, template in enumerate(templates()):
         outcomes: dict[str, set[bool]] = {name: set() for name in template["Conditions"]}
         for deployment in DEPLOYMENTS:
-            stack = Stack(TEMPLATE, deployment)
+            stack = stack_of(deployment)
             for name, found in outcomes.items():
                 found.add([stack, *stack.nested.values()][index].holds(name))
         assert {name for name, found in outcomes.items() if found != {True, False}} == set()
@@ -137,7 +137,7 @@ def test_the_choices_tried_make_every_condition_true_and_false() -> None:
 
 def schedule_state(loop: str, **answers: str) -> str:
     """Return the state of a loop's schedule."""
-    function = Stack(TEMPLATE, {**STATIC, **answers}).resources[f"{loop.capitalize()}Function"]["Properties"]
+    function = stack_of({**STATIC, **answers}).resources[f"{loop.capitalize()}Function"]["Properties"]
     state: str = function["Events"]["Schedule"]["Properties"]["State"]
     return state
 
@@ -162,7 +162,7 @@ def test_subnets_become_a_list() -> None:
     """They are one text, because the rules of CloudFormation cannot look into a list."""
     # Globals are merged by SAM; here they are looked at as they stand.
     globals_ = TEMPLATE["Globals"]["Function"]["VpcConfig"]
-    assert Stack(TEMPLATE, {**STATIC, **VPC}).resolve(globals_) == {
+    assert stack_of({**STATIC, **VPC}).resolve(globals_) == {
         "SubnetIds": ["subnet-0a1", "subnet-0b2"],
         "SecurityGroupIds": ["sg-0c3"],
     }
@@ -176,7 +176,7 @@ def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> Non
     text = "\n".join([*lines[:first], *(line.removeprefix("# ") for line in lines[first : last + 1])])
     suggested = tomllib.loads(text)["default"]["deploy"]["parameters"]["parameter_overrides"]
     answers = dict(answer.replace("BUCKET", "bucket").split("=", 1) for answer in suggested)
-    assert Stack(TEMPLATE, {name: value.strip("'") for name, value in answers.items()}).refusals() == []
+    assert stack_of({name: value.strip("'") for name, value in answers.items()}).refusals() == []
     assert all(" " not in value or value[0] == value[-1] == "'" for value in answers.values())
 
 

@@ -9,15 +9,15 @@ import pytest
 from shepherd_core.providers.ec2 import objects
 from shepherd_core.settings.providers import Ec2Settings
 
-from tests.support.deployment.cloudformation import PSEUDO, Stack
+from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (
     EC2,
     EC2_BY_TEMPLATE,
     EC2_SETTINGS,
     EC2_TEMPLATE_SETTINGS,
     FUNCTIONS,
-    TEMPLATE,
     logical_id,
+    stack_of,
 )
 from tests.support.deployment.iam import allows
 
@@ -47,7 +47,7 @@ def arn(kind: str, name: str = "new") -> str:
 
 def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]]:
     """Return what a function may do."""
-    return Stack(TEMPLATE, deployment).statements(logical_id(function))
+    return stack_of(deployment).statements(logical_id(function))
 
 
 def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
 
 def test_the_functions_know_the_fleet_that_they_may_work_on() -> None:
     """The tag is named after the stack, so that a permission can name it."""
-    variables = Stack(TEMPLATE, EC2).resources["ProvisionerFunction"]["Properties"]["Environment"]["Variables"]
+    variables = stack_of(EC2).resources["ProvisionerFunction"]["Properties"]["Environment"]["Variables"]
     assert variables["SHEPHERD_EC2_FLEET"] == FLEET
 
 

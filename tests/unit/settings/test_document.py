@@ -252,7 +252,7 @@ def toml(value: object) -> str:
 
 
 @given(st.binary(max_size=300))
-@example(b"version=1\n" + b"a." * 20_000 + b"a=1")
+@example(b"version=1\n" + b"a." * 3_000 + b"a=1")  # deeper than Python recurses; the time grows with the square
 @example(b"version=1\n" + b"[[a]]\n" * 10_000)
 def test_no_bytes_break_the_reader(content: bytes) -> None:
     """Only a ConfigError says that a document is wrong."""
